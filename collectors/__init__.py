@@ -1,0 +1,1 @@
+"""Readings: devices, the probes that time them, and node metrics."""

@@ -1,0 +1,1 @@
+"""State, series and control records in a Redis-compatible server."""

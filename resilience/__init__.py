@@ -1,0 +1,1 @@
+"""The laggard command: allocations, the cluster on them, and the restart controller."""

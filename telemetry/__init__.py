@@ -1,0 +1,1 @@
+"""Metrics of the program, its nodes and its devices."""
