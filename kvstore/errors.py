@@ -1,0 +1,192 @@
+"""Everything that the store can refuse or fail at, as one tree of types.
+
+    KVStoreError
+    ├── UnsupportedValueError (TypeError)      a value that State cannot hold without a pickle
+    ├── NotAListError (TypeError)              append to a key that holds something else
+    ├── ConflictError                          another transaction committed first
+    ├── FencedError                            a later launch has begun: end this process
+    ├── StaleLaunchError                       a launch number that is not above the current one
+    ├── CorruptValueError                      stored bytes that do not match their checksum
+    ├── StateUnavailableError (ConnectionError)  no answer from the server
+    ├── StateFullError                         no room left, on disk or in memory
+    ├── EndpointFileError                      the file with address and password is unfit
+    └── ServerError                            the embedded server could not be started
+        ├── PortTakenError
+        ├── StateDirectoryError
+        └── ServerStartError
+
+All of them can be pickled, since they cross process borders inside Ray.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConflictError",
+    "CorruptValueError",
+    "EndpointFileError",
+    "FencedError",
+    "KVStoreError",
+    "NotAListError",
+    "PortTakenError",
+    "ServerError",
+    "ServerStartError",
+    "StaleLaunchError",
+    "StateDirectoryError",
+    "StateFullError",
+    "StateUnavailableError",
+    "UnsupportedValueError",
+]
+
+
+class KVStoreError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class UnsupportedValueError(KVStoreError, TypeError):
+    """A value that cannot be stored without a pickle.
+
+    Attributes
+    ----------
+    key : str
+        The key that the value was meant for.
+    reason : str
+        The type's name and the way out.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"State cannot hold the value of {self.key!r}: {self.reason}"
+
+
+class NotAListError(KVStoreError, TypeError):
+    """``append`` to a key whose value is not a list."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"cannot append to {self.key!r}: its value is not a list; assign a list to it first"
+
+
+class ConflictError(KVStoreError):
+    """Another transaction changed what this one had read; nothing of this one was applied."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"another transaction changed {self.what} first; nothing was applied, run the transaction again"
+
+
+class FencedError(KVStoreError):
+    """A later launch has begun, so this process may not write any more and should end."""
+
+    def __init__(self, launch: int, current: int | None) -> None:
+        super().__init__(launch, current)
+        self.launch = launch
+        self.current = current
+
+    def __str__(self) -> str:
+        now = "no launch has begun" if self.current is None else f"launch {self.current} is the current one"
+        return f"a write of launch {self.launch} was refused because {now}; this process should end"
+
+
+class StaleLaunchError(KVStoreError):
+    """The launch number may only rise."""
+
+    def __init__(self, launch: int, current: int) -> None:
+        super().__init__(launch, current)
+        self.launch = launch
+        self.current = current
+
+    def __str__(self) -> str:
+        return f"launch {self.launch} cannot begin after launch {self.current}; use {self.current + 1} or higher"
+
+
+class CorruptValueError(KVStoreError):
+    """Stored bytes are missing or do not match their checksum."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the stored value of {self.key!r} is damaged ({self.reason}); assign it again or delete it"
+
+
+class StateUnavailableError(KVStoreError, ConnectionError):
+    """The state server did not answer in time; a write that was under way may or may not have been applied."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no answer from the state server at {self.host}:{self.port} ({self.reason})"
+
+
+class StateFullError(KVStoreError):
+    """The server has no room left; State is as of the last commit."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where = where
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"no room left for State at {self.where} ({self.reason}); State is as of the last commit, free some space"
+        )
+
+
+class EndpointFileError(KVStoreError):
+    """The file with the server's address and password is missing, damaged or readable by others."""
+
+
+class ServerError(KVStoreError):
+    """The embedded server could not be started."""
+
+
+class PortTakenError(ServerError):
+    """The wanted port belongs to another process."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        return f"port {self.port} on {self.host} is taken; name another one, or none to get a free one"
+
+
+class StateDirectoryError(ServerError):
+    """The state directory cannot be used."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot keep state in {self.path}: {self.reason}"
+
+
+class ServerStartError(ServerError):
+    """The server process ended or stayed silent; the message carries the last lines of its log."""
+
+    def __init__(self, reason: str, log_tail: str) -> None:
+        super().__init__(reason, log_tail)
+        self.reason = reason
+        self.log_tail = log_tail
+
+    def __str__(self) -> str:
+        return f"the state server did not start: {self.reason}\n{self.log_tail}".rstrip()
