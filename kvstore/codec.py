@@ -1,0 +1,308 @@
+"""Values to bytes and back, without pickle.
+
+A value becomes a *header*, a JSON text that describes it, followed by the raw bytes of its arrays and long texts::
+
+    header length (4 bytes, little endian) | header | raw bytes of the first leaf | of the second | ...
+
+In the header a plain number, short text, ``null``, ``true`` or list stands for itself; every JSON object has one
+member whose name says what it is (``{"array": ...}``, ``{"dict": {...}}``), so no value of a user's can pass for one.
+Reading allocates what the header describes and fills it; nothing that was stored can make it run code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.errors import CorruptValueError, UnsupportedValueError
+
+__all__ = ["Buffer", "Encoded", "Value", "decode", "encode"]
+
+Value: TypeAlias = Any
+"""A NumPy or CuPy array, a NumPy scalar, int, float, bool, None, str, bytes, or lists and dicts of these.
+
+Dict keys are text.  Only exactly these types: a subclass would come back as something else, so it is refused.
+"""
+
+Buffer: TypeAlias = bytes | memoryview
+
+_LENGTH = struct.Struct("<I")
+# Text up to this length stays in the header, where it needs no second look-up.
+_SHORT_TEXT_BYTES = 1024
+# JSON writes numbers in decimal, which Python bounds in length; beyond 64 bits they are written in hexadecimal.
+_PLAIN_INT = range(-(2**63), 2**64)
+# Parts below this are joined before they are sent; larger ones are sent in place, without a copy.
+_JOIN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A value as bytes in several parts, some of which may still be the memory of the user's arrays."""
+
+    parts: tuple[Buffer, ...]
+    nbytes: int
+
+    def joined(self) -> bytes:
+        """Copy all parts into one."""
+        return b"".join(self.parts)
+
+    def snapshot(self) -> Encoded:
+        """Copy, so that later changes to the user's arrays do not show."""
+        return Encoded((self.joined(),), self.nbytes)
+
+    def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
+        """Cut into chunks of at most `limit_bytes`, copying only small parts."""
+        small = bytearray()
+        for part in self.parts:
+            if small and len(small) + len(part) > min(_JOIN_BYTES, limit_bytes):
+                yield bytes(small)
+                small.clear()
+            if len(part) < min(_JOIN_BYTES, limit_bytes):
+                small += part
+            else:
+                view = memoryview(part)
+                yield from (view[start : start + limit_bytes] for start in range(0, len(view), limit_bytes))
+        if small:
+            yield bytes(small)
+
+
+class _Reader:
+    """Reads from a sequence of buffers as if they were one."""
+
+    def __init__(self, key: str, buffers: Iterable[Buffer]) -> None:
+        self._key = key
+        self._buffers = iter(buffers)
+        self._rest = memoryview(b"")
+
+    def read_into(self, target: memoryview) -> None:
+        while len(target):
+            while not len(self._rest):
+                buffer = next(self._buffers, None)
+                if buffer is None:
+                    raise CorruptValueError(self._key, "it ends too early")
+                self._rest = memoryview(buffer)
+            count = min(len(target), len(self._rest))
+            target[:count] = self._rest[:count]
+            target, self._rest = target[count:], self._rest[count:]
+
+    def read(self, count: int) -> bytes:
+        data = bytearray(count)
+        self.read_into(memoryview(data))
+        return bytes(data)
+
+
+def encode(key: str, value: Value) -> Encoded:
+    """Turn a value into bytes.
+
+    Parameters
+    ----------
+    key : str
+        Key that it is for, to name in an error.
+    value : Value
+        What to encode.
+
+    Returns
+    -------
+    Encoded
+        Its parts refer to the memory of contiguous arrays: use it, or take a snapshot, before they change.
+
+    Raises
+    ------
+    UnsupportedValueError
+        If the value, or one inside it, is of another type.
+    """
+    leaves: list[Buffer] = []
+    try:
+        text = json.dumps(_describe(key, value, leaves), ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError:
+        raise UnsupportedValueError(key, "it is nested too deeply or contains itself") from None
+    except UnicodeEncodeError:
+        raise UnsupportedValueError(key, "str with half of a surrogate pair, which is no text; use bytes") from None
+    parts = (_LENGTH.pack(len(text)) + text, *leaves)
+    return Encoded(parts, sum(len(part) for part in parts))
+
+
+def decode(key: str, buffers: Iterable[Buffer]) -> Value:
+    """Turn bytes, in pieces of any size, back into the value; its arrays are fresh and writable.
+
+    Raises
+    ------
+    CorruptValueError
+        If the bytes are not what `encode` writes.
+    """
+    reader = _Reader(key, buffers)
+    (length,) = _LENGTH.unpack(reader.read(_LENGTH.size))
+    try:
+        return _rebuild(json.loads(reader.read(length)), reader)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
+    except ImportError as error:
+        raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
+
+
+def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
+    """Turn a value into its place in the header, its raw bytes going to `leaves`."""
+
+    def leaf(kind: str, data: Buffer) -> object:
+        leaves.append(data)
+        return {kind: len(data)}
+
+    kind = type(value)
+    if value is None or kind in (bool, float):
+        return value
+    if kind is int:
+        return value if value in _PLAIN_INT else {"int": format(value, "x")}
+    if kind is str:
+        return leaf("text", value.encode()) if len(value) > _SHORT_TEXT_BYTES else value
+    if kind is bytes:
+        return leaf("bytes", value)
+    if kind is np.str_:
+        return leaf("np.str", str(value).encode())
+    if kind is np.bytes_:
+        return leaf("np.bytes", bytes(value))
+    if kind is list:
+        return [_describe(key, item, leaves) for item in value]
+    if kind is dict:
+        return {"dict": {_text_key(key, name): _describe(key, item, leaves) for name, item in value.items()}}
+    if isinstance(value, np.generic):
+        return {"scalar": _describe_array(key, np.asarray(value), leaves)}
+    if kind in (np.ndarray, np.memmap):
+        return {"array": _describe_array(key, np.asarray(value), leaves)}
+    if _is_cupy(value):
+        return {"cupy": _describe_array(key, value.get(), leaves)}
+    raise UnsupportedValueError(key, f"{_name(kind)} is none of its types; {_way_out(value)}")
+
+
+def _text_key(key: str, name: object) -> str:
+    if type(name) is not str:
+        raise UnsupportedValueError(key, f"a dict key of type {_name(type(name))}; use text")
+    return name
+
+
+def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
+    described = _describe_dtype(array.dtype)
+    if array.dtype.hasobject or _dtype(described) != array.dtype:
+        raise UnsupportedValueError(
+            key, f"an array of dtype {array.dtype}, which holds Python objects or cannot be described; convert it"
+        )
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    leaves.append(_raw(array if fortran else np.ascontiguousarray(array)))
+    return [described, list(array.shape), "F" if fortran else "C"]
+
+
+def _raw(array: NDArray[Any]) -> memoryview:
+    """View the memory of a contiguous array as bytes."""
+    if array.nbytes == 0:
+        return memoryview(b"")
+    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    return flat.view(np.uint8).data
+
+
+def _describe_dtype(dtype: np.dtype[Any]) -> object:
+    """Describe a dtype in JSON: its NumPy string, or its parts if it is made of several."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return {"base": _describe_dtype(base), "shape": list(shape)}
+    if dtype.names is not None:
+        fields = [cast("tuple[Any, ...]", dtype.fields[name]) for name in dtype.names] if dtype.fields else []
+        return {
+            "names": list(dtype.names),
+            "formats": [_describe_dtype(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return {"ml_dtypes": dtype.name}
+    return dtype.str
+
+
+def _dtype(described: object) -> np.dtype[Any]:
+    """Turn a description back into the dtype."""
+    if isinstance(described, str):
+        return np.dtype(described)
+    parts: Any = described
+    if "ml_dtypes" in parts:
+        scalar = getattr(importlib.import_module("ml_dtypes"), parts["ml_dtypes"])
+        if not issubclass(scalar, np.generic):
+            raise TypeError(f"{parts['ml_dtypes']} is no number type of ml_dtypes")
+        return cast("np.dtype[Any]", np.dtype(scalar))
+    if "base" in parts:
+        spec: Any = (_dtype(parts["base"]), tuple(parts["shape"]))
+    else:
+        spec = {**parts, "formats": [_dtype(part) for part in parts["formats"]]}
+    return cast("np.dtype[Any]", np.dtype(spec))
+
+
+def _rebuild(node: object, reader: _Reader) -> Value:
+    if isinstance(node, list):
+        return [_rebuild(item, reader) for item in node]
+    if not isinstance(node, dict):
+        return node
+    content: Any
+    ((kind, content),) = node.items()
+    match kind:
+        case "dict":
+            return {name: _rebuild(item, reader) for name, item in content.items()}
+        case "int":
+            return int(content, 16)
+        case "text":
+            return reader.read(content).decode()
+        case "bytes":
+            return reader.read(content)
+        case "np.str":
+            return np.str_(reader.read(content).decode())
+        case "np.bytes":
+            return np.bytes_(reader.read(content))
+        case "scalar":
+            return _rebuild_array(content, reader)[()]
+        case "array":
+            return _rebuild_array(content, reader)
+        case "cupy":
+            return _to_device(_rebuild_array(content, reader))
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _rebuild_array(content: list[Any], reader: _Reader) -> NDArray[Any]:
+    described, shape, order = content
+    array = np.empty(tuple(shape), _dtype(described), order=order)
+    if array.nbytes:
+        reader.read_into(_raw(array))
+    return array
+
+
+def _is_cupy(value: object) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and type(value) is cupy.ndarray
+
+
+def _to_device(array: NDArray[Any]) -> Value:
+    """Move to the current GPU; stay in host memory where there is none, so that a log-in node can read the value."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        return array
+    return cupy.asarray(array) if cupy.is_available() else array
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _way_out(value: object) -> str:
+    if isinstance(value, tuple):
+        return "use a list"
+    if isinstance(value, np.ma.MaskedArray):
+        return "store its data and its mask"
+    if hasattr(value, "__array__"):
+        return "convert it with numpy.asarray"
+    if isinstance(value, (bytearray, memoryview)):
+        return "use bytes"
+    return "use arrays, numbers, text, bytes, or lists and dicts of these"
