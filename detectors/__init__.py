@@ -1,5 +1,8 @@
 """Verdicts: which device is slow, and how sure we are."""
 
+from detectors.analysis import SlowGPUAnalysis
+from detectors.detector import CollectorDetectorGroup, Detector
+from detectors.slow_gpu import SlowGPUDetector
 from detectors.verdict import Verdict
 
-__all__ = ["Verdict"]
+__all__ = ["CollectorDetectorGroup", "Detector", "SlowGPUAnalysis", "SlowGPUDetector", "Verdict"]

@@ -1,0 +1,50 @@
+"""Is a restart worth its cost?  Expected loss where the remaining time is known, ski rental where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RestartCost"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCost:
+    """What a restart costs, and how long the job would still run.
+
+    Attributes
+    ----------
+    cost_s
+        Measured time from the decision to the first new useful step, lost work included.
+    remaining_s
+        Wall time that the job would still need at its present pace; ``None`` where nobody knows.
+    """
+
+    cost_s: float
+    remaining_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cost_s >= 0:
+            raise ValueError(f"restart cost must be zero or more seconds, got {self.cost_s}")
+        if self.remaining_s is not None and not self.remaining_s >= 0:
+            raise ValueError(f"remaining time must be zero or more seconds (or None), got {self.remaining_s}")
+
+    def worthwhile(self, slowdown: NDArray[np.floating], slow_for_s: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Say for each finding whether a restart saves more than it costs.
+
+        A job that waits for its slowest device loses ``(slowdown - 1) / slowdown`` of its wall time.
+        With the remaining time known, restart when that share of it is more than the cost.
+        Unknown, restart once as much has been lost as a restart costs: never more than twice the loss of an oracle that
+        knows the end (ski rental, Karlin et al. 1988).
+
+        Parameters
+        ----------
+        slowdown
+            Reading over reference, shape ``(n,)``.
+        slow_for_s
+            Time since the slowdown began, shape ``(n,)``; ``NaN`` where no time is known counts as long enough.
+        """
+        horizon_s = slow_for_s if self.remaining_s is None else np.full_like(slow_for_s, self.remaining_s)
+        return ~((slowdown - 1) / slowdown * horizon_s <= self.cost_s)

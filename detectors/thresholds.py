@@ -1,0 +1,79 @@
+"""How slow is slow: the effects that the tests look for, and the readings that count as exceeding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.statistics import Floats
+
+__all__ = ["Thresholds"]
+
+_REPORT_SHARE = 0.4  # of the smallest slowdown that matters (in logs): reported, never restarted for
+_SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still normal silicon
+_SILICON_SLOW = 1.08
+_SELF_NOISES = 5.0  # standard deviations of a device's own noise
+_PEER_NOISES = 3.0
+_PEER_SPREADS = 4.0  # standard deviations between chips
+_FEW_PEERS = 0.154  # a reference of few peers is uncertain: this over (N - 1), in log seconds
+_PAIR_RATIO = 2.0  # of two devices only a slowdown by this factor tells which one
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The user's thresholds, as ratios of times.
+
+    Attributes
+    ----------
+    min_slowdown
+        The smallest slowdown that matters: no smaller one yields a restart verdict.
+    very_slow
+        From here on a verdict's severity is ``very slow``.
+    """
+
+    min_slowdown: float = 1.05
+    very_slow: float = 1.33
+
+    def __post_init__(self) -> None:
+        if not 1 < self.min_slowdown < np.inf:
+            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown}")
+        if not 1 < self.very_slow < np.inf:
+            raise ValueError(f"very_slow must be a ratio above 1 (1.33 is 33 % slower), got {self.very_slow}")
+
+    @property
+    def self_levels(self) -> tuple[float, float]:
+        """Effects, in log seconds, that the test against a device's own past reports, and restarts for."""
+        restart = float(np.log(self.min_slowdown))
+        return _REPORT_SHARE * restart, restart
+
+    @property
+    def peer_levels(self) -> tuple[float, float]:
+        """Effects, in log seconds, that the test against peers reports, and restarts for, among many peers."""
+        report, restart = self.self_levels
+        return max(report, float(np.log(_SILICON_SUSPECT))), max(restart, float(np.log(_SILICON_SLOW)))
+
+    def against_self(self, noise: Floats) -> Floats:
+        """Return the smallest residual that exceeds, last axis the level."""
+        return np.stack([np.maximum(np.float32(level), _SELF_NOISES * noise) for level in self.self_levels], axis=-1)
+
+    def against_peers(
+        self, noise: Floats, spread: Floats, peers: NDArray[np.intp], spreads: float | Floats = _PEER_SPREADS
+    ) -> Floats:
+        """Return the smallest offset from the peers' middle that exceeds, last axis the level.
+
+        Parameters
+        ----------
+        noise, spread
+            Standard deviations of log time from round to round, and between the devices.
+        peers
+            Devices in the group, the one itself included.
+        """
+        extra = _FEW_PEERS / np.maximum(peers - 1, 1)
+        found = []
+        for level in self.peer_levels:
+            pair = max(2 * level, float(np.log(_PAIR_RATIO)))
+            effect = np.where(peers == 2, pair, level + extra) + _PEER_NOISES * noise
+            found.append(np.where(peers == 2, effect, np.maximum(effect, spreads * spread)))
+        return np.stack(found, axis=-1).astype(np.float32)
