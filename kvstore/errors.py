@@ -130,6 +130,10 @@ class StateUnavailableError(KVStoreError, ConnectionError):
         self.port = port
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[StateUnavailableError], tuple[str, int, str]]:
+        # As an OSError it would keep only two of its three arguments.
+        return type(self), (self.host, self.port, self.reason)
+
     def __str__(self) -> str:
         return f"no answer from the state server at {self.host}:{self.port} ({self.reason})"
 

@@ -13,12 +13,10 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -26,7 +24,15 @@ from typing import Literal, Self
 import redis
 
 from kvstore.endpoint import Endpoint, write_private
-from kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateFullError, StateUnavailableError
+from kvstore.errors import (
+    PortTakenError,
+    ServerError,
+    ServerStartError,
+    StateDirectoryError,
+    StateFullError,
+    StateUnavailableError,
+)
+from kvstore.tether import TetheredProcess
 
 __all__ = ["Fsync", "StateServer"]
 
@@ -38,19 +44,8 @@ _LOCK = "lock"
 _LOG = "server.log"
 _PORT_ATTEMPTS = 5
 _POLL_S = 0.005
-_LOG_TAIL_BYTES = 2000
-
-# Runs in the child before the server: asks the kernel to kill it together with its parent, then becomes the server.
-# A little program of its own rather than a hook between fork and exec, which can deadlock in a process with threads.
-_TETHER = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-    sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("parent is gone")
-os.execv(sys.argv[2], [sys.argv[2], "-"])
-"""
+_READY = "Ready to accept connections"
+_FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
 
 _CONFIG = """\
 bind {host}
@@ -79,11 +74,11 @@ class StateServer:
         Where its files are.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, directory: Path, fsync: Fsync) -> None:
+    def __init__(self, child: TetheredProcess, endpoint: Endpoint, directory: Path, fsync: Fsync) -> None:
         self.endpoint = endpoint
         self.directory = directory
-        self.pid = process.pid
-        self._process = process
+        self.pid = child.pid
+        self._child = child
         self._fsync = fsync
 
     @classmethod
@@ -132,63 +127,43 @@ class StateServer:
             )
         with _locked(directory, deadline) as lock_fd:
             password = _claim(directory, job)
-            log = directory / _LOG
-            log.touch(mode=0o600)
+            # A free port may be lost to another process before the server has it; one that was asked for is reported.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
                 endpoint = Endpoint(host, _free_port(host) if port is None else port, job, password)
-                log_start = log.stat().st_size
-                config = _CONFIG.format(host=host, port=endpoint.port, password=password, fsync=fsync)
-                server = cls(_spawn(program, directory, lock_fd, config), endpoint, directory, fsync)
+                child = TetheredProcess(
+                    [str(program), "-"],
+                    stdin=_CONFIG.format(**asdict(endpoint), fsync=fsync).encode(),
+                    directory=directory,
+                    log=directory / _LOG,
+                    inherit_fd=lock_fd,
+                )
+                server = cls(child, endpoint, directory, fsync)
                 try:
-                    server._await_ready(deadline, log_start)
+                    server._await_ready(deadline)
                 except PortTakenError as error:
-                    taken = (
-                        error  # one that we picked ourselves may be lost to another process before the server has it
-                    )
+                    taken = error
                 except BaseException:
-                    server.stop()
+                    server.stop(deadline_s=0)
                     raise
                 else:
                     return server
             raise taken
 
-    def _await_ready(self, deadline: float, log_start: int) -> None:
-        with self.endpoint.connect(timeout_s=max(0.1, deadline - time.monotonic())) as client:
-            reason = "it did not listen in time"
-            while time.monotonic() < deadline:
-                if not self.alive():
-                    self._raise_for_log(log_start)
-                try:
-                    client.ping()
-                except redis.BusyLoadingError:
-                    reason = "it was still loading its file when the deadline passed, allow it more time"
-                except redis.AuthenticationError as error:
-                    # A stranger answers on the port, and ours is about to find that out.
-                    reason = f"another server answers on {self.endpoint.address} ({error})"
-                except redis.ConnectionError:
-                    pass
-                else:
-                    if _answers(client, self.pid):
-                        return
-                    reason = f"another server answers on {self.endpoint.address}"
-                time.sleep(_POLL_S)
-        raise ServerStartError(reason, self._log_since(log_start))
+    def _await_ready(self, deadline: float) -> None:
+        # Its own word, rather than an answer on the port: that could be a stranger's, who would be sent our password.
+        if self._child.wait_for(_READY, max(0.0, deadline - time.monotonic())):
+            return
+        if not self.alive():
+            raise self._start_error()
+        raise ServerStartError("it was not ready in time, allow it more", self._child.last_words())
 
-    def _raise_for_log(self, log_start: int) -> None:
-        log = self._log_since(log_start)
-        if "Address already in use" in log:
-            raise PortTakenError(self.endpoint.host, self.endpoint.port)
-        if "No space left on device" in log:
-            raise StateDirectoryError(str(self.directory), "no space left on its disk, free some or name another one")
-        if "Permission denied" in log:
-            raise StateDirectoryError(str(self.directory), "its files may not be written, name another directory")
-        raise ServerStartError(f"it ended with code {self._process.returncode}", log)
-
-    def _log_since(self, offset: int) -> str:
-        path = self.directory / _LOG
-        with path.open("rb") as log:
-            log.seek(max(offset, path.stat().st_size - _LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace")
+    def _start_error(self) -> ServerError:
+        words = self._child.last_words()
+        if "Address already in use" in words:
+            return PortTakenError(self.endpoint.host, self.endpoint.port)
+        if full := self.full_disk():
+            return StateDirectoryError(str(self.directory), f"{full.reason}, free some or name another directory")
+        return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
         return self
@@ -200,12 +175,12 @@ class StateServer:
 
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return self._child.process.poll() is None
 
     def wait_exit(self, timeout_s: float) -> int | None:
         """Wait for the process to end; its return code (negative: a signal), or None if it still runs."""
         try:
-            return self._process.wait(timeout_s)
+            return self._child.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
@@ -214,7 +189,8 @@ class StateServer:
 
         With ``fsync="always"`` a server that cannot write ends rather than acknowledge what is not on disk.
         """
-        if self.alive() or "No space left on device" not in self._log_since(0):
+        words = "" if self.alive() else self._child.last_words()
+        if not any(reason in words for reason in _FULL):
             return None
         return StateFullError(str(self.directory), "no space left on its disk")
 
@@ -243,10 +219,10 @@ class StateServer:
     def stop(self, deadline_s: float = 5.0) -> None:
         """End the server, by force once the deadline has passed; what was acknowledged stays on disk."""
         if self.alive():
-            self._process.terminate()
+            self._child.process.terminate()
             if self.wait_exit(deadline_s) is None:
-                self._process.kill()
-        self._process.wait()
+                self._child.process.kill()
+        self._child.process.wait()
 
 
 def _claim(directory: Path, job: str) -> str:
@@ -308,44 +284,6 @@ def _unusable(directory: Path, error: OSError) -> StateDirectoryError:
     )
 
 
-def _spawn(program: Path, directory: Path, lock_fd: int, config: str) -> subprocess.Popen[bytes]:
-    """Start the server from a thread that lives as long as it does.
-
-    The kernel ties a child to the *thread* that made it, so a server made by a thread of the caller's would be killed
-    when that thread ends.
-    """
-    started: Future[subprocess.Popen[bytes]] = Future()
-
-    def guard() -> None:
-        try:
-            process = _popen(program, directory, lock_fd, config)
-        except OSError as error:
-            started.set_exception(error)
-        else:
-            started.set_result(process)
-            process.wait()
-
-    threading.Thread(target=guard, name="laggard-state-server", daemon=True).start()
-    return started.result()
-
-
-def _popen(program: Path, directory: Path, lock_fd: int, config: str) -> subprocess.Popen[bytes]:
-    # The configuration holds the password, so it goes through a pipe; it is far smaller than what a pipe takes at once.
-    reader, writer = os.pipe()
-    os.write(writer, config.encode())
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stdin, (directory / _LOG).open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), str(program)],
-            cwd=directory,
-            stdin=stdin,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            pass_fds=(lock_fd,),
-            start_new_session=True,
-        )
-
-
 def _default_binary() -> Path:
     if named := os.environ.get("LAGGARD_STATE_SERVER"):
         return Path(named)
@@ -359,7 +297,3 @@ def _free_port(host: str) -> int:
     with socket.socket(family) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def _answers(client: redis.Redis, pid: int) -> bool:
-    return int(client.info("server")["process_id"]) == pid

@@ -1,0 +1,254 @@
+"""The embedded server: its start, its end, its directory, and what is on disk after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateUnavailableError
+from kvstore.fence import begin_launch
+from kvstore.server import StateServer
+from kvstore.state import State
+
+# Bounds a hang only.
+DEADLINE_S = 20.0
+
+
+def test_neither_the_argument_list_nor_the_environment_nor_the_log_shows_the_password(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path, job="a") as server:
+        process = psutil.Process(server.pid)
+        shown = " ".join([*process.cmdline(), *process.environ().values(), (tmp_path / "server.log").read_text()])
+    assert server.endpoint.password not in shown
+    assert server.endpoint.password not in repr(server.endpoint)
+
+
+def test_everything_in_the_directory_is_closed_to_other_users(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path / "state", job="a"):
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "state" / "state.json").stat().st_mode) == 0o600
+
+
+def test_a_client_without_the_password_is_refused(state_server: StateServer) -> None:
+    endpoint = state_server.endpoint
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=DEADLINE_S) as connection:
+        connection.sendall(b"PING\r\n")
+        assert connection.recv(100).startswith(b"-NOAUTH")
+
+
+def test_it_listens_on_loopback_only(state_server: StateServer) -> None:
+    listening = [c.laddr.ip for c in psutil.Process(state_server.pid).net_connections() if c.status == "LISTEN"]
+    assert listening == ["127.0.0.1"]
+
+
+def test_started_again_on_its_directory_it_has_the_same_password_and_state(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path, job="a") as first, first.endpoint.connect() as client:
+        begin_launch(client, first.endpoint, 0)
+        State(client, first.endpoint, 0)["answer"] = 42
+    with StateServer.start(tmp_path, job="a") as second, second.endpoint.connect() as client:
+        assert second.endpoint.password == first.endpoint.password
+        assert State(client, second.endpoint, 0)["answer"] == 42
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_every_acknowledged_commit_survives_a_kill_of_the_server(tmp_path: Path, fsync: str) -> None:
+    committed = 0
+    for round_ in range(6):
+        server = StateServer.start(tmp_path, job="a", fsync=fsync)  # type: ignore[arg-type]
+        with server.endpoint.connect() as client:
+            begin_launch(client, server.endpoint, round_)
+            state = State(client, server.endpoint, round_, patience_s=0)
+            assert state.get("count", 0) == committed
+            assert len(state.get("log", [])) == committed
+            for _ in range(5):
+                with state.transaction() as t:
+                    t["count"] = t.get("count", 0) + 1
+                    t.append("log", b"x" * 1000)
+                committed += 1
+            os.kill(server.pid, signal.SIGKILL)
+            assert server.wait_exit(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_a_commit_cut_off_by_a_kill_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    for round_ in range(5):
+        server = StateServer.start(tmp_path, job="a")
+        with server.endpoint.connect() as client:
+            begin_launch(client, server.endpoint, round_)
+            state = State(client, server.endpoint, round_, patience_s=0)
+            before = state.get("a", 0)
+            assert (state.get("b", 0), len(state.get("log", []))) == (before, before)
+            killer = threading.Timer(0.02 * (round_ + 1), os.kill, (server.pid, signal.SIGKILL))
+            killer.start()
+            acknowledged = commit_until_unavailable(state, before)
+            killer.join()
+            server.stop()
+        with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+            assert State(client, server.endpoint, round_)["a"] in (acknowledged, acknowledged + 1)
+
+
+def commit_until_unavailable(state: State, count: int) -> int:
+    try:
+        while True:
+            with state.transaction() as t:
+                t["a"] = count + 1
+                t["b"] = count + 1
+                t.append("log", b"x" * 100_000)
+            count += 1
+    except StateUnavailableError:
+        return count
+
+
+def test_the_server_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time, pathlib; from kvstore.server import StateServer\n"
+        "print(StateServer.start(pathlib.Path(sys.argv[1]), job='a').pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        server = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    # Its lock is free at once for the next controller, which waits for it.
+    with StateServer.start(tmp_path, job="a", deadline_s=DEADLINE_S):
+        assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    started: list[StateServer] = []
+    thread = threading.Thread(target=lambda: started.append(StateServer.start(tmp_path, job="a")))
+    thread.start()
+    thread.join()
+    assert started[0].wait_exit(0.2) is None
+    started[0].stop()
+
+
+def test_an_interrupt_from_the_terminal_does_not_reach_the_server(state_server: StateServer) -> None:
+    assert os.getsid(state_server.pid) == state_server.pid
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is taken"):
+            StateServer.start(tmp_path, job="a", port=port)
+
+
+def test_a_port_taken_by_another_state_server_is_named(tmp_path: Path, state_server: StateServer) -> None:
+    with pytest.raises(PortTakenError):
+        StateServer.start(tmp_path, job="a", port=state_server.endpoint.port)
+
+
+def test_a_wanted_port_is_used(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with StateServer.start(tmp_path, job="a", port=port) as server:
+        assert server.endpoint.port == port
+
+
+def test_a_directory_in_use_is_refused(state_server: StateServer) -> None:
+    with pytest.raises(StateDirectoryError, match="another state server uses it"):
+        StateServer.start(state_server.directory, job="test", deadline_s=0.05)
+
+
+def test_a_directory_of_another_job_is_refused(tmp_path: Path) -> None:
+    StateServer.start(tmp_path, job="mine").stop()
+    with pytest.raises(StateDirectoryError, match="it belongs to job 'mine', not 'yours'"):
+        StateServer.start(tmp_path, job="yours")
+
+
+def test_a_directory_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"format": 2, "job": "a", "password": "x"}))
+    with pytest.raises(StateDirectoryError, match="its format is 2 and this version reads 1"):
+        StateServer.start(tmp_path, job="a")
+
+
+def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(StateDirectoryError, match=r"its state.json is damaged"):
+        StateServer.start(tmp_path, job="a")
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StateDirectoryError, match="File exists"):
+        StateServer.start(tmp_path / "file", job="a")
+
+
+def test_a_directory_with_odd_characters_works(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path / "a \"b\" 'c' \\n ü", job="a") as server:
+        assert server.alive()
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match="there is no program at /nowhere/valkey"):
+        StateServer.start(tmp_path, job="a", binary=Path("/nowhere/valkey"))
+
+
+def test_a_program_that_ends_shows_its_last_words(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho some last words\nexit 3\n")
+    program.chmod(0o700)
+    with pytest.raises(ServerStartError, match=r"(?s)ended with code 3.*some last words"):
+        StateServer.start(tmp_path / "state", job="a", binary=program)
+
+
+def test_a_program_that_stays_silent_is_ended_at_the_deadline(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o700)
+    with pytest.raises(ServerStartError, match="was not ready in time"):
+        StateServer.start(tmp_path / "state", job="a", binary=program, deadline_s=0.3)
+    assert not [p for p in psutil.Process().children() if p.name() == "sleep"]
+
+
+def test_a_program_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGGARD_STATE_SERVER", "/nowhere/redis")
+    with pytest.raises(ServerStartError, match="/nowhere/redis"):
+        StateServer.start(tmp_path, job="a")
+
+
+@pytest.mark.parametrize("fsync", ["always", "no"])
+def test_flushing_leaves_the_chosen_setting_as_it_was(tmp_path: Path, fsync: str) -> None:
+    with (
+        StateServer.start(tmp_path, job="a", fsync=fsync) as server,  # type: ignore[arg-type]
+        server.endpoint.connect() as client,
+    ):
+        server.flush_to_disk(DEADLINE_S)
+        assert client.config_get("appendfsync") == {"appendfsync": fsync}
+
+
+def test_flushing_a_dead_server_says_so(tmp_path: Path) -> None:
+    server = StateServer.start(tmp_path, job="a")
+    server.stop()
+    with pytest.raises(ConnectionError, match="no answer from the state server"):
+        server.flush_to_disk()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_full_disk_is_named_and_the_last_commit_is_kept(tmp_path: Path) -> None:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True)
+    if mount.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
+    try:
+        server = StateServer.start(tmp_path, job="a")
+        with server.endpoint.connect() as client:
+            begin_launch(client, server.endpoint, 0)
+            state = State(client, server.endpoint, 0, patience_s=0)
+            state["kept"] = b"x" * 1_000_000
+            with pytest.raises(ConnectionError):
+                state.update({f"more {n}": bytes(1_000_000) for n in range(10)})
+            assert server.wait_exit(DEADLINE_S) is not None
+            assert str(server.full_disk()).startswith(f"no room left for State at {tmp_path}")
+        subprocess.run(["mount", "-o", "remount,size=16m", str(tmp_path)], check=True)
+        with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+            assert State(client, server.endpoint, 0)["kept"] == b"x" * 1_000_000
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
