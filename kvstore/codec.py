@@ -165,7 +165,7 @@ def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
     if kind is bytes:
         return leaf("bytes", value)
     if kind is np.str_:
-        return leaf("np.str", str(value).encode())
+        return leaf("np.str", str.encode(value))
     if kind is np.bytes_:
         return leaf("np.bytes", bytes(value))
     if kind is list:
