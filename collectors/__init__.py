@@ -1,1 +1,8 @@
-"""Readings: devices, the probes that time them, and node metrics."""
+"""Readings: devices, the probes that time them, and collectors that run on every device of a launch."""
+
+from __future__ import annotations
+
+from collectors.device import Device, local_device, local_devices
+from collectors.group import CollectorGroup
+
+__all__ = ["CollectorGroup", "Device", "local_device", "local_devices"]

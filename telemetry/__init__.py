@@ -1,1 +1,8 @@
-"""Metrics of the program, its nodes and its devices."""
+"""Metrics of the program: sent with Telemetry, read with AnalysisClient."""
+
+from __future__ import annotations
+
+from telemetry.client import AnalysisClient
+from telemetry.sender import Telemetry
+
+__all__ = ["AnalysisClient", "Telemetry"]

@@ -1,0 +1,142 @@
+"""CollectorGroup: a test that runs on every device (or node) at a fixed rate, its readings stored as samples."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from collectors.device import Device, local_devices
+from collectors.placement import NodeActors, start_on_every_node
+from kvstore.control import Control
+from kvstore.errors import FencedError, KVStoreError
+from kvstore.series import Sample, Series
+from kvstore.session import current_session
+
+__all__ = ["CollectorGroup"]
+
+_log = logging.getLogger("laggard.collectors")
+_current = threading.local()
+
+
+class CollectorGroup(ABC):
+    """Runs :meth:`collector_test` on every device of the launch, every ``collection_rate`` seconds.
+
+    Make a subclass, then ``start()`` it in the program, or use it as a context manager. One collector process a node
+    serves all of that node's devices, a thread each, so a stalled device stalls no other. Instances are sent to the
+    nodes, so keep their attributes plain.
+
+    Attributes
+    ----------
+    metric_name
+        Under which the readings are stored, with the tags ``host`` and ``gpu``.
+    per_gpu
+        Whether the test runs on each device, or once on each node (then without the tag ``gpu``).
+    repeats
+        How often the test runs for one sample.
+
+    Parameters
+    ----------
+    collection_rate
+        Seconds from one sample to the next.
+    collector_args
+        Given to each call of the test.
+    """
+
+    metric_name: ClassVar[str]
+    per_gpu: ClassVar[bool] = True
+    repeats: ClassVar[int] = 1
+
+    def __init__(self, collection_rate: float = 3.0, collector_args: Any = None) -> None:
+        if not collection_rate > 0:
+            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
+        self.collection_rate = collection_rate
+        self.collector_args = collector_args
+        self._actors: NodeActors | None = None
+
+    @abstractmethod
+    def collector_test(self, args: Any) -> float:
+        """Return one reading; ``self.device`` is the device to test."""
+
+    @property
+    def device(self) -> Device:
+        """The device that the running test is for; only inside :meth:`collector_test` of a per-GPU group."""
+        return _current.device  # type: ignore[no-any-return]
+
+    def start(self) -> Self:
+        """Start a collector on every node of this launch.
+
+        Raises
+        ------
+        NotInJobError
+            If the process was not started by laggard.
+        """
+        session = current_session()
+        nodes = Control(session.client, session.endpoint, session.environment.launch).read_launch().nodes
+        self._actors = start_on_every_node(nodes, _NodeCollector, self)
+        return self
+
+    def stop(self) -> None:
+        """End the collectors. Stopping twice does nothing."""
+        if self._actors is not None:
+            self._actors.stop()
+            self._actors = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._actors = None
+
+
+class _NodeCollector:
+    """The collector process of one node."""
+
+    def __init__(self, group: CollectorGroup) -> None:
+        session = current_session()
+        self._series = Series(session.client, session.endpoint, session.environment.launch)
+        self._group = group
+        self._host = session.environment.node
+        self._ended = threading.Event()
+        devices: Sequence[Device | None] = local_devices() if group.per_gpu else [None]
+        for device in devices:
+            name = f"collector-{device.gpu if device else self._host}"
+            threading.Thread(target=self._collect, args=(device,), name=name, daemon=True).start()
+
+    def ping(self) -> str:
+        """Answer with the node's host name: the process is up."""
+        return self._host
+
+    def _collect(self, device: Device | None) -> None:
+        tags = {"host": self._host} | ({"gpu": device.gpu} if device else {})
+        _current.device = device
+        due_s = time.monotonic()
+        while not self._ended.wait(max(0.0, due_s - time.monotonic())):
+            due_s = max(due_s + self._group.collection_rate, time.monotonic())
+            values = self._read(tags)
+            try:
+                self._series.add([Sample(self._group.metric_name, time.time(), values, tags)])
+            except FencedError:
+                return  # this launch is over
+            except KVStoreError as error:
+                _log.warning("a sample of %s was dropped: %s", tags, error)
+
+    def _read(self, tags: dict[str, str]) -> tuple[float, ...]:
+        try:
+            return tuple(self._group.collector_test(self._group.collector_args) for _ in range(self._group.repeats))
+        except Exception:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not an absent one
+            _log.exception("the test of %s failed on %s", self._group.metric_name, tags)
+            return (float("nan"),)

@@ -1,0 +1,188 @@
+"""Detectors: watch a metric, judge each round of readings, and write verdicts for the controller to read.
+
+A detector never ends anything. :class:`Detector` watches a metric that something else collects;
+:class:`CollectorDetectorGroup` also collects it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from abc import abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
+
+import redis
+
+from collectors.group import CollectorGroup
+from detectors.rounds import DeviceKey, Round, RoundAssembler
+from detectors.verdict import Verdict
+from kvstore.control import Control
+from kvstore.errors import FencedError
+from kvstore.series import Series
+from kvstore.session import current_session
+
+__all__ = ["CollectorDetectorGroup", "Detector", "Judge"]
+
+_log = logging.getLogger("laggard.detectors")
+
+WATCHES_PER_INTERVAL = 10
+STOP_DEADLINE_S = 2.0
+WINDOW_ROUNDS = 4
+
+Window = dict[DeviceKey, list[float]]
+"""Each device's readings of the last rounds, oldest first."""
+
+
+class Judge(Protocol):
+    """Turns one round into new verdicts."""
+
+    def __call__(self, readings: Round, now_s: float) -> list[Verdict]:
+        """Return the verdicts that are new with this round."""
+
+
+class Watcher:
+    """A thread that puts a metric's samples together into rounds, has them judged, and tells the controller.
+
+    Parameters
+    ----------
+    metric_name
+        What to watch.
+    interval_s
+        Seconds between two rounds.
+    judge
+        Judges each round.
+    """
+
+    def __init__(self, metric_name: str, interval_s: float, judge: Judge) -> None:
+        session = current_session()
+        launch = session.environment.launch
+        self._control = Control(session.client, session.endpoint, launch)
+        self._series = Series(session.client, session.endpoint, launch)
+        self._metric_name = metric_name
+        self._interval_s = interval_s
+        self._judge = judge
+        self._last_id = self._series.last_id(metric_name)  # what an earlier launch measured is not ours to judge
+        devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
+        self._rounds = RoundAssembler(devices, interval_s, time.monotonic())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"watch-{metric_name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(self._interval_s / WATCHES_PER_INTERVAL):
+                self._look()
+        except FencedError:
+            return  # this launch is over
+        except redis.ConnectionError as error:
+            _log.warning("the detector of %s ended: %s", self._metric_name, error)
+
+    def _look(self) -> None:
+        for sample_id, sample in self._series.read(self._metric_name, self._last_id):
+            self._last_id = sample_id
+            device = (sample.tags["host"], sample.tags.get("gpu", ""))
+            self._rounds.add(device, sample.values, time.monotonic())
+        if readings := self._rounds.take(time.monotonic()):
+            verdicts = self._judge(readings, time.time())
+            if verdicts:
+                self._control.ask("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts])
+        if silent := self._rounds.newly_silent(time.monotonic()):
+            names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
+            self._control.ask("notices", [f"{self._metric_name}: no reading from {names} for three rounds"])
+
+
+class Detector:
+    """Watches the metric ``metric_name`` that something else collects, and judges it with :meth:`analyze_data`.
+
+    Parameters
+    ----------
+    collection_rate
+        Seconds between two rounds.
+    analysis_args
+        Given to each call of :meth:`analyze_data`.
+    """
+
+    metric_name: ClassVar[str]
+
+    def __init__(self, collection_rate: float = 3.0, analysis_args: Any = None) -> None:
+        self.collection_rate = collection_rate
+        self.analysis_args = analysis_args
+        self._watcher: Watcher | None = None
+        self._window: Window = {}
+
+    @abstractmethod
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        """Judge the last rounds' readings; return whether to restart, and the hosts to leave out."""
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        """Return the verdicts that are new with this round: those that :meth:`analyze_data` stands for."""
+        del now_s  # a user's analysis knows no time
+        for device, values in readings.items():
+            self._window[device] = [*self._window.get(device, []), *values][-WINDOW_ROUNDS * len(values) :]
+        restart, hosts = self.analyze_data(self._window, self.analysis_args)
+        evidence = f"{type(self).__name__} accuses {', '.join(hosts)}"
+        return [
+            Verdict(host, None, float("nan"), "slow", evidence, action="restart" if restart else "report")
+            for host in hosts
+        ]
+
+    def start(self) -> Self:
+        """Start to watch.
+
+        Raises
+        ------
+        NotInJobError
+            If the process was not started by laggard.
+        """
+        self._watcher = Watcher(self.metric_name, self.collection_rate, self.judge)
+        return self
+
+    def stop(self) -> None:
+        """Stop watching. Stopping twice does nothing."""
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class CollectorDetectorGroup(CollectorGroup, Detector):
+    """Collects a metric on every device and judges it: a :class:`CollectorGroup` and a :class:`Detector` in one.
+
+    A subclass gives ``metric_name``, ``collector_test`` and ``analyze_data``.
+
+    Parameters
+    ----------
+    collection_rate
+        Seconds from one sample of a device to the next.
+    collector_args, analysis_args
+        Given to each call of ``collector_test`` and of ``analyze_data``.
+    """
+
+    def __init__(self, collection_rate: float = 3.0, collector_args: Any = None, analysis_args: Any = None) -> None:
+        CollectorGroup.__init__(self, collection_rate, collector_args)
+        Detector.__init__(self, collection_rate, analysis_args)
+
+    def start(self) -> Self:
+        """Start the collectors and the watcher."""
+        Detector.start(self)
+        return CollectorGroup.start(self)
+
+    def stop(self) -> None:
+        """End the watcher and the collectors."""
+        Detector.stop(self)
+        CollectorGroup.stop(self)

@@ -1,0 +1,202 @@
+"""A job that survives its slow GPUs: eigenvalues of random matrices, one worker per device, all state in State.
+
+    laggard --local-nodes=3 --nodes=2 --virtual-gpus=2 --telemetry-level=3 \
+        --resilient --exhaust-resources examples/slow_gpu.py --plot
+
+Each rank draws Wigner matrices of its own size and collects their eigenvalues. A thrasher loads one device of a node
+that is not the primary; the SlowGPUDetector accuses that node, and laggard relaunches this program without it. Each
+launch goes on from State, so in the end every rank has done exactly its iterations, whatever happened on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from collectors import local_device
+from collectors.placement import node_strategy
+from detectors import SlowGPUDetector
+from kvstore import FencedError, State
+from resilience import Job
+from telemetry import Telemetry
+
+PLOT_FILE = Path("eigvals.png")
+THRASHER_SIZE = 1500
+PROGRESS_INTERVAL_S = 0.5
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Eigenvalues of random matrices, on devices that may be slow.")
+    parser.add_argument("--num_iters", type=int, default=2500, help="iterations of each rank (default: %(default)s)")
+    parser.add_argument("--min_size", type=int, default=100, help="smallest matrix (default: %(default)s)")
+    parser.add_argument("--max_size", type=int, default=160, help="largest matrix (default: %(default)s)")
+    parser.add_argument(
+        "--collection_rate", type=float, default=1.0, help="seconds between probes (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of sizes and matrices (default: %(default)s)")
+    parser.add_argument("--no-thrash", action="store_true", help="load no device: nothing should be flagged")
+    parser.add_argument("--plot", action="store_true", help=f"write the eigenvalues' histogram to {PLOT_FILE}")
+    return parser.parse_args(arguments)
+
+
+@ray.remote(num_gpus=1)
+class Worker:
+    """Works for some ranks on the one device that it was given."""
+
+    def run(self, ranks: Sequence[int]) -> None:
+        """Bring each rank to its number of iterations; every iteration is one transaction."""
+        state = State.current()
+        device = local_device()
+        num_iters = state["num_iters"]
+        try:
+            for iteration in range(num_iters):
+                for rank in ranks:
+                    if state[f"iterations/{rank}"] <= iteration:
+                        matrix = wigner_matrix(state[f"size/{rank}"], [state["seed"], rank, iteration])
+                        eigenvalues = device.run(functools.partial(eigenvalues_on, device.array_module, matrix))
+                        with state.transaction() as transaction:
+                            transaction[f"iterations/{rank}"] = iteration + 1
+                            transaction.append(f"eigenvalues/{rank}", eigenvalues)
+        except FencedError:
+            return  # a later launch goes on from here
+
+
+def wigner_matrix(size: int, seed: Sequence[int]) -> NDArray[np.float64]:
+    """Return a symmetric random matrix, ``(size, size)``, whose eigenvalues fill [-1, 1] as the matrix grows."""
+    square: NDArray[np.float64] = np.random.default_rng(seed).standard_normal((size, size))
+    return (square + square.T) / float(np.sqrt(8 * size))
+
+
+def eigenvalues_on(array_module: Any, matrix: NDArray[np.float64]) -> Any:
+    """Return the eigenvalues, computed where the array module computes."""
+    return array_module.linalg.eigvalsh(array_module.asarray(matrix))
+
+
+@ray.remote(num_cpus=0)
+def thrash() -> None:
+    """Load this process's device with large matrix products until the launch is over."""
+    telemetry = Telemetry()
+    device = local_device()
+    ones = device.array_module.ones((THRASHER_SIZE, THRASHER_SIZE), dtype="float32")
+
+    def multiply_for_ever() -> None:
+        while True:
+            begun_s = time.perf_counter()
+            device.run(lambda: ones @ ones)
+            taken_s = time.perf_counter() - begun_s
+            telemetry.add_data("gpu-thrasher-time", taken_s, telemetry_level=3, tagk="gpu", tagv=device.gpu)
+
+    # One product runs while the next one waits, so that the device is never idle.
+    threading.Thread(target=multiply_for_ever, daemon=True).start()
+    multiply_for_ever()
+
+
+def prepare(state: State, arguments: argparse.Namespace, n_ranks: int) -> None:
+    """Draw each rank's matrix size, in the first launch."""
+    generator = np.random.default_rng(arguments.seed)
+    with state.transaction() as transaction:
+        transaction["ranks"] = n_ranks
+        transaction["num_iters"] = arguments.num_iters
+        transaction["seed"] = arguments.seed
+        for rank in range(n_ranks):
+            transaction[f"size/{rank}"] = int(generator.integers(arguments.min_size, arguments.max_size + 1))
+            transaction[f"iterations/{rank}"] = 0
+
+
+def start_workers(n_devices: int, n_ranks: int) -> list[Any]:
+    """Start one worker per device and deal the ranks out to them."""
+    return [Worker.remote().run.remote(list(range(worker, n_ranks, n_devices))) for worker in range(n_devices)]  # type: ignore[attr-defined]
+
+
+def start_thrasher(job: Job) -> Any:
+    """Load device 0 of the last node, unless only the primary is left."""
+    victim = job.nodes[-1]
+    if victim == job.primary:
+        return None
+    device = {"env_vars": {"CUDA_VISIBLE_DEVICES": victim.devices[0]}}
+    return thrash.options(scheduling_strategy=node_strategy(victim), runtime_env=device).remote()
+
+
+def wait_for(running: list[Any], state: State, n_ranks: int) -> None:
+    """Wait for the workers, showing how far the ranks are."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("iterations", total=n_ranks * state["num_iters"])
+        while running:
+            done, running = ray.wait(running, timeout=PROGRESS_INTERVAL_S)
+            ray.get(done)  # a worker's error is ours
+            progress.update(bar, completed=sum(state[f"iterations/{rank}"] for rank in range(n_ranks)))
+
+
+def report(state: State) -> bool:
+    """Print how much was done and whether that is exactly what was asked for."""
+    ranks = range(state["ranks"])
+    iterations = [state[f"iterations/{rank}"] for rank in ranks]
+    found = sum(len(values) for rank in ranks for values in state[f"eigenvalues/{rank}"])
+    expected = sum(state[f"size/{rank}"] * state["num_iters"] for rank in ranks)
+    complete = iterations == [state["num_iters"]] * len(ranks) and found == expected
+    print(f"iterations per rank: {iterations}, expected {state['num_iters']} each")
+    print(f"eigenvalues: {found}, expected {expected}: {'all there, none twice' if complete else 'WRONG'}")
+    return complete
+
+
+def plot(state: State) -> None:
+    """Draw the eigenvalues' histogram and the semicircle law over it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    values = np.concatenate([part for rank in range(state["ranks"]) for part in state[f"eigenvalues/{rank}"]])
+    x = np.linspace(-1, 1, 400)
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    axes.hist(values, bins=120, density=True, color="#7aa6c2", label=f"{len(values):,} eigenvalues")
+    axes.plot(x, 2 / np.pi * np.sqrt(1 - x**2), color="#c0392b", linewidth=2, label="semicircle law")
+    axes.set(xlabel="eigenvalue", ylabel="density", title="Eigenvalues of Wigner matrices")
+    axes.legend()
+    figure.savefig(PLOT_FILE, dpi=120)
+    print(f"wrote {PLOT_FILE}")
+
+
+def main() -> int:
+    """Run one launch of the job."""
+    arguments = parse_arguments()
+    job = Job.current()
+    state = State.current()
+    n_devices = sum(len(node.devices) for node in job.nodes)
+    if n_devices == 0:
+        print("no devices: run on a machine with GPUs, or with laggard --virtual-gpus=2", file=sys.stderr)
+        return 1
+    if "ranks" not in state:
+        prepare(state, arguments, n_ranks=n_devices)
+    n_ranks = state["ranks"]
+    print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} nodes", flush=True)
+
+    ray.init()
+    with SlowGPUDetector(arguments.collection_rate, state=state):
+        running = start_workers(n_devices, n_ranks)
+        thrasher = None if arguments.no_thrash else start_thrasher(job)
+        wait_for(running, state, n_ranks)
+        if thrasher is not None:
+            ray.cancel(thrasher, force=True)
+    if arguments.plot:
+        plot(state)
+    return 0 if report(state) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

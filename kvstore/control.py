@@ -1,0 +1,139 @@
+"""Control records: which nodes a launch runs on, and what is asked of the controller.
+
+Keys of a job: ``launch:<n>`` (the record of launch n, JSON) and ``requests`` (a stream that the controller reads).
+The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast, get_args
+
+import redis
+
+from kvstore.endpoint import Endpoint
+from kvstore.fence import FencedWriter
+
+__all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
+
+RequestKind = Literal["verdicts", "notices", "reboot"]
+
+_REQUESTS = "requests"
+_MAX_REQUESTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node of the allocation: its host name, its address, and the names of its devices."""
+
+    hostname: str
+    address: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """The nodes of one launch; the first active node is the primary."""
+
+    launch: int
+    nodes: tuple[NodeRecord, ...]
+    reserve: tuple[NodeRecord, ...]
+    excluded: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the record as JSON text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> LaunchRecord:
+        """Read a record back from :meth:`to_json`'s text."""
+        fields = json.loads(text)
+        nodes, reserve = (
+            tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
+            for part in ("nodes", "reserve")
+        )
+        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something a process of the job says to the controller.
+
+    Attributes
+    ----------
+    kind
+        ``verdicts``: a detector's findings of one round; ``notices``: what else the user should read; ``reboot``: the
+        program itself asks for a relaunch.
+    launch
+        The launch that it speaks of.
+    body
+        Verdicts as JSON objects; sentences; host names to leave out.
+    """
+
+    kind: RequestKind
+    launch: int
+    body: list[Any]
+
+
+class Control:
+    """The control records of one job, written by a process of launch ``launch``."""
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._launch = launch
+        self._writer = FencedWriter(client, endpoint, launch)
+
+    def write_launch(self, record: LaunchRecord) -> None:
+        """Store the record of a launch."""
+        self._writer.execute([("SET", self._launch_key(record.launch), record.to_json())])
+
+    def read_launch(self) -> LaunchRecord:
+        """Return the record of this process's launch.
+
+        Raises
+        ------
+        LookupError
+            If the controller has not written it.
+        """
+        text = cast("bytes | None", self._client.get(self._launch_key(self._launch)))
+        if text is None:
+            raise LookupError(f"launch {self._launch} has no record in the state server")
+        return LaunchRecord.from_json(text)
+
+    def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
+        """Send a request to the controller.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        text = json.dumps({"launch": self._launch, "body": list(body)})
+        key = self._endpoint.key(_REQUESTS)
+        self._writer.execute([("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)])
+
+    def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
+        """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
+        key = self._endpoint.key(_REQUESTS)
+        answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
+        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
+        for entries in streams:
+            # RESP3 wraps a stream's entries in one more list
+            flat = entries[0] if entries and isinstance(entries[0], list) else entries
+            for entry_id, fields in flat:
+                ((kind, text),) = fields.items()
+                message = json.loads(text)
+                if kind.decode() not in get_args(RequestKind):
+                    raise ValueError(f"the state server has a request of the unknown kind {kind.decode()!r}")
+                yield entry_id.decode(), Request(kind.decode(), message["launch"], message["body"])
+
+    def last_request_id(self) -> str:
+        """Return the id of the newest request, ``0-0`` where there is none: where a new reader begins."""
+        newest = cast("Any", self._client.xrevrange(self._endpoint.key(_REQUESTS), count=1))
+        return newest[0][0].decode() if newest else "0-0"
+
+    def _launch_key(self, launch: int) -> str:
+        return self._endpoint.key("launch", str(launch))

@@ -1,0 +1,67 @@
+"""Where a process finds the job that it belongs to: four variables that the launcher sets.
+
+No secret is among them: the password stands in the endpoint file, which only its owner can read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.errors import KVStoreError
+
+__all__ = ["ENDPOINT_FILE", "LAUNCH", "NODE", "TELEMETRY_LEVEL", "JobEnvironment", "NotInJobError"]
+
+ENDPOINT_FILE = "LAGGARD_ENDPOINT_FILE"
+LAUNCH = "LAGGARD_LAUNCH"
+NODE = "LAGGARD_NODE"
+TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
+
+
+class NotInJobError(KVStoreError, LookupError):
+    """The process was not started by laggard."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """What a process of a job knows from its environment.
+
+    Attributes
+    ----------
+    endpoint_file
+        File with the address and password of the state server, mode 0600.
+    launch
+        Number of the launch that the process belongs to: its fencing token.
+    node
+        Host name of the node that the process runs on, as laggard names it.
+    telemetry_level
+        0 (off) to 4.
+    """
+
+    endpoint_file: Path
+    launch: int
+    node: str
+    telemetry_level: int = 0
+
+    @classmethod
+    def current(cls, environ: Mapping[str, str] = os.environ) -> JobEnvironment:
+        """Read the environment.
+
+        Raises
+        ------
+        NotInJobError
+            If the process was not started by laggard.
+        """
+        try:
+            return cls(
+                endpoint_file=Path(environ[ENDPOINT_FILE]),
+                launch=int(environ[LAUNCH]),
+                node=environ[NODE],
+                telemetry_level=int(environ.get(TELEMETRY_LEVEL, "0")),
+            )
+        except KeyError as missing:
+            raise NotInJobError(
+                f"not in a laggard job ({missing.args[0]} is not set): start the program with 'laggard PROGRAM'"
+            ) from missing

@@ -1,0 +1,113 @@
+"""Time series: one stream a metric, bounded by a window of time.
+
+A sample is a reading of one metric at one moment, with its tags; a probe's sample holds one value for each repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+
+from kvstore.endpoint import Endpoint
+from kvstore.fence import FencedWriter
+
+__all__ = ["Sample", "Series"]
+
+DEFAULT_WINDOW_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading.
+
+    Attributes
+    ----------
+    metric
+        Name of the metric.
+    time_s
+        Unix time of the reading.
+    values
+        The value, or one value for each repeat.
+    tags
+        What it was read from, for instance ``{"host": "node1", "gpu": "0"}``.
+    """
+
+    metric: str
+    time_s: float
+    values: tuple[float, ...]
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Series:
+    """The samples of one job. Writing is fenced; samples older than ``window_s`` are let go."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        launch: int,
+        *,
+        window_s: float = DEFAULT_WINDOW_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._writer = FencedWriter(client, endpoint, launch)
+        self._window_s = window_s
+        self._clock = clock
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Store samples, all in one step.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        if not samples:
+            return
+        oldest = str(int((self._clock() - self._window_s) * 1000))
+        commands = [
+            ("XADD", self._key(sample.metric), "MINID", "~", oldest, "*", "sample", _to_json(sample))
+            for sample in samples
+        ]
+        names = sorted({sample.metric for sample in samples})
+        self._writer.execute([*commands, ("SADD", self._endpoint.key("metrics"), *names)])
+
+    def metrics(self) -> set[str]:
+        """Return the names of the metrics that have samples."""
+        names = cast("set[bytes]", self._client.smembers(self._endpoint.key("metrics")))
+        return {name.decode() for name in names}
+
+    def read(self, metric: str, after: str = "-", *, limit: int | None = None) -> list[tuple[str, Sample]]:
+        """Return ``(id, sample)`` in the order of writing; ``after`` is the id of the last sample already seen."""
+        start = after if after == "-" else f"({after}"
+        entries = cast("list[Any]", self._client.xrange(self._key(metric), start, "+", count=limit))
+        return [(entry_id.decode(), _from_json(metric, fields[b"sample"])) for entry_id, fields in entries]
+
+    def last_id(self, metric: str) -> str:
+        """Return the id of the newest sample, ``-`` where there is none."""
+        newest = cast("Any", self._client.xrevrange(self._key(metric), count=1))
+        return newest[0][0].decode() if newest else "-"
+
+    def _key(self, metric: str) -> str:
+        return self._endpoint.key("series", metric)
+
+
+def _to_json(sample: Sample) -> str:
+    return json.dumps([sample.time_s, sample.values, sample.tags])
+
+
+def _from_json(metric: str, text: bytes) -> Sample:
+    time_s, values, tags = json.loads(text)
+    return Sample(metric, time_s, tuple(values), tags)
+
+
+def values_of(samples: Iterable[Sample]) -> list[float]:
+    """Return all values of the samples, in order."""
+    return [value for sample in samples for value in sample.values]

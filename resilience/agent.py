@@ -1,0 +1,173 @@
+"""The agent of one node: starts the node's Ray processes, tells that it is alive, and leaves nothing behind.
+
+The allocation starts one on each node (``python -m resilience.agent``). It listens to nobody but its standard input and
+answers on its standard output, both in JSON lines, so a pipe to it is all that the controller needs: a local pipe, or
+one that ``srun`` or ``ssh`` carries. When that pipe closes, the controller is gone, and everything on this node ends.
+
+===========================================  ==========================================================
+controller says                              agent does
+===========================================  ==========================================================
+``{"do": "set-up", "files", "environment"}``  writes the node's private files, mode 0600
+``{"do": "start-ray", "command"}``           starts the node's Ray processes
+``{"do": "stop-ray"}``                       ends them in good order, then by force
+``{"do": "sweep", "below"}``                 ends what is left of launches below that number
+===========================================  ==========================================================
+
+It says ``alive`` every second, ``ray-started``, ``ray-ended`` and ``swept``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from resilience.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
+
+__all__ = ["BEAT_INTERVAL_S", "Agent", "main"]
+
+BEAT_INTERVAL_S = 1.0
+ORDERLY_STOP_S = 2.0
+FORCED_STOP_S = 5.0
+LAUNCH_VARIABLE = "LAGGARD_LAUNCH"
+
+
+class Agent:
+    """One node's agent; ``run`` returns when the controller's pipe closes."""
+
+    def __init__(self, commands: IO[bytes], answers: IO[str]) -> None:
+        self._commands = commands
+        self._answers = answers
+        self._selector = selectors.DefaultSelector()
+        self._environment: dict[str, str] = {}
+        self._directory = Path()
+        self._ray: subprocess.Popen[bytes] | None = None
+        self._ray_exit: int | None = None
+        self._unread = b""
+
+    def run(self) -> None:
+        """Serve the controller until its pipe closes, then end every descendant."""
+        adopt_orphans()
+        os.set_blocking(self._commands.fileno(), False)
+        self._selector.register(self._commands, selectors.EVENT_READ, self._read_commands)
+        try:
+            self._serve()
+        except BrokenPipeError:
+            return  # the controller has gone while we spoke
+        finally:
+            end_descendants(deadline_s=FORCED_STOP_S)
+
+    def _serve(self) -> None:
+        next_beat_s = time.monotonic()
+        while True:
+            wait_s = max(0.0, next_beat_s - time.monotonic())
+            for key, _ in self._selector.select(wait_s):
+                if key.data() is False:
+                    return
+            if time.monotonic() >= next_beat_s:
+                self._say("alive")
+                reap_orphans(keep=[self._ray.pid] if self._ray else [])
+                next_beat_s = time.monotonic() + BEAT_INTERVAL_S
+
+    def _say(self, event: str, **fields: object) -> None:
+        self._answers.write(json.dumps({"event": event, **fields}) + "\n")
+        self._answers.flush()
+
+    def _read_commands(self) -> bool:
+        data = os.read(self._commands.fileno(), 1 << 16)
+        if not data:
+            return False
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+        return True
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "set-up":
+                self._set_up(Path(command["directory"]), command["files"], command["environment"])
+            case "start-ray":
+                self._start_ray(command["command"])
+            case "stop-ray":
+                self._stop_ray()
+            case "sweep":
+                self._sweep(int(command["below"]))
+            case unknown:
+                raise ValueError(f"unknown command {unknown!r}")
+
+    def _set_up(self, directory: Path, files: dict[str, str], environment: dict[str, str]) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in files.items():
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+        self._directory = directory
+        self._environment = environment
+
+    def _start_ray(self, command: list[str]) -> None:
+        with (self._directory / "ray.log").open("ab") as log:
+            self._ray = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                cwd=self._directory,
+            )
+        self._ray_exit = os.pidfd_open(self._ray.pid)
+        self._selector.register(self._ray_exit, selectors.EVENT_READ, self._ray_ended)
+        self._say("ray-started", pid=self._ray.pid)
+
+    def _ray_ended(self) -> bool:
+        assert self._ray is not None  # noqa: S101 - for the type checker: registered together with it
+        self._forget_ray_exit()
+        exit_code = self._ray.wait()
+        end_descendants(deadline_s=FORCED_STOP_S)
+        self._ray = None
+        self._say("ray-ended", exit_code=exit_code)
+        return True
+
+    def _stop_ray(self) -> None:
+        if self._ray is None:
+            self._say("ray-ended", exit_code=0)
+            return
+        self._ray.send_signal(signal.SIGTERM)  # in good order, so that the cluster is told at once
+        try:
+            self._ray.wait(ORDERLY_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._ray.kill()
+        self._ray_ended()
+
+    def _forget_ray_exit(self) -> None:
+        if self._ray_exit is not None:
+            self._selector.unregister(self._ray_exit)
+            os.close(self._ray_exit)
+            self._ray_exit = None
+
+    def _sweep(self, below: int) -> None:
+        def is_leftover(process: psutil.Process) -> bool:
+            launch = environment_of(process).get(LAUNCH_VARIABLE, "")
+            return launch.isdigit() and int(launch) < below
+
+        keep = [self._ray.pid] if self._ray else []
+        self._say("swept", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S, keep=keep))
+
+
+def main() -> int:
+    """Run the agent on standard input and output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    Agent(sys.stdin.buffer, sys.stdout).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

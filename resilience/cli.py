@@ -1,0 +1,173 @@
+"""The ``laggard`` command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+from redis import RedisError
+
+from collectors.device import gpu_names
+from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
+from kvstore.server import StateServer
+from resilience.account import Account
+from resilience.allocation import LocalAllocation
+from resilience.cluster import ClusterError, free_port, port_is_taken
+from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
+from resilience.options import JobOptions, UsageError
+from resilience.program import ProgramError, command_of
+
+__all__ = ["main"]
+
+EXIT_USAGE = 2
+EXIT_FAILURE = 1
+# Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR.
+RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+
+
+class _ProgramGroup(click.Group):
+    """Takes ``laggard PROGRAM ...`` for ``laggard run PROGRAM ...``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help", "-h", "--version"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ProgramGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("laggard"), message="laggard %(version)s")
+def cli() -> None:
+    """Find the slow GPU in your job and relaunch without its node.
+
+    'laggard [OPTIONS] PROGRAM [ARGS]...' is short for 'laggard run ...'; 'laggard run --help' lists the options.
+    """
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--nodes", "-N", type=int, metavar="N", help="Nodes in use; the rest is the reserve.  [default: all, less --idle]"
+)
+@click.option("--idle", "-i", type=int, metavar="N", help="Nodes kept in reserve, to be swapped in.")
+@click.option("--resilient", "-r", is_flag=True, help="Relaunch without a node that is slow or lost.")
+@click.option(
+    "--exhaust-resources",
+    "-e",
+    is_flag=True,
+    help="With --resilient: go on with fewer than --nodes nodes, down to the primary alone.",
+)
+@click.option(
+    "--telemetry-level",
+    "-T",
+    type=click.IntRange(0, 4),
+    default=1,
+    show_default=True,
+    metavar="0..4",
+    help="0 off, 1 the program's metrics, 2 + nodes, 3 + GPUs, 4 + the telemetry's own.",
+)
+@click.option(
+    "--local-nodes", type=int, default=1, show_default=True, metavar="N", help="Virtual nodes on this machine."
+)
+@click.option(
+    "--virtual-gpus",
+    type=click.IntRange(0, 64),
+    default=0,
+    metavar="K",
+    help="Virtual devices per node, for machines without GPUs.  [default: the machine's GPUs]",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0, max=3600),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the program may take to save its state after SIGTERM.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep the program's state here: the same command goes on from it later.  [default: a temporary folder]",
+)
+@click.option(
+    "--state-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Port of the state server.  [default: a free one]",
+)
+@click.option(
+    "--ray-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of Ray's head.  [default: a free one]"
+)
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
+    """Run PROGRAM on the nodes of the allocation; what follows PROGRAM is its own.
+
+    A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
+    too few nodes are left; 93 when launches make no progress; 2 for wrong usage.
+    """
+    options = JobOptions(**given)
+    settings = options.settings()
+    command = command_of(program, arguments)
+    gpus = () if options.virtual_gpus else gpu_names()
+    allocation = LocalAllocation(options.local_nodes, options.virtual_gpus, gpus)
+    primary = allocation.nodes[0]
+    ray_port = options.ray_port or free_port(primary.address)
+    if port_is_taken(ray_port):
+        raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
+
+    stop_on_signals()
+    account = Account()
+    job = Path(program).stem
+    runtime_dir = Path(tempfile.mkdtemp(prefix="laggard-", dir=RUNTIME_ROOT))
+    state_dir = options.state_dir or runtime_dir / "state"
+    exit_code = EXIT_FAILURE
+    try:
+        with StateServer.start(state_dir, job=job, port=options.state_port) as server:
+            account.tell("state", f"server at {server.endpoint.address}, its log in {state_dir}")
+            plan = JobPlan(command, settings, options.grace_s, options.telemetry_level, ray_port, runtime_dir)
+            exit_code = Controller(plan, allocation, server, account).run()
+    except StopRequested as stop:
+        exit_code = 128 + stop.signum
+    finally:
+        _clear(runtime_dir, keep_state=exit_code != 0 and options.state_dir is None)
+    if exit_code != 0 and (state_dir.exists()):
+        account.tell("state", f"kept in {state_dir}: add --state-dir {state_dir} to go on from it")
+    return exit_code
+
+
+def _clear(runtime_dir: Path, *, keep_state: bool) -> None:
+    for entry in runtime_dir.iterdir():
+        if not (keep_state and entry.name == "state"):
+            shutil.rmtree(entry, ignore_errors=True)
+    if not any(runtime_dir.iterdir()):
+        runtime_dir.rmdir()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; expected failures are one line, a bug keeps its traceback."""
+    try:
+        return int(cli.main(args=None if arguments is None else list(arguments), standalone_mode=False) or 0)
+    except click.UsageError as error:
+        return _fail(error.format_message(), EXIT_USAGE)
+    except (UsageError, ProgramError, StateDirectoryError, PortTakenError) as error:
+        return _fail(str(error), EXIT_USAGE)
+    except (click.Abort, StopRequested):
+        return 130
+    except (ClusterError, KVStoreError, RedisError) as error:
+        return _fail(str(error), EXIT_FAILURE)
+
+
+def _fail(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"laggard: {message}\n")
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""The Ray cluster on an allocation: up in one step, its set of nodes changed without tearing it down.
+
+Every node of the allocation has its agent from the start. Only active nodes have Ray processes, so nothing can be
+placed on the reserve; they are started when a node is swapped in, and the good nodes' processes stay up.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.control import NodeRecord
+from kvstore.environment import ENDPOINT_FILE, NODE
+from resilience.allocation import Allocation
+from resilience.gcs import NodeDirectory
+from resilience.node import Node
+
+__all__ = ["ClusterError", "NodeFiles", "RayCluster", "free_port", "port_is_taken"]
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 8.0
+SILENT_NODE_S = 5.0
+POLL_S = 0.05
+# Ray's own verdict on a node; ours comes from the agents, these only keep Ray's records from lagging minutes behind.
+_HEALTH_CHECKS = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "5",
+}
+
+
+class ClusterError(RuntimeError):
+    """The cluster did not come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """What every node gets before it starts anything: private files by name, and environment variables."""
+
+    files: dict[str, str]
+    environment: dict[str, str]
+
+
+class RayCluster:
+    """Ray processes on the active nodes of an allocation.
+
+    Parameters
+    ----------
+    allocation
+        The nodes, and how to start a process on each.
+    directory
+        Private folder for the nodes' files; its path must be short, since Ray makes sockets below it.
+    setup
+        Files and variables that every node gets.
+    news
+        Announced at every change that the agents tell of.
+    port
+        Port of Ray's head on the primary.
+    """
+
+    def __init__(
+        self, allocation: Allocation, directory: Path, setup: NodeFiles, news: threading.Condition, port: int
+    ) -> None:
+        self._allocation = allocation
+        self._directory = directory
+        self._news = news
+        self._primary = allocation.nodes[0]
+        self._token = secrets.token_hex(32)
+        self._setup = setup
+        self.address = f"{self._primary.address}:{port}"
+        self._port = port
+        self._directory_of_nodes: NodeDirectory | None = None
+        self.nodes: dict[str, Node] = {}
+
+    def environment(self, node: NodeRecord) -> dict[str, str]:
+        """Return the variables with which a process on a node finds its cluster, its job and its devices."""
+        directory = self._node_directory(node)
+        variables = {
+            **self._setup.environment,
+            **_HEALTH_CHECKS,
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(directory / "ray-token"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            NODE: node.hostname,
+            ENDPOINT_FILE: str(directory / "endpoint.json"),
+        }
+        return variables | self._allocation.device_variables(node, directory)
+
+    def start(self, active: Iterable[str]) -> None:
+        """Start the agents of all nodes, and Ray on the active ones.
+
+        Raises
+        ------
+        ClusterError
+            If a node does not come up in time; the message names it and shows the end of its log.
+        """
+        for record in self._allocation.nodes:
+            node = Node(record, self._allocation.start_agent(record), self._news)
+            files = {**self._setup.files, "ray-token": self._token}
+            node.set_up(str(self._node_directory(record)), files, self.environment(record))
+            self.nodes[record.hostname] = node
+        wanted = list(active)
+        self.begin_change(wanted)
+        self.finish_change(wanted, launch=0)
+
+    def begin_change(self, active: Sequence[str]) -> None:
+        """Start Ray on those of the given hosts that have none, without waiting."""
+        for host in active:
+            if self.nodes[host].ray != "up":
+                self.nodes[host].start_ray(self._ray_command(self.nodes[host].record))
+
+    def finish_change(self, active: Sequence[str], launch: int) -> int:
+        """Leave exactly the given hosts in the cluster, with no process of a launch before ``launch`` on them.
+
+        Returns
+        -------
+        int
+            How many leftover processes were ended on the nodes that stay.
+
+        Raises
+        ------
+        ClusterError
+            If a node does not come up, or a process cannot be ended, in time.
+        """
+        up = [node for node in self.nodes.values() if node.ray == "up"]
+        leaving = [node for node in up if node.record.hostname not in active]
+        staying = [node for node in up if node not in leaving]
+        for node in leaving:
+            node.stop_ray()
+        for node in staying:
+            node.sweep(launch)
+        if not self._wait_for(lambda: all(n.swept is not None or n.gone for n in staying), STOP_DEADLINE_S):
+            slow = ", ".join(node.record.hostname for node in staying if node.swept is None)
+            raise ClusterError(f"processes of an old launch could not be ended on {slow}")
+        self._wait_for(lambda: all(node.ray != "up" or node.gone for node in leaving), STOP_DEADLINE_S)
+        self._wait_until_members({self.nodes[host].record.address for host in active})
+        return sum(node.swept or 0 for node in staying)
+
+    def lost(self) -> list[str]:
+        """Return the hosts whose agent is gone or silent, or whose Ray processes ended by themselves."""
+        now_s = time.monotonic()
+        return [
+            host
+            for host, node in self.nodes.items()
+            if node.gone or node.ray == "ended" or now_s - node.heard_s > SILENT_NODE_S
+        ]
+
+    def abandon(self, host: str) -> None:
+        """Give a lost node up: its agent ends everything there if it still can, and we speak to it no more."""
+        node = self.nodes.pop(host)
+        node.close()
+
+    def stop(self) -> None:
+        """End everything on every node."""
+        for node in self.nodes.values():
+            node.close()
+        until_s = time.monotonic() + STOP_DEADLINE_S
+        for node in self.nodes.values():
+            node.wait(max(0.1, until_s - time.monotonic()))
+        self.nodes.clear()
+
+    def _ray_command(self, node: NodeRecord) -> list[str]:
+        role = ["--head", f"--port={self._port}", "--include-dashboard=false"]
+        if node != self._primary:
+            role = [f"--address={self.address}"]
+        return [
+            sys.executable,
+            "-c",
+            "from ray.scripts.scripts import main; main()",
+            "start",
+            "--block",
+            *role,
+            f"--node-ip-address={node.address}",
+            f"--node-name={node.hostname}",
+            f"--temp-dir={self._node_directory(node)}",
+            "--disable-usage-stats",
+            *self._allocation.ray_options(node),
+        ]
+
+    def _node_directory(self, node: NodeRecord) -> Path:
+        return self._directory / node.hostname
+
+    def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        with self._news:
+            return self._news.wait_for(done, deadline_s)
+
+    def _wait_until_members(self, addresses: set[str]) -> None:
+        until_s = time.monotonic() + START_DEADLINE_S
+        while (members := self._members()) != addresses:
+            for host, node in self.nodes.items():
+                if node.record.address in addresses and (node.gone or node.ray == "ended"):
+                    raise ClusterError(f"Ray did not start on {host}: {self._last_words(node.record)}")
+            if time.monotonic() > until_s:
+                missing = ", ".join(sorted(addresses ^ members))
+                raise ClusterError(f"the cluster is not complete after {START_DEADLINE_S:.0f} s: look at {missing}")
+            self._wait_for(lambda: False, POLL_S)  # Ray's directory of nodes has no event to wait for
+
+    def _members(self) -> set[str]:
+        if self._directory_of_nodes is None:
+            if not _listens(self._primary.address, self._port):
+                return set()
+            self._directory_of_nodes = NodeDirectory(self.address, self.environment(self._primary))
+        return self._directory_of_nodes.alive_addresses()
+
+    def _last_words(self, node: NodeRecord) -> str:
+        log = self._node_directory(node) / "ray.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return " / ".join(lines[-3:]) or "no log"
+
+
+def _listens(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((address, port)) == 0
+
+
+def free_port(address: str) -> int:
+    """Return a port that nobody listens on at an address of this machine."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_taken(port: int) -> bool:
+    """Whether a process of this machine listens on a port at any address: Ray's head wants it at all of them."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,129 @@
+"""A node as the controller sees it: its agent at the other end of a pipe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from kvstore.control import NodeRecord
+
+__all__ = ["Node"]
+
+RayStatus = Literal["down", "up", "ended"]
+
+
+class Node:
+    """The controller's end of one agent.
+
+    A thread reads what the agent says and keeps the attributes current; each change is announced on ``news``.
+
+    Attributes
+    ----------
+    record
+        Host name, address and devices.
+    gone
+        The agent's pipe has closed.
+    heard_s
+        When the agent was last heard, on the monotonic clock.
+    ray
+        ``down``: not started, or stopped as asked; ``up``: running; ``ended``: it ended by itself.
+    swept
+        How many leftover processes the last sweep ended; ``None`` while it runs.
+    """
+
+    def __init__(
+        self,
+        record: NodeRecord,
+        agent: subprocess.Popen[bytes],
+        news: threading.Condition,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.record = record
+        self.gone = False
+        self.heard_s = clock()
+        self.ray: RayStatus = "down"
+        self.swept: int | None = 0
+        self._agent = agent
+        self._news = news
+        self._clock = clock
+        self._stopping = False
+        self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The agent's process on this machine."""
+        return self._agent.pid
+
+    def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str]) -> None:
+        """Have the agent write the node's private files and remember its environment."""
+        self._say(do="set-up", directory=directory, files=files, environment=environment)
+
+    def start_ray(self, command: list[str]) -> None:
+        """Have the agent start the node's Ray processes."""
+        self._stopping = False
+        self.ray = "up"
+        self._say(do="start-ray", command=command)
+
+    def stop_ray(self) -> None:
+        """Have the agent end the node's Ray processes; ``ray`` becomes ``down`` when that is done."""
+        self._stopping = True
+        self._say(do="stop-ray")
+
+    def sweep(self, below: int) -> None:
+        """Have the agent end what is left of launches below a number; ``swept`` tells when that is done."""
+        self.swept = None
+        self._say(do="sweep", below=below)
+
+    def close(self) -> None:
+        """Close the pipe: the agent ends everything that it started, then itself."""
+        try:
+            if self._agent.stdin is not None:
+                self._agent.stdin.close()
+        except BrokenPipeError:
+            self.gone = True  # it ended before us
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait for the agent to end; kill it at the deadline."""
+        try:
+            self._agent.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self._agent.kill()
+            self._agent.wait()
+        self._reader.join(deadline_s)
+
+    def _say(self, **command: object) -> None:
+        if self._agent.stdin is None:
+            raise ValueError("the agent was started without a pipe")
+        try:
+            self._agent.stdin.write(json.dumps(command).encode() + b"\n")
+            self._agent.stdin.flush()
+        except BrokenPipeError:
+            self._announce_gone()
+
+    def _announce_gone(self) -> None:
+        with self._news:
+            self.gone = True
+            self._news.notify_all()
+
+    def _read(self) -> None:
+        if self._agent.stdout is None:
+            raise ValueError("the agent was started without a pipe")
+        with self._agent.stdout as lines:
+            for line in lines:
+                self._hear(json.loads(line))
+        self._announce_gone()
+
+    def _hear(self, message: dict[str, object]) -> None:
+        with self._news:
+            self.heard_s = self._clock()
+            match message["event"]:
+                case "ray-ended":
+                    self.ray = "down" if self._stopping else "ended"
+                case "swept":
+                    self.swept = int(str(message["ended"]))
+            self._news.notify_all()

@@ -1,0 +1,90 @@
+"""What the user asked for, checked: pure, so that every wrong usage is one line of a table test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilience.policy import Settings
+
+__all__ = ["JobOptions", "UsageError"]
+
+MAX_LOCAL_NODES = 250
+
+
+class UsageError(ValueError):
+    """The options do not fit together; the message names the offending value and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of ``laggard run``, as given.
+
+    Attributes
+    ----------
+    local_nodes
+        Virtual nodes on this machine.
+    nodes
+        Nodes in use; ``None``: all but the idle ones.
+    idle
+        Nodes kept in reserve; ``None``: all that are not in use.
+    resilient, exhaust_resources
+        For the policy.
+    virtual_gpus
+        Virtual devices per node; 0: the machine's own GPUs.
+    telemetry_level
+        0 to 4.
+    grace_s
+        Seconds that the program may take to save its state.
+    state_dir
+        Where State is kept; ``None``: a temporary folder.
+    state_port, ray_port
+        Ports to use; ``None``: free ones.
+    """
+
+    local_nodes: int = 1
+    nodes: int | None = None
+    idle: int | None = None
+    resilient: bool = False
+    exhaust_resources: bool = False
+    virtual_gpus: int = 0
+    telemetry_level: int = 1
+    grace_s: float = 10.0
+    state_dir: Path | None = None
+    state_port: int | None = None
+    ray_port: int | None = None
+
+    def settings(self) -> Settings:
+        """Return the policy's settings for these options.
+
+        Raises
+        ------
+        UsageError
+            If they contradict each other or the size of the allocation.
+        """
+        total = self.local_nodes
+        if not 1 <= total <= MAX_LOCAL_NODES:
+            raise UsageError(
+                f"--local-nodes={total} is out of range: 1 to {MAX_LOCAL_NODES} virtual nodes are possible"
+            )
+        if self.exhaust_resources and not self.resilient:
+            raise UsageError("--exhaust-resources says how far to relaunch, so it needs --resilient")
+        return Settings(self._active_nodes(total), self.resilient, self.exhaust_resources)
+
+    def _active_nodes(self, total: int) -> int:
+        if self.nodes is not None and self.nodes < 1:
+            raise UsageError(f"--nodes={self.nodes} leaves no node to run on: use 1 to {total}")
+        if self.idle is not None and not 0 <= self.idle < total:
+            raise UsageError(
+                f"--idle={self.idle} leaves no node to run on: the allocation has {total}, use 0 to {total - 1}"
+            )
+        nodes = total - (self.idle or 0) if self.nodes is None else self.nodes
+        if nodes > total:
+            raise UsageError(
+                f"--nodes={nodes} is more than the allocation of {total}: use at most {total}, or ask for more nodes"
+            )
+        if self.idle is not None and nodes + self.idle > total:
+            raise UsageError(
+                f"--nodes={nodes} and --idle={self.idle} are more than the allocation of {total}: leave one out"
+            )
+        return nodes
