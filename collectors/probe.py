@@ -9,21 +9,21 @@ from collectors.device import Device, VirtualDevice
 __all__ = ["GemmProbe"]
 
 GPU_SIZE = 2048
-VIRTUAL_SIZE = 320
+VIRTUAL_SIZE = 768
 
 
 class GemmProbe:
     """Square matrix product in single precision: 2 n^3 floating-point operations on 12 n^2 bytes.
 
     Its time follows the arithmetic rate of the device, and its wait for other kernels there. At n = 2048 that is
-    17 Gflop on 50 MB; at n = 320, for a virtual device, 66 Mflop on 1.2 MB.
+    17 Gflop on 50 MB; at n = 768, for a virtual device, 0.9 Gflop on 7 MB.
 
     Parameters
     ----------
     device
         Where to run; the arrays are made there, once.
     size
-        n; by default what takes about a millisecond on that kind of device.
+        n; by default some milliseconds' worth on that kind of device, longer than a waiting process takes to wake up.
     """
 
     def __init__(self, device: Device, size: int | None = None) -> None:

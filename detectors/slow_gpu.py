@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from collectors.device import VIRTUAL_DEVICES
 from collectors.probe import GemmProbe
@@ -11,6 +11,8 @@ from detectors.analysis import SlowGPUAnalysis
 from detectors.detector import CollectorDetectorGroup, Window
 from detectors.rounds import Round
 from detectors.verdict import Verdict
+from kvstore.control import Control
+from kvstore.session import current_session
 from kvstore.state import State
 
 __all__ = ["SlowGPUDetector"]
@@ -55,10 +57,18 @@ class SlowGPUDetector(CollectorDetectorGroup):
             "min_slowdown": default if min_slowdown is None else min_slowdown,
             "false_alarm_budget": false_alarm_budget,
         }
-        past: Any = None if state is None else state.get(HISTORY_KEY)
         self._state = state
-        self._analysis = SlowGPUAnalysis(**settings) if past is None else SlowGPUAnalysis.from_state(past, **settings)
+        self._analysis = SlowGPUAnalysis(**settings)
+        if state is not None and HISTORY_KEY in state:
+            self._analysis = SlowGPUAnalysis.from_state(state[HISTORY_KEY], **settings)
         self._probes: dict[str, GemmProbe] = {}
+
+    def start(self) -> Self:
+        """Start the collectors and the watcher."""
+        session = current_session()
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        self._analysis.forget(launch.excluded)
+        return super().start()
 
     def collector_test(self, args: Any) -> float:
         """Run the test kernel once; return its seconds on the device's clock."""

@@ -187,9 +187,9 @@ def main() -> int:
     print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} nodes", flush=True)
 
     ray.init()
+    thrasher = None if arguments.no_thrash else start_thrasher(job)
     with SlowGPUDetector(arguments.collection_rate, state=state):
         running = start_workers(n_devices, n_ranks)
-        thrasher = None if arguments.no_thrash else start_thrasher(job)
         wait_for(running, state, n_ranks)
         if thrasher is not None:
             ray.cancel(thrasher, force=True)
