@@ -352,7 +352,7 @@ class State(MutableMapping[str, Value]):
             raise _refusal(reply[0], reply[1].decode())
 
     def _piece(self, tag: bytes, encoded: Encoded, uploads: list[str]) -> bytes:
-        if encoded.nbytes <= _INLINE_BYTES:
+        if encoded.nbytes <= min(_INLINE_BYTES, self._chunk_bytes):
             return _join_piece(tag, "-", 0, encoded.nbytes, encoded.joined())
         upload = self._fresh_id()
         manifest = self._upload(upload, encoded, uploads)
