@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,51 +118,70 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     options = JobOptions(**given)
     settings = options.settings()
     command = command_of(program, arguments)
-    gpus = () if options.virtual_gpus else gpu_names()
-    allocation = LocalAllocation(options.local_nodes, options.virtual_gpus, gpus)
-    primary = allocation.nodes[0]
-    ray_port = options.ray_port or free_port(primary.address)
+    allocation = LocalAllocation(options.local_nodes, options.virtual_gpus, () if options.virtual_gpus else gpu_names())
+    ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
-
     stop_on_signals()
-    account = Account()
-    job = Path(program).stem
-    runtime_dir = Path(tempfile.mkdtemp(prefix="laggard-", dir=RUNTIME_ROOT))
-    state_dir = options.state_dir or runtime_dir / "state"
-    exit_code = EXIT_FAILURE
-    try:
-        with StateServer.start(state_dir, job=job, port=options.state_port) as server:
-            account.tell("state", f"server at {server.endpoint.address}, its log in {state_dir}")
-            plan = JobPlan(command, settings, options.grace_s, options.telemetry_level, ray_port, runtime_dir)
-            exit_code = Controller(plan, allocation, server, account).run()
-    except StopRequested as stop:
-        exit_code = 128 + stop.signum
-    finally:
-        _clear(runtime_dir, keep_state=exit_code != 0 and options.state_dir is None)
-    if exit_code != 0 and (state_dir.exists()):
-        account.tell("state", f"kept in {state_dir}: add --state-dir {state_dir} to go on from it")
+    with _folders(options.state_dir) as folders:
+        plan = JobPlan(command, settings, options.grace_s, options.telemetry_level, ray_port, folders.runtime)
+        exit_code = _run_job(plan, allocation, folders, Path(program).stem, options.state_port)
+        folders.keep_state = exit_code != 0
     return exit_code
 
 
-def _clear(runtime_dir: Path, *, keep_state: bool) -> None:
-    for entry in runtime_dir.iterdir():
-        if not (keep_state and entry.name == "state"):
-            shutil.rmtree(entry, ignore_errors=True)
-    if not any(runtime_dir.iterdir()):
-        runtime_dir.rmdir()
+def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job: str, state_port: int | None) -> int:
+    account = Account()
+    try:
+        server = StateServer.start(folders.state, job=re.sub(r"[^A-Za-z0-9_.@-]", "_", job), port=state_port)
+    except PortTakenError as taken:
+        raise UsageError(
+            f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
+        ) from taken
+    with server:
+        account.tell("state", f"server at {server.endpoint.address}, its files in {folders.state}")
+        exit_code = Controller(plan, allocation, server, account).run()
+    if exit_code != 0:
+        account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
+    return exit_code
+
+
+@dataclass
+class _Folders:
+    """Where a job keeps its files: those of its processes, and its state."""
+
+    runtime: Path
+    state: Path
+    keep_state: bool = False
+
+
+@contextlib.contextmanager
+def _folders(state_dir: Path | None) -> Iterator[_Folders]:
+    runtime = Path(tempfile.mkdtemp(prefix="laggard-", dir=RUNTIME_ROOT))
+    folders = _Folders(runtime, state_dir or runtime / "state")
+    try:
+        yield folders
+    finally:
+        for entry in runtime.iterdir():
+            if not (folders.keep_state and entry == folders.state):
+                shutil.rmtree(entry, ignore_errors=True)
+        if not any(runtime.iterdir()):
+            runtime.rmdir()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; expected failures are one line, a bug keeps its traceback."""
     try:
         return int(cli.main(args=None if arguments is None else list(arguments), standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(error.format_message() + "\n")
+        return EXIT_USAGE
     except click.UsageError as error:
-        return _fail(error.format_message(), EXIT_USAGE)
-    except (UsageError, ProgramError, StateDirectoryError, PortTakenError) as error:
+        return _fail(f"{error.format_message()} ('laggard run --help' lists the options)", EXIT_USAGE)
+    except (UsageError, ProgramError, StateDirectoryError) as error:
         return _fail(str(error), EXIT_USAGE)
-    except (click.Abort, StopRequested):
-        return 130
+    except StopRequested as stop:
+        return 128 + stop.signum
     except (ClusterError, KVStoreError, RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
 

@@ -27,12 +27,16 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
 SILENT_NODE_S = 5.0
 POLL_S = 0.05
-# Ray's own verdict on a node; ours comes from the agents, these only keep Ray's records from lagging minutes behind.
-_HEALTH_CHECKS = {
+_RAY_SETTINGS = {
+    # Ray's own verdict on a node; ours comes from the agents, these only keep Ray's records from lagging minutes behind.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "5",
+    # A worker that Ray ends for being idle can abort on its way out, with a stack on the user's terminal.
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
 }
 
 
@@ -84,11 +88,9 @@ class RayCluster:
         directory = self._node_directory(node)
         variables = {
             **self._setup.environment,
-            **_HEALTH_CHECKS,
+            **_RAY_SETTINGS,
             "RAY_ADDRESS": self.address,
-            "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(directory / "ray-token"),
-            "RAY_USAGE_STATS_ENABLED": "0",
             NODE: node.hostname,
             ENDPOINT_FILE: str(directory / "endpoint.json"),
         }

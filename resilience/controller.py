@@ -52,6 +52,7 @@ REQUEST_WAIT_S = 1.0
 LOSS_NEWS_S = 1.0
 LAST_GRACE_S = 5.0
 END_DEADLINE_S = 5.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(Exception):  # noqa: N818 - it is a request, not an error
@@ -305,9 +306,9 @@ def stop_on_signals() -> None:
         raise SystemExit(128 + signum)
 
     def stop(signum: int, _: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in _STOP_SIGNALS:
             signal.signal(each, stop_now)
         raise StopRequested(signum)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in _STOP_SIGNALS:
         signal.signal(each, stop)
