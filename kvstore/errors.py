@@ -9,6 +9,8 @@
     ├── CorruptValueError                      stored bytes that do not match their checksum
     ├── StateUnavailableError (ConnectionError)  no answer from the server
     ├── StateFullError                         no room left, on disk or in memory
+    ├── NoCheckpointError (LookupError)        no complete checkpoint of that step
+    ├── DamagedCheckpointError                 a checkpoint whose bytes do not match their checksums
     ├── EndpointFileError                      the file with address and password is unfit
     └── ServerError                            the embedded server could not be started
         ├── PortTakenError
@@ -23,9 +25,11 @@ from __future__ import annotations
 __all__ = [
     "ConflictError",
     "CorruptValueError",
+    "DamagedCheckpointError",
     "EndpointFileError",
     "FencedError",
     "KVStoreError",
+    "NoCheckpointError",
     "NotAListError",
     "PortTakenError",
     "ServerError",
@@ -119,6 +123,40 @@ class CorruptValueError(KVStoreError):
 
     def __str__(self) -> str:
         return f"the stored value of {self.key!r} is damaged ({self.reason}); assign it again or delete it"
+
+
+class NoCheckpointError(KVStoreError, LookupError):
+    """There is no complete checkpoint of that step."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(step, reason)
+        self.step = step
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no checkpoint of step {self.step} can be restored ({self.reason})"
+
+
+class DamagedCheckpointError(KVStoreError):
+    """A checkpoint whose bytes do not match their checksums.
+
+    Attributes
+    ----------
+    step : int
+        The damaged one.
+    before : int or None
+        Step of the complete checkpoint before it.
+    """
+
+    def __init__(self, step: int, reason: str, before: int | None) -> None:
+        super().__init__(step, reason, before)
+        self.step = step
+        self.reason = reason
+        self.before = before
+
+    def __str__(self) -> str:
+        way_out = "there is none before it" if self.before is None else f"restore the one before, of step {self.before}"
+        return f"the checkpoint of step {self.step} is damaged ({self.reason}); {way_out}"
 
 
 class StateUnavailableError(KVStoreError, ConnectionError):

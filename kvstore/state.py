@@ -145,6 +145,11 @@ class State(MutableMapping[str, Value]):
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._leftovers_collected = False
 
+    @property
+    def launch(self) -> int:
+        """The launch that every write of this object carries."""
+        return self._launch
+
     @classmethod
     def current(cls) -> Self:
         """Return the state of the job that this process belongs to.
@@ -193,6 +198,10 @@ class State(MutableMapping[str, Value]):
             If the key holds something else.
         """
         self._commit({}, {_checked(key): _Write("append", [(b"i", encode(key, item))])})
+
+    def discard(self, *keys: str) -> None:
+        """Remove keys, at once and whether they are there or not."""
+        self._commit({}, {_checked(key): _Write("delete") for key in keys})
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -18,6 +18,8 @@ EXAMPLES = [
     errors.CorruptValueError("key", "why"),
     errors.StateUnavailableError("host", 1, "why"),
     errors.StateFullError("where", "why"),
+    errors.NoCheckpointError(1, "why"),
+    errors.DamagedCheckpointError(1, "why", 0),
     errors.EndpointFileError("text"),
     errors.PortTakenError("host", 1),
     errors.StateDirectoryError("path", "why"),
