@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 __all__ = ["RestartCost"]
 
 
@@ -31,8 +28,8 @@ class RestartCost:
         if self.remaining_s is not None and not self.remaining_s >= 0:
             raise ValueError(f"remaining time must be zero or more seconds (or None), got {self.remaining_s}")
 
-    def worthwhile(self, slowdown: NDArray[np.floating], slow_for_s: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """Say for each finding whether a restart saves more than it costs.
+    def worthwhile(self, slowdown: float, slow_for_s: float) -> bool:
+        """Say whether a restart saves more than it costs.
 
         A job that waits for its slowest device loses ``(slowdown - 1) / slowdown`` of its wall time.
         With the remaining time known, restart when that share of it is more than the cost.
@@ -42,9 +39,9 @@ class RestartCost:
         Parameters
         ----------
         slowdown
-            Reading over reference, shape ``(n,)``.
+            Reading over reference.
         slow_for_s
-            Time since the slowdown began, shape ``(n,)``; ``NaN`` where no time is known counts as long enough.
+            Time since the slowdown began; ``NaN``, where no time is known, counts as long enough.
         """
-        horizon_s = slow_for_s if self.remaining_s is None else np.full_like(slow_for_s, self.remaining_s)
-        return ~((slowdown - 1) / slowdown * horizon_s <= self.cost_s)
+        horizon_s = slow_for_s if self.remaining_s is None else self.remaining_s
+        return not (slowdown - 1) / slowdown * horizon_s <= self.cost_s

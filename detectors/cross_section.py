@@ -7,46 +7,51 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics import Floats, center_and_spread
+from detectors.history import RESTART
+from detectors.statistics import Floats, Group, center_and_spread, count_of, high_median
 from detectors.thresholds import Thresholds
 
 __all__ = ["born_slow"]
 
-_NOISY = 0.005  # standard deviation of log time within a device from which readings are noisy step times, not a probe's
-_SPREADS_PROBE, _SPREADS_NOISY = 4.0, 6.0
-_SPREAD_FLOOR = 0.003
+_NOISES = 2.1  # a window's fastest sample is off by less than one round's
+_PASSES = 3
+_MAJORITY = 0.45
 
 
 def born_slow(
-    log_seconds: Floats, noise: Floats, groups: Sequence[NDArray[np.intp] | slice], thresholds: Thresholds
-) -> tuple[Floats, NDArray[np.int8], NDArray[np.intp]]:
+    log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds
+) -> tuple[Floats, NDArray[np.intp]]:
     """Judge each device against its group.
+
+    The reference is the group without the devices that the pass before found slow: a slow quarter would move the middle
+    by half a spread, and widen the spread by a fifth.
+
+    Parameters
+    ----------
+    log_seconds, noise
+        Each device's fastest log time and its standard deviation, ``(n_probes, n_devices)``.
 
     Returns
     -------
     slowdown
         Ratio to the group's middle on the worst probe.
     level
-        ``-1`` nothing, ``REPORT`` or ``RESTART``.
-    peers
-        Devices in the group with a reading, the one itself included.
+        ``REPORT`` or ``RESTART``; ``-1`` for neither.
     """
-    devices = len(log_seconds)
-    slowdown, level = np.ones(devices, np.float32), np.full(devices, -1, np.int8)
-    peers = np.zeros(devices, np.intp)
-    for rows in groups:
-        values = log_seconds[rows]
-        count = np.count_nonzero(~np.isnan(values), axis=0)
-        middle, spread = center_and_spread(log_seconds, [rows])
-        typical = np.nanmedian(noise[rows], axis=0) if np.isfinite(noise[rows]).any() else np.zeros(values.shape[1])
-        spreads = np.where(typical < _NOISY, _SPREADS_PROBE, _SPREADS_NOISY)
-        offset = np.nan_to_num(values - middle[0], nan=-np.inf)
-        limits = thresholds.against_peers(
-            np.zeros_like(middle[0]), np.maximum(spread[0], _SPREAD_FLOOR), count, spreads
-        )
-        slow = offset[:, :, None] > limits
-        worst = np.argmax(offset, axis=1)
-        slowdown[rows] = np.exp(offset[np.arange(len(offset)), worst])
-        level[rows] = slow.any(axis=1).sum(axis=1) - 1
-        peers[rows] = int(count.max())
-    return slowdown, level, peers
+    counts = count_of(~np.isnan(log_seconds), groups)
+    codes = np.zeros(log_seconds.shape[1], np.intp)
+    for number, group in enumerate(groups):
+        codes[group] = number
+    typical_noise = np.nan_to_num(high_median(noise, groups))
+    slow = np.zeros(log_seconds.shape, np.bool_)
+    for _ in range(_PASSES):
+        middle, spread = center_and_spread(np.where(slow, np.nan, log_seconds), groups)
+        limits = thresholds.against_peers(typical_noise, spread, counts, _NOISES)
+        offset = log_seconds - middle[:, codes]
+        slow = offset > limits[RESTART][:, codes]
+    level = np.full(len(codes), -1, np.intp)
+    for limit in limits:
+        beyond = offset > limit[:, codes]
+        crowded = (count_of(beyond, groups) >= _MAJORITY * np.maximum(counts, 1)) & (counts != 2)
+        level += (beyond & ~crowded[:, codes]).any(axis=0)
+    return np.exp(np.fmax.reduce(offset, axis=0)), level

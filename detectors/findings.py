@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,9 +11,7 @@ import numpy as np
 
 from detectors.verdict import Action, Severity, Verdict
 
-__all__ = ["NODE_SHARE", "Finding", "merged_by_node", "rank_of", "verdict_of"]
-
-NODE_SHARE = 0.75  # of a node's devices must be slow for the verdict to name the node
+__all__ = ["Finding", "merged_by_node", "verdict_of"]
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
 
@@ -25,7 +23,11 @@ class Finding:
     Attributes
     ----------
     reference
-        What it was compared with: ``its past`` or ``its 15 peers``.
+        What it was compared with: ``its 15 peers``, ``its own past and 15 peers``.
+    own_past
+        Whether it is slower than its own past: news even of a device that was born slow.
+    rounds
+        Since the first slow one.
     e_value
         Evidence after all corrections, to be read against ``1 / budget``; ``None`` for a single cross-section.
     since_s
@@ -38,46 +40,47 @@ class Finding:
     severity: Severity
     action: Action
     reference: str
+    own_past: bool
     rounds: int
     e_value: float | None
     since_s: float
     budget: float
     note: str = ""
 
+    @property
+    def rank(self) -> int:
+        """Order of findings: a higher rank is worth a new verdict, 0 is none."""
+        step = self.own_past if self.severity == "suspect" else self.action == "restart"
+        return 1 + 2 * _SEVERITIES.index(self.severity) + step
 
-def rank_of(severity: Severity, action: Action) -> int:
-    """Order findings: a higher rank is worth a new verdict, 0 is none."""
-    return 1 + 2 * _SEVERITIES.index(severity) + (action == "restart")
 
-
-def merged_by_node(findings: Iterable[Finding], devices_of: dict[str, int]) -> list[Finding]:
-    """Replace the findings against most devices of a node (of two or more) by one against the node."""
+def merged_by_node(findings: Iterable[Finding], devices_of: Mapping[str, int]) -> list[Finding]:
+    """Replace the findings against all the devices of a node (of two or more) by one against the node."""
     by_host: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_host[finding.host].append(finding)
     merged = []
     for host, found in by_host.items():
-        if devices_of[host] > 1 and len(found) >= NODE_SHARE * devices_of[host]:
-            merged.append(_of_node(found, devices_of[host]))
+        if devices_of[host] > 1 and len(found) == devices_of[host]:
+            merged.append(_of_node(found))
         else:
             merged.extend(found)
     return merged
 
 
-def _of_node(found: list[Finding], devices: int) -> Finding:
+def _of_node(found: list[Finding]) -> Finding:
     typical = sorted(found, key=lambda finding: finding.slowdown)[(len(found) - 1) // 2]
-    ranks = [rank_of(finding.severity, finding.action) for finding in found]
-    worst = found[ranks.index(max(ranks))]
-    since_s = float(np.fmin.reduce([finding.since_s for finding in found]))
+    worst = max(found, key=lambda finding: finding.rank)
     return replace(
         typical,
         gpu=None,
         severity=worst.severity,
         action=worst.action,
-        since_s=since_s,
-        e_value=worst.e_value,
+        own_past=worst.own_past,
         rounds=max(finding.rounds for finding in found),
-        note=f"{len(found)} of its {devices} devices",
+        e_value=worst.e_value,
+        since_s=float(np.fmin.reduce([finding.since_s for finding in found])),
+        note=f"all its {len(found)} devices",
     )
 
 

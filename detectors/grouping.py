@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics import Floats
+from detectors.statistics import Floats, Group
 
-__all__ = ["clear_classes", "codes_of", "joint_classes", "rows_of"]
+__all__ = ["Grouping", "clear_classes", "codes_of", "joint_classes"]
 
 _CLASS_RATIO = 1.25  # two models or stages differ by more; chips of one model by less
 _CLASS_GAP_SPREADS = 6.0
@@ -24,13 +25,35 @@ def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int32)
 
 
-def rows_of(codes: NDArray[np.int32]) -> list[NDArray[np.intp] | slice]:
-    """Return the rows of each group; one group alone is a slice, which costs no copy."""
-    count = int(codes.max()) + 1 if len(codes) else 0
-    if count <= 1:
-        return [slice(None)] * count
-    order = np.argsort(codes, kind="stable")
-    return list(np.split(order, np.searchsorted(codes[order], np.arange(1, count))))
+class Grouping:
+    """The groups of a set of devices.
+
+    Attributes
+    ----------
+    codes
+        Each device's group, ``(n_devices,)``.
+    groups
+        The devices of each group; one group alone is a slice, which costs no copy.
+    """
+
+    def __init__(self, codes: NDArray[np.int32]) -> None:
+        self.codes = codes
+        count = int(codes.max()) + 1 if len(codes) else 1
+        order = np.argsort(codes, kind="stable")
+        self.groups: list[Group] = list(np.split(order, np.searchsorted(codes[order], np.arange(1, count))))
+        if count == 1:
+            self.groups = [slice(None)]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def spread_out(self, by_group: NDArray[Any]) -> NDArray[Any]:
+        """Give each device its group's value, ``(..., n_groups)`` to ``(..., n_devices)`` or what broadcasts to it."""
+        return by_group if len(self) == 1 else by_group[..., self.codes]
+
+    def size_at(self, row: int) -> int:
+        """Return how many devices are in a device's group."""
+        return int(np.count_nonzero(self.codes == self.codes[row]))
 
 
 def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -56,9 +79,9 @@ def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32]) -> NDArray[np.i
 
 
 def joint_classes(log_seconds: Floats, hosts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the joint class of each device over several probes, ``(n_devices, n_probes)`` to ``(n_devices,)``."""
-    found = np.stack([clear_classes(column, hosts) for column in log_seconds.T], axis=1)
-    return codes_of(list(map(tuple, found.tolist()))) if found.any() else np.zeros(len(found), np.int32)
+    """Return the joint class of each device over several probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
+    found = np.stack([clear_classes(row, hosts) for row in log_seconds])
+    return codes_of(list(map(tuple, found.T.tolist()))) if found.any() else found[0]
 
 
 def _split(log_seconds: Floats, hosts: NDArray[np.int32], order: NDArray[np.intp]) -> list[NDArray[np.intp]]:

@@ -1,4 +1,4 @@
-"""What the detector remembers of each device: a few arrays with one row a device, saved and restored as they are."""
+"""What the detector remembers of each device: a few arrays, saved and restored as they are."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ WARM_UP = 8  # rounds that make a device's own reference; also how many residual
 SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
 REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
 
-
-# Name: type, fill, one column a probe?, further axes.
+# Name: type, fill, one row a probe?, leading axes.
 _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "baseline": (np.float32, np.nan, True, ()),
     "common": (np.float32, 0, True, ()),
@@ -33,11 +32,12 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "told": (np.uint8, 0, False, ()),
     "bad_readings": (np.uint32, 0, False, ()),
 }
+_OF_ONE_RUN = ("evidence", "run", "runs", "since_s", "rounds", "told", "bad_readings")
 
 
 @dataclass
 class History:
-    """One row a device, one column a probe; further axes last.
+    """Arrays whose last axis is the device and whose axis before, if any, the probe.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class History:
     noise
         Standard deviation of log time from round to round.
     recent
-        Ring of the last eight residuals (while learning: of the eight that make the baseline).
+        Ring of the last eight residuals (while learning: of the eight that make the baseline), first axis the place.
     evidence
-        Weighted evidence, last axes ``(test, level)``.
+        Weighted evidence, first axes ``(test, level)``.
     run
-        Rounds of the present run of exceedances, last axes ``(test, level)``.
+        Rounds of the present run of exceedances (saturates), first axes ``(test, level)``.
     runs
-        Runs of exceedances that ended by themselves, last axes ``(test, level)``: this device's own noise.
+        Runs of exceedances that ended by themselves, this device's own noise, first axes ``(test, level)``.
     seen
         Good rounds so far (saturates).
     since_s, rounds
@@ -81,11 +81,17 @@ class History:
     @classmethod
     def empty(cls, devices: int, probes: int) -> History:
         """Return the history of devices of which nothing is known."""
-        arrays = {
-            name: np.full((devices, probes, *more) if per_probe else (devices,), fill, dtype)
-            for name, (dtype, fill, per_probe, more) in _LAYOUT.items()
-        }
-        return cls(**arrays)
+        return cls(
+            **{
+                name: np.full((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
+                for name, (dtype, fill, per_probe, lead) in _LAYOUT.items()
+            }
+        )
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> History:
+        """Read back what :meth:`arrays` gave, from arrays or nested lists."""
+        return cls(**{name: np.array(arrays[name], layout[0]) for name, layout in _LAYOUT.items()})
 
     @property
     def nbytes(self) -> int:
@@ -97,23 +103,52 @@ class History:
         return {name: getattr(self, name) for name in _LAYOUT}
 
     def take(self, rows: NDArray[np.intp]) -> History:
-        """Return a copy with these rows, in this order."""
-        return History(**{name: array[rows] for name, array in self.arrays().items()})
+        """Return a copy with these devices, in this order."""
+        return History(**{name: array[..., rows] for name, array in self.arrays().items()})
 
     def extended(self, devices: int, probes: int) -> History:
         """Return a copy with room for more devices and probes, of which nothing is known yet."""
         bigger = History.empty(devices, probes)
         for name, array in self.arrays().items():
-            getattr(bigger, name)[tuple(slice(size) for size in array.shape[:2])] = array
+            room = getattr(bigger, name)
+            room[(..., *(slice(size) for size in array.shape[-2:]))] = array
         return bigger
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> History:
-        """Read back what :meth:`arrays` gave, from arrays or nested lists."""
-        return cls(**{name: np.array(arrays[name], layout[0]) for name, layout in _LAYOUT.items()})
 
     def forget_run(self) -> None:
         """Drop the evidence and verdicts of a run, keep what is known of the devices."""
-        blank = History.empty(len(self.told), self.baseline.shape[1])
-        for name in ("evidence", "run", "runs", "since_s", "rounds", "told", "bad_readings"):
+        blank = History.empty(len(self.told), len(self.baseline))
+        for name in _OF_ONE_RUN:
             setattr(self, name, getattr(blank, name))
+
+    def remember(self, residual: Floats, level: Floats) -> bool:
+        """Keep one round's residuals (``NaN``: none); return whether a device has learned its baseline in it.
+
+        Parameters
+        ----------
+        residual, level
+            Log time over the expected, and the group's common mode, each ``(n_probes, n_devices)``.
+        """
+        valid = ~np.isnan(residual)
+        place = self.seen % WARM_UP
+        for number, kept in enumerate(self.recent):
+            np.copyto(kept, residual, where=valid & (place == number))
+        learning = valid & np.isnan(self.baseline)
+        # On saturation the count falls by a whole turn of the ring.
+        self.seen += valid
+        self.seen[self.seen == np.iinfo(np.uint16).max] -= WARM_UP
+        if not learning.any():
+            return False
+        self.common += np.where(learning, level / WARM_UP, 0)
+        ready = learning & (self.seen >= WARM_UP)
+        window = self.recent[:, ready]
+        usual = np.median(window, axis=0)
+        self.baseline[ready] = usual
+        self.noise[ready] = 1.4826 * np.median(np.abs(window - usual), axis=0)
+        self.recent[:, ready] -= usual
+        return bool(ready.any())
+
+    def last_residuals(self, row: int, probe: int) -> Floats:
+        """Return the residuals of a device's present episode, eight at most."""
+        count = min(int(self.rounds[row]), int(self.seen[probe, row]), WARM_UP)
+        places = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
+        return np.asarray(self.recent[places, probe, row])

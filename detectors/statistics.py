@@ -1,31 +1,35 @@
 """Robust statistics of one round, by group, and the bet that turns exceedances into evidence.
 
-Everything here is a pure function of arrays.  ``NaN`` marks a reading that is not there.
-Arrays are ``(n_devices, n_probes)`` unless said otherwise; groups are index arrays into the first axis.
+Pure functions of arrays whose last axis is the device and whose axis before is the probe; ``NaN`` marks a reading that
+is not there.  A group is an index of devices.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
     "Floats",
+    "Group",
     "RollingMean",
     "bet",
     "center_and_spread",
+    "count_of",
+    "high_median",
     "log_fastest",
-    "log_typical",
     "onset_weight",
     "repeat_noise",
 ]
 
 Floats = NDArray[np.float32]
+Group = NDArray[np.intp] | slice
 
-_GAUSS_Q10 = 1.2816  # minus the 10 % quantile of the standard normal
+_FAST_QUANTILES = {10: 1.2816, 5: 0.8416}  # one device in so many: minus that quantile of the standard normal
 # Expected gap between the median (of two: the mean) and the fastest of m standard normal samples.
 _MEDIAN_TO_FASTEST = {2: 0.564, 3: 0.846, 4: 1.029, 5: 1.163, 6: 1.267, 7: 1.352, 8: 1.424}
 _FASTEST_NOISE = 0.75  # standard deviation of the fastest of three standard normal samples (of two 0.83, of five 0.67)
@@ -34,7 +38,7 @@ _ONSET_POWER = 1.1
 _ONSET_SUM = 10.5844484649508  # the Riemann zeta function at 1.1
 
 
-def log_fastest(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.intp]]:
+def log_fastest(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32]]:
     """Return the log of each device's fastest good repeat, and how many repeats of a device were bad.
 
     The fastest repeat is the least disturbed one [1]_: a disturbance can only add time.
@@ -47,7 +51,7 @@ def log_fastest(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.intp]
     Returns
     -------
     log_seconds
-        Shape ``(n_devices, n_probes)``, ``NaN`` without a single good repeat.
+        Shape ``(n_probes, n_devices)``, ``NaN`` without a single good repeat.
     bad
         Shape ``(n_devices,)``: readings that were zero, negative or infinite.
 
@@ -55,70 +59,77 @@ def log_fastest(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.intp]
     ----------
     .. [1] Chen and Revels, "Robust benchmarking in noisy environments", 2016.
     """
+    repeats = [_good(seconds[:, :, number]) for number in range(seconds.shape[2])]
+    if not repeats:
+        return np.full(seconds.shape[1::-1], np.nan, np.float32), np.zeros(len(seconds), np.uint32)
+    fastest = reduce(np.fmin, repeats)
+    bad = np.zeros(len(seconds), np.uint32)
+    if any(np.isnan(repeat).any() for repeat in repeats):
+        bad += (~(seconds > 0) | np.isinf(seconds)).sum(axis=(1, 2)).astype(np.uint32)
+        bad -= np.isnan(seconds).sum(axis=(1, 2)).astype(np.uint32)
+    return np.log(np.ascontiguousarray(fastest.T, np.float32)), bad
+
+
+def _good(seconds: NDArray[np.floating]) -> NDArray[np.floating]:
     good = (seconds > 0) & (seconds < np.inf)
-    if good.all():
-        return np.log(seconds.min(axis=2)).astype(np.float32), np.zeros(len(seconds), np.intp)
-    bad = np.count_nonzero(~good & ~np.isnan(seconds), axis=(1, 2))
-    fastest = np.where(good, seconds, np.inf).min(axis=2)
-    return np.log(np.where(np.isfinite(fastest), fastest, np.nan)).astype(np.float32), bad
-
-
-def log_typical(seconds: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """Return the median of each device's log time over a window of samples, and the samples' standard deviation.
-
-    Both ``(n_devices, n_probes)``; the median stands against disturbed samples on either side.
-    """
-    good = (seconds > 0) & (seconds < np.inf)
-    counts = np.count_nonzero(good, axis=2)
-    logs = np.sort(np.log(np.where(good, seconds, np.nan)), axis=2)  # NaN sorts last
-    low, high = np.maximum(counts - 1, 0) // 2, np.minimum(counts // 2, seconds.shape[2] - 1)
-    middle = np.take_along_axis(logs, np.stack([low, high], axis=2), axis=2).mean(axis=2)
-    noise = np.where(counts > 1, np.sqrt(np.mean((logs - middle[:, :, None]) ** 2, axis=2, where=good)), np.nan)
-    return middle.astype(np.float32), noise.astype(np.float32)
+    return seconds if good.all() else np.where(good, seconds, np.nan)
 
 
 def repeat_noise(seconds: NDArray[np.floating]) -> Floats:
     """Return the standard deviation of a round's fastest log time, from the repeats' fast half (spikes do not count).
 
-    Shape ``(n_devices, n_probes, n_repeats)`` to ``(n_devices, n_probes)``; ``NaN`` with fewer than two good repeats.
+    From ``(n_devices, n_probes, n_repeats)`` to ``(n_probes, n_devices)``; ``NaN`` with fewer than two good repeats.
     """
     repeats = seconds.shape[2]
     if repeats < 2:
-        return np.full(seconds.shape[:2], np.nan, np.float32)
-    ordered = np.sort(np.where((seconds > 0) & (seconds < np.inf), seconds, np.nan), axis=2)
+        return np.full(seconds.shape[1::-1], np.nan, np.float32)
+    ordered = np.sort(_good(seconds), axis=2)
     fastest = ordered[:, :, 0]
     middle = 0.5 * (ordered[:, :, (repeats - 1) // 2] + ordered[:, :, repeats // 2])
     scale = _MEDIAN_TO_FASTEST.get(repeats, _MEDIAN_TO_FASTEST[8])
-    return np.asarray(np.log(middle / fastest) * (_FASTEST_NOISE / scale), np.float32)
+    return np.ascontiguousarray((np.log(middle / fastest) * (_FASTEST_NOISE / scale)).T, np.float32)
 
 
-def center_and_spread(values: Floats, groups: Sequence[NDArray[np.intp] | slice]) -> tuple[Floats, Floats]:
+def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
     """Return the low median of each group and probe, and its standard deviation as seen from its fast half.
 
     The low median is the faster of the two middle values: with half the devices slow, it is still a good device's.
-    The fast half (median less the 10 % quantile, over that of the normal law) is not widened by a slow minority, as a
-    two-sided scale is (masking).
+    The fast half (median less the 10 % or 20 % quantile, whichever says less, over that of the normal law) is not
+    widened by a slow minority, as a two-sided scale is (masking), nor by one fast device.
 
     Returns
     -------
     center, spread
-        Each ``(n_groups, n_probes)``; ``NaN`` for a group without readings.
+        Each ``(n_probes, n_groups)``; ``NaN`` for a group without readings.
     """
-    found = np.stack([_order_statistics(values[rows], (0.1, 0.5)) for rows in groups])
-    return found[:, 1], (found[:, 1] - found[:, 0]) / _GAUSS_Q10
+    found = np.array([[_center_and_spread(row[group]) for group in groups] for row in values], np.float32)
+    return found[:, :, 0], found[:, :, 1]
 
 
-def _order_statistics(values: Floats, quantiles: tuple[float, ...]) -> Floats:
-    """Return lower quantiles of each column over its finite values, ``(n_quantiles, n_columns)``."""
-    columns = []
-    for column in np.ascontiguousarray(values.T):
-        count = int(np.count_nonzero(~np.isnan(column)))
-        if not count:
-            columns.append(np.full(len(quantiles), np.nan, np.float32))
-            continue
-        ranks = [int(quantile * (count - 1)) for quantile in quantiles]
-        columns.append(np.partition(column, ranks)[ranks])  # NaN sorts last
-    return np.stack(columns, axis=1)
+def _center_and_spread(values: Floats) -> tuple[float, float]:
+    count = len(values) - int(np.count_nonzero(np.isnan(values)))
+    if not count:
+        return np.nan, np.nan
+    middle, *fast = ((count - 1) // 2, *((count - 1) // part for part in _FAST_QUANTILES))
+    ordered = np.partition(values, (middle, *fast))  # NaN sorts last
+    gaps = ordered[middle] - ordered[fast]
+    return float(ordered[middle]), float(np.min(gaps / list(_FAST_QUANTILES.values())))
+
+
+def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
+    """Return the greater of the two middle values of each group and probe, ``(n_probes, n_groups)``."""
+    found = np.full((len(values), len(groups)), np.nan, np.float32)
+    for probe, row in enumerate(values):
+        for number, group in enumerate(groups):
+            there = row[group][~np.isnan(row[group])]
+            if len(there):
+                found[probe, number] = np.partition(there, len(there) // 2)[len(there) // 2]
+    return found
+
+
+def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
+    """Count what is true in each group, last axis devices to last axis groups."""
+    return np.stack([np.count_nonzero(flags[..., group], axis=-1) for group in groups], axis=-1)
 
 
 def onset_weight(round_number: int) -> float:
@@ -136,7 +147,7 @@ def bet(exceeds: NDArray[np.bool_], rate: Floats) -> Floats:
     half-way from ``rate`` to 1).  Its mean is at most 1 as long as the chance of exceeding is at most ``rate``.
     """
     slow_rate = np.maximum(np.float32(_SLOW_RATE), (1 + rate) / 2)
-    return np.where(exceeds, slow_rate / rate, (1 - slow_rate) / (1 - rate)).astype(np.float32, copy=False)
+    return np.where(exceeds, slow_rate / rate, (1 - slow_rate) / (1 - rate))
 
 
 class RollingMean:

@@ -13,11 +13,11 @@ __all__ = ["Thresholds"]
 
 _REPORT_SHARE = 0.4  # of the smallest slowdown that matters (in logs): reported, never restarted for
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still normal silicon
-_SILICON_SLOW = 1.08
-_SELF_NOISES = 5.0  # standard deviations of a device's own noise
+_SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
+_SELF_NOISES = 4.0  # standard deviations of a device's own noise
 _PEER_NOISES = 3.0
-_PEER_SPREADS = 4.0  # standard deviations between chips
-_FEW_PEERS = 0.154  # a reference of few peers is uncertain: this over (N - 1), in log seconds
+_PEER_SPREADS = 3.5  # standard deviations between chips
+_FEW_PEERS = 0.2  # a reference of few peers is uncertain: this over (N - 1) squared, in log seconds
 _PAIR_RATIO = 2.0  # of two devices only a slowdown by this factor tells which one
 
 
@@ -54,14 +54,14 @@ class Thresholds:
         report, restart = self.self_levels
         return max(report, float(np.log(_SILICON_SUSPECT))), max(restart, float(np.log(_SILICON_SLOW)))
 
-    def against_self(self, noise: Floats) -> Floats:
-        """Return the smallest residual that exceeds, last axis the level."""
-        return np.stack([np.maximum(np.float32(level), _SELF_NOISES * noise) for level in self.self_levels], axis=-1)
+    def against_self(self, noise: Floats) -> list[Floats]:
+        """Return the smallest residual that exceeds, by level."""
+        return [np.maximum(np.float32(level), np.float32(_SELF_NOISES) * noise) for level in self.self_levels]
 
     def against_peers(
-        self, noise: Floats, spread: Floats, peers: NDArray[np.intp], spreads: float | Floats = _PEER_SPREADS
-    ) -> Floats:
-        """Return the smallest offset from the peers' middle that exceeds, last axis the level.
+        self, noise: Floats, spread: Floats, peers: NDArray[np.intp], noises: float = _PEER_NOISES
+    ) -> list[Floats]:
+        """Return the smallest offset from the peers' middle that exceeds, by level.
 
         Parameters
         ----------
@@ -69,11 +69,14 @@ class Thresholds:
             Standard deviations of log time from round to round, and between the devices.
         peers
             Devices in the group, the one itself included.
+        noises
+            How many ``noise`` a reading may be off.
         """
-        extra = _FEW_PEERS / np.maximum(peers - 1, 1)
+        few = np.asarray(_FEW_PEERS / np.maximum(peers - 1, 1) ** 2, np.float32)
+        chips = np.where(peers == 2, np.float32(0), np.float32(_PEER_SPREADS) * spread)
         found = []
         for level in self.peer_levels:
-            pair = max(2 * level, float(np.log(_PAIR_RATIO)))
-            effect = np.where(peers == 2, pair, level + extra) + _PEER_NOISES * noise
-            found.append(np.where(peers == 2, effect, np.maximum(effect, spreads * spread)))
-        return np.stack(found, axis=-1).astype(np.float32)
+            pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
+            effect = np.where(peers == 2, pair, np.float32(level) + few) + np.float32(noises) * noise
+            found.append(np.maximum(effect, chips))
+        return found

@@ -1,0 +1,98 @@
+"""Which readings of a round exceed what a healthy device may show, against its own past and against its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.grouping import Grouping
+from detectors.history import WARM_UP, History
+from detectors.statistics import Floats, RollingMean, center_and_spread, count_of, high_median
+from detectors.thresholds import Thresholds
+
+__all__ = ["Exceedances", "Scales", "compare"]
+
+_MAJORITY = 0.45  # when this share of a group looks slow at once, the peers cannot say who is right
+_NOISE_FLOOR = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Exceedances:
+    """One round's comparison, each array ``(n_probes, n_devices)``.
+
+    Attributes
+    ----------
+    exceeds
+        By test and level.
+    tested
+        By test: readings that could be compared.
+    residual
+        Log time over the device's expected one.
+    level
+        The group's common mode, in log seconds.
+    """
+
+    exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
+    tested: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    residual: Floats
+    level: Floats
+
+
+class Scales:
+    """What is learned about the groups' noise and spread."""
+
+    def __init__(self, history: History, grouping: Grouping) -> None:
+        self.spread, self.repeats = RollingMean(WARM_UP), RollingMean(WARM_UP)
+        self.noise = history.noise
+        self.learn_noise(history, grouping)
+
+    def learn_noise(self, history: History, grouping: Grouping) -> None:
+        """Take each device's noise: its own, or its group's where that is more, as eight rounds are few."""
+        typical = grouping.spread_out(high_median(history.noise, grouping.groups))
+        self.noise = np.fmax(np.fmax(history.noise, typical), np.float32(_NOISE_FLOOR))
+
+
+def compare(
+    log_seconds: Floats,
+    repeat_noise: Floats | None,
+    history: History,
+    scales: Scales,
+    grouping: Grouping,
+    thresholds: Thresholds,
+) -> Exceedances:
+    """Compare a round's log times ``(n_probes, n_devices)`` with the past and with the peers.
+
+    ``repeat_noise`` is needed while a device is still learning its baseline.
+    """
+    out, groups = grouping.spread_out, grouping.groups
+    valid = ~np.isnan(log_seconds)
+    learned = ~np.isnan(history.baseline)
+    count = count_of(valid, groups)
+    middle, spread = center_and_spread(log_seconds, groups)
+    common, unrest = center_and_spread(log_seconds - history.baseline, groups)
+    unknown = np.isnan(common)
+    level = np.broadcast_to(out(np.where(unknown, middle, common)), log_seconds.shape)
+    residual = log_seconds - level - np.where(learned, history.baseline, np.float32(0))
+
+    noise = np.fmax(scales.noise, out(np.where(unknown, np.float32(0), unrest)))
+    alone = residual + (level - history.common)
+    slower = []
+    for limit in thresholds.against_self(noise):
+        slow = learned & (residual > limit)
+        crowded = count_of(slow, groups) >= _MAJORITY * np.maximum(count, 1)
+        slower.append(slow & ((alone > limit) | ~out(crowded)) if crowded.any() else slow)
+
+    scales.spread.add(spread)
+    peer_noise = scales.noise
+    if repeat_noise is not None:
+        scales.repeats.add(high_median(repeat_noise, groups))
+        peer_noise = np.where(learned, scales.noise, out(scales.repeats.mean()))
+    offset = log_seconds - out(middle)
+    born = []
+    for limit in thresholds.against_peers(peer_noise, out(scales.spread.mean()), out(count)):
+        slow = offset > limit
+        crowded = (count_of(slow, groups) >= _MAJORITY * np.maximum(count, 1)) & (count != 2)
+        born.append(slow & ~out(crowded))
+    return Exceedances((slower, born), (valid & learned, valid & out(count > 1)), residual, level)
