@@ -40,7 +40,7 @@ _SHORT_TEXT_BYTES = 1024
 # JSON writes numbers in decimal, which Python bounds in length; beyond 64 bits they are written in hexadecimal.
 _PLAIN_INT = range(-(2**63), 2**64)
 # Parts below this are joined before they are sent; larger ones are sent in place, without a copy.
-_JOIN_BYTES = 4 << 20
+_JOIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,14 @@ class Encoded:
 
     def snapshot(self) -> Encoded:
         """Copy, so that later changes to the user's arrays do not show."""
-        return Encoded((self.joined(),), self.nbytes)
+        return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
+
+    def split(self, header_limit_bytes: int) -> tuple[Buffer, Encoded]:
+        """Take the header off, unless it is larger than the limit."""
+        header, *leaves = self.parts
+        if len(header) > header_limit_bytes:
+            return b"", self
+        return header, Encoded(tuple(leaves), self.nbytes - len(header))
 
     def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
         """Cut into chunks of at most `limit_bytes`, copying only small parts."""
