@@ -1,0 +1,207 @@
+"""Downsampling: ``<interval>-<function>[-<fill>]``, one value for each bucket of time.
+
+https://opentsdb.net/docs/build/html/user_guide/query/downsampling.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.query.aggregators import AGGREGATORS, aggregator
+from telemetry.query.errors import BadQueryError, QueryTooLargeError
+from telemetry.query.times import SECOND_US, parse_duration
+from telemetry.query.timeseries import Floats, Times
+
+__all__ = ["MAX_BUCKETS", "Downsample", "buckets", "downsample", "parse_downsample"]
+
+MAX_BUCKETS = 200_000
+_ALL = re.compile(r"\d*all")
+_CALENDAR = re.compile(r"(\d+(?:ms|[smhdwny]))c")
+# What clients send where their user has chosen nothing.
+_UNCHOSEN = {"", "undefined", "null"}
+_FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Downsample:
+    """How to thin a series out.
+
+    Attributes
+    ----------
+    interval_us
+        Length of a bucket in microseconds; 0: one bucket, the whole range.
+    function
+        Name of the aggregator that makes one value of a bucket's.
+    fill
+        Value of an empty bucket; NaN: it is shown as missing; None: it is left out.
+    calendar
+        For buckets that begin where days, weeks, months and years do: number, unit, time zone.
+    """
+
+    interval_us: int
+    function: str
+    fill: float | None = None
+    calendar: tuple[int, str, tzinfo] | None = None
+
+
+def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = False) -> Downsample | None:
+    """Read a specification such as ``30s-avg``, ``1m-max-zero``, ``1dc-sum``, ``0all-last``; None for an empty one.
+
+    Raises
+    ------
+    BadQueryError
+        If a part has no meaning; the message names it.
+    """
+    if not text:
+        return None
+    interval, *parts = text.split("-", 3)
+    if len(parts) > 2:
+        raise BadQueryError(f"the downsampling {text[:80]!r} has more than three parts")
+    function, fill = (*parts, "", "")[:2]
+    function = "avg" if function in _UNCHOSEN else function
+    if function == "none" or function not in AGGREGATORS:
+        raise BadQueryError(f"{function[:80]!r} is no downsampling function, in {text[:80]!r}")
+    if _ALL.fullmatch(interval):
+        return Downsample(0, function, _parse_fill(fill, text))
+    calendar = None
+    if match := _CALENDAR.fullmatch(interval):
+        interval, use_calendar = match[1], True
+    length_us = parse_duration(interval)
+    if use_calendar:
+        number, unit = re.fullmatch(r"(\d+)(\w+)", interval).groups()  # type: ignore[union-attr]
+        calendar = (int(number), unit, zone)
+    return Downsample(length_us, function, _parse_fill(fill, text), calendar)
+
+
+def _parse_fill(name: str, text: str) -> float | None:
+    if name in _UNCHOSEN:
+        return None
+    if name in _FILLS:
+        return _FILLS[name]
+    try:
+        number = float(name)
+    except ValueError:
+        number = float("nan")
+    if not np.isfinite(number):
+        raise BadQueryError(f"unknown fill policy {name[:80]!r} in {text[:80]!r}: use {', '.join(_FILLS)} or a number")
+    return number
+
+
+def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
+    """Return the times at which the buckets begin that hold ``start_us`` to ``end_us``.
+
+    Raises
+    ------
+    QueryTooLargeError
+        If there are too many.
+    """
+    if spec.interval_us == 0:
+        return np.array([start_us], dtype=np.int64)
+    if (end_us - start_us) // spec.interval_us > MAX_BUCKETS:
+        raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
+    if spec.calendar is not None:
+        return _calendar_starts(spec.calendar, start_us, end_us)
+    first = start_us - start_us % spec.interval_us
+    return np.arange(first, end_us + 1, spec.interval_us, dtype=np.int64)
+
+
+def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Make one value of each bucket that has any.
+
+    Parameters
+    ----------
+    spec
+        Names the function.
+    starts
+        ``(n_buckets,)``: where the buckets begin.
+    times_us, values
+        ``(n_samples,)``, in the order of time; none before the first bucket.
+
+    Returns
+    -------
+    tuple
+        Indices of the buckets that have samples, and their values.
+    """
+    if len(times_us) == 0:
+        return np.empty(0, dtype=np.intp), np.empty(0)
+    bucket = np.searchsorted(starts, times_us, side="right") - 1
+    begins = np.flatnonzero(np.diff(bucket, prepend=-1))
+    return bucket[begins], _reduce(spec.function, values, begins)
+
+
+def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
+    if function in _BY_SEGMENT:
+        return _BY_SEGMENT[function](values, begins)
+    reduce = aggregator(function).reduce
+    parts = np.split(values, begins[1:])
+    return np.array([reduce(part[:, None])[0] for part in parts], dtype=np.float64)
+
+
+def _counts(values: Floats, begins: NDArray[np.intp]) -> Floats:
+    counts: Floats = np.diff(begins, append=len(values)).astype(np.float64)
+    return counts
+
+
+def _lasts(values: Floats, begins: NDArray[np.intp]) -> Floats:
+    lasts: Floats = values[np.append(begins[1:], len(values)) - 1]
+    return lasts
+
+
+_BY_SEGMENT: dict[str, Callable[[Floats, NDArray[np.intp]], Floats]] = {
+    **dict.fromkeys(("sum", "zimsum", "pfsum"), np.add.reduceat),
+    **dict.fromkeys(("min", "mimmin"), np.minimum.reduceat),
+    **dict.fromkeys(("max", "mimmax"), np.maximum.reduceat),
+    "avg": lambda values, begins: np.add.reduceat(values, begins) / _counts(values, begins),
+    "count": _counts,
+    "first": lambda values, begins: values[begins],
+    "last": _lasts,
+}
+
+
+def _calendar_starts(calendar: tuple[int, str, tzinfo], start_us: int, end_us: int) -> Times:
+    number, unit, zone = calendar
+    try:
+        moment = datetime.fromtimestamp(start_us / SECOND_US, zone)
+        starts = [_floor(moment, number, unit)]
+        while len(starts) <= MAX_BUCKETS and starts[-1].timestamp() * SECOND_US <= end_us:
+            starts.append(_next(starts[-1], number, unit))
+    except (OverflowError, ValueError) as error:
+        raise BadQueryError("the range goes beyond what calendars know") from error
+    if len(starts) > MAX_BUCKETS:
+        raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
+    times = np.array([round(each.timestamp() * SECOND_US) for each in starts[:-1]], dtype=np.int64)
+    return np.unique(times)
+
+
+def _floor(moment: datetime, number: int, unit: str) -> datetime:
+    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    match unit:
+        case "y":
+            return midnight.replace(month=1, day=1, year=moment.year - moment.year % number or 1)
+        case "n":
+            return midnight.replace(month=moment.month - (moment.month - 1) % min(number, 12), day=1)
+        case "w":
+            return midnight - timedelta(days=(midnight.weekday() + 1) % 7)  # OpenTSDB's weeks begin on Sunday
+        case "d":
+            return midnight
+    step_s = number * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}[unit]
+    since_s = (moment - midnight).total_seconds()
+    return midnight + timedelta(seconds=since_s // step_s * step_s)
+
+
+def _next(moment: datetime, number: int, unit: str) -> datetime:
+    match unit:
+        case "y":
+            return moment.replace(year=moment.year + number)
+        case "n":
+            months = moment.month - 1 + number
+            return moment.replace(year=moment.year + months // 12, month=months % 12 + 1)
+        case "w" | "d":
+            return moment + timedelta(days=number * (7 if unit == "w" else 1))
+    return moment + timedelta(seconds=number * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}[unit])

@@ -1,0 +1,281 @@
+"""Evaluation of one sub-query: filter, group, downsample, merge, rate. In that order, as OpenTSDB does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from telemetry.query.aggregators import Aggregator, Gaps, aggregator
+from telemetry.query.downsampling import Downsample, buckets, downsample
+from telemetry.query.errors import QueryTooLargeError
+from telemetry.query.filters import matches
+from telemetry.query.merging import Line, Partial, merge_lines, partial_of
+from telemetry.query.parsing import SubQuery
+from telemetry.query.rates import rate
+from telemetry.query.times import SECOND_US
+from telemetry.query.timeseries import Floats, Times, TimeSeries, tidy
+
+__all__ = [
+    "Answer",
+    "GroupPart",
+    "Span",
+    "evaluate",
+    "finish_parts",
+    "is_wanted",
+    "parts_of",
+    "read_start_us",
+    "thin_out",
+]
+
+MAX_STEPS = 500_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The range of a query and the resolution of its answer.
+
+    Attributes
+    ----------
+    start_us, end_us
+        Both inclusive.
+    milliseconds
+        Points may be less than a second apart.
+    """
+
+    start_us: int
+    end_us: int
+    milliseconds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One line of the answer.
+
+    Attributes
+    ----------
+    metric
+        Name of the metric.
+    tags
+        Tags that all series of the group share.
+    aggregate_tags
+        Tags that they all have, with different values.
+    times_us, values
+        ``(n,)`` each; a value is NaN only where the query asks for missing ones to be shown.
+    """
+
+    metric: str
+    tags: dict[str, str]
+    aggregate_tags: list[str]
+    times_us: Times
+    values: Floats
+
+
+@dataclass(slots=True)
+class GroupPart:
+    """What one node knows of one group, for an aggregator whose parts can be merged.
+
+    Attributes
+    ----------
+    metric, key
+        The group: its metric and its values of the tags that make groups.
+    tags, aggregate_tags
+        As in :class:`Answer`.
+    partial
+        Sums at each bucket of the query's grid.
+    """
+
+    metric: str
+    key: tuple[str, ...]
+    tags: dict[str, str]
+    aggregate_tags: set[str]
+    partial: Partial
+
+
+def is_wanted(query: SubQuery, tags: Mapping[str, str]) -> bool:
+    """Whether a series with these tags passes the query's filters."""
+    return matches(query.filters, tags, explicit_tags=query.explicit_tags)
+
+
+def read_start_us(query: SubQuery, span: Span) -> int:
+    """Return from where on samples are needed: the beginning of the first bucket."""
+    spec = query.downsample
+    return span.start_us if spec is None else int(buckets(spec, span.start_us, span.start_us)[0])
+
+
+def thin_out(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
+    """Downsample one series as the query asks, to cut what has to travel; evaluating the result gives the same."""
+    spec = query.downsample
+    times_us, values = tidy(series.times_us, series.values)
+    if spec is None:
+        kept = (times_us >= span.start_us) & (times_us <= span.end_us)
+        times_us, values = times_us[kept], values[kept]
+        if not span.milliseconds:
+            times_us, values = _whole_seconds(query, times_us, values)
+        return replace(series, times_us=times_us, values=values)
+    starts = buckets(spec, span.start_us, span.end_us)
+    kept = (times_us >= starts[0]) & (times_us <= span.end_us)
+    at, thinned = downsample(spec, starts, times_us[kept], values[kept])
+    return replace(series, times_us=starts[at], values=thinned)
+
+
+def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[Answer]:
+    """Answer one sub-query.
+
+    Parameters
+    ----------
+    query
+        What to draw.
+    span
+        The range.
+    series
+        All series of its metrics, or those that pass its filters.
+    thinned
+        Whether they have been through :func:`thin_out` already.
+
+    Returns
+    -------
+    list of Answer
+        One for each group that has points, ordered by metric and the group's tag values.
+
+    Raises
+    ------
+    QueryTooLargeError
+        If it would take too much memory or time.
+    """
+    wanted = [each for each in series if is_wanted(query, each.tags)]
+    if not thinned:
+        wanted = [thin_out(query, span, each) for each in wanted]
+    wanted = [each for each in wanted if len(each.times_us)]
+    return [
+        answer
+        for (metric, _), group in sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
+        if (answer := _merged(query, span, metric, group)) is not None
+    ]
+
+
+def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries]) -> list[GroupPart]:
+    """Return one node's parts of the answer. The query's aggregator must be mergeable, and it must downsample."""
+    spec = query.downsample
+    assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
+    starts = buckets(spec, span.start_us, span.end_us)
+    wanted = [thin_out(query, span, each) for each in series if is_wanted(query, each.tags)]
+    how = _merging(query, spec)
+    parts = []
+    for (metric, key), group in _grouped(query, [each for each in wanted if len(each.times_us)]).items():
+        partial = partial_of(how, starts.astype(np.float64), (_line(each, starts, spec.fill) for each in group))
+        parts.append(GroupPart(metric, key, *_common_tags([each.tags for each in group]), partial))
+    return parts
+
+
+def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> list[Answer]:
+    """Merge the nodes' parts to answers; they are what :func:`evaluate` gives for all series."""
+    spec = query.downsample
+    assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
+    starts = buckets(spec, span.start_us, span.end_us)
+    groups: dict[tuple[str, tuple[str, ...]], GroupPart] = {}
+    for part in parts:
+        group = groups.setdefault((part.metric, part.key), part)
+        if group is not part:
+            _merge_tags(group, part)
+            group.partial.merge(part.partial)
+    answers = []
+    for _, group in sorted(groups.items(), key=lambda item: item[0]):
+        present, values = group.partial.points > 0, group.partial.finish(query.aggregator.name)
+        tags, aggregate = group.tags, sorted(group.aggregate_tags)
+        if (answer := _answer(query, span, starts, present, values, group.metric, tags, aggregate)) is not None:
+            answers.append(answer)
+    return answers
+
+
+def _merging(query: SubQuery, spec: Downsample | None) -> Aggregator:
+    fills = spec is not None and spec.fill is not None
+    return replace(query.aggregator, gaps=Gaps.SKIP) if fills else query.aggregator
+
+
+def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, tuple[str, ...]], list[TimeSeries]]:
+    keys = sorted({f.key for f in query.filters if f.group_by})
+    groups: dict[tuple[str, tuple[str, ...]], list[TimeSeries]] = {}
+    for each in series:
+        if query.aggregator.name == "none":
+            key = tuple(part for pair in sorted(each.tags.items()) for part in pair)
+        else:
+            key = tuple(each.tags.get(name, "") for name in keys)
+        groups.setdefault((each.metric, key), []).append(each)
+    return groups
+
+
+def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
+    spec = query.downsample
+    if spec is None:
+        times_us = np.unique(np.concatenate([each.times_us for each in group]))
+    else:
+        times_us = buckets(spec, span.start_us, span.end_us)
+    if len(times_us) * len(group) > MAX_STEPS:
+        raise QueryTooLargeError(
+            f"{len(group)} series at {len(times_us)} times are too much: filter, or downsample further"
+        )
+    lines = [_line(each, times_us, None if spec is None else spec.fill) for each in group]
+    present, values = merge_lines(_merging(query, spec), times_us.astype(np.float64), lines)
+    tags, aggregate_tags = _common_tags([each.tags for each in group])
+    return _answer(query, span, times_us, present, values, metric, tags, sorted(aggregate_tags))
+
+
+def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
+    at, values = np.searchsorted(times_us, series.times_us), series.values
+    if len(at) > 1 and (np.diff(at) == 0).any():  # of several samples at one time the last one counts
+        last = np.append(np.diff(at) > 0, True)
+        at, values = at[last], values[last]
+    if fill is None or np.isnan(fill):
+        return Line(at, values)
+    filled = np.full(len(times_us), fill)
+    filled[at] = values
+    return Line(np.arange(len(times_us)), filled)
+
+
+def _answer(
+    query: SubQuery,
+    span: Span,
+    times_us: Times,
+    present: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    values: Floats,
+    metric: str,
+    tags: dict[str, str],
+    aggregate_tags: list[str],
+) -> Answer | None:
+    spec = query.downsample
+    if spec is None or spec.fill is None:
+        times_us, values = times_us[present], values[present]
+    if query.rate is not None:
+        times_us, values = rate(query.rate, times_us, values)
+    kept = (times_us >= span.start_us) & (times_us <= span.end_us)
+    if spec is None or spec.fill is None:
+        kept &= np.isfinite(values)
+    times_us, values = times_us[kept], values[kept]
+    if not span.milliseconds:
+        times_us, values = _whole_seconds(query, times_us, values)
+    return Answer(metric, tags, aggregate_tags, times_us, values) if len(times_us) else None
+
+
+def _whole_seconds(query: SubQuery, times_us: Times, values: Floats) -> tuple[Times, Floats]:
+    # Where nothing is said on how to make one point of a second's, OpenTSDB uses the aggregator.
+    seconds = times_us - times_us % SECOND_US
+    if len(seconds) < 2 or (np.diff(seconds) > 0).all():
+        return seconds, values
+    name = query.downsample.function if query.downsample else query.aggregator.name
+    starts = np.unique(seconds)
+    spec = Downsample(SECOND_US, "last" if aggregator(name).name == "none" else name)
+    return starts, downsample(spec, starts, seconds, values)[1]
+
+
+def _common_tags(tag_sets: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], set[str]]:
+    common = set.intersection(*(set(tags) for tags in tag_sets))
+    same = {key: tag_sets[0][key] for key in common if all(tags[key] == tag_sets[0][key] for tags in tag_sets)}
+    return dict(sorted(same.items())), common - set(same)
+
+
+def _merge_tags(group: GroupPart, other: GroupPart) -> None:
+    common = (set(group.tags) | group.aggregate_tags) & (set(other.tags) | other.aggregate_tags)
+    same = {key: value for key, value in group.tags.items() if other.tags.get(key) == value}
+    group.tags, group.aggregate_tags = same, common - set(same)

@@ -1,0 +1,161 @@
+"""Filters on tag values, by OpenTSDB's names and rules.
+
+https://opentsdb.net/docs/build/html/user_guide/query/filters.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from re import _constants as sre  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from telemetry.query.errors import BadQueryError
+
+__all__ = ["FILTER_TYPES", "TagFilter", "filter_from_tag", "matches"]
+
+MAX_PATTERN = 1024
+_MAX_REPEATS = 3
+_TYPED = re.compile(r"([a-z_]+)\((.*)\)", re.DOTALL)
+
+Matcher = Callable[[str | None], bool]
+"""Takes a series' value of the filter's tag, None where it has no such tag."""
+
+_DESCRIPTIONS = {
+    "literal_or": ("host=literal_or(node1|node2)", "The value is one of those listed."),
+    "iliteral_or": ("host=iliteral_or(NODE1)", "The value is one of those listed, whatever the case."),
+    "not_literal_or": ("host=not_literal_or(node1)", "The value is none of those listed."),
+    "not_iliteral_or": ("host=not_iliteral_or(NODE1)", "The value is none of those listed, whatever the case."),
+    "wildcard": ("host=wildcard(node*)", "The value matches; * stands for any characters."),
+    "iwildcard": ("host=iwildcard(NODE*)", "The value matches, whatever the case; * stands for any characters."),
+    "regexp": ("host=regexp(node[0-9]+)", "The regular expression is found in the value."),
+    "not_key": ("host=not_key()", "The series does not have the tag."),
+}
+FILTER_TYPES: Mapping[str, Mapping[str, str]] = {
+    name: {"examples": example, "description": description} for name, (example, description) in _DESCRIPTIONS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A condition on one tag; with ``group_by`` a series for each of the tag's values.
+
+    Raises
+    ------
+    BadQueryError
+        If there is no such type, or it cannot be used with this expression.
+    """
+
+    kind: str
+    key: str
+    expression: str
+    group_by: bool
+    accepts: Matcher = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in FILTER_TYPES:
+            raise BadQueryError(f"unknown filter type {self.kind[:80]!r}: use one of {', '.join(FILTER_TYPES)}")
+        if not self.key:
+            raise BadQueryError(f"the {self.kind} filter has no tag key (tagk)")
+        if len(self.expression) > MAX_PATTERN and self.kind in {"regexp", "wildcard", "iwildcard"}:
+            raise BadQueryError(f"the {self.kind} of {self.key!r} is longer than {MAX_PATTERN} characters")
+        object.__setattr__(self, "accepts", _matcher(self.kind, self.expression))
+
+
+def matches(filters: Iterable[TagFilter], tags: Mapping[str, str], *, explicit_tags: bool = False) -> bool:
+    """Whether a series with these tags passes all filters; with ``explicit_tags`` it may have no other tags."""
+    chosen = list(filters)
+    if explicit_tags and {f.key for f in chosen if f.kind != "not_key"} != set(tags):
+        return False
+    return all(f.accepts(tags.get(f.key)) for f in chosen)
+
+
+def filter_from_tag(key: str, value: str, *, group_by: bool) -> TagFilter:
+    """Read a value as it stands in a ``tags`` map or in braces: ``*``, ``a|b``, ``web*`` or ``type(expression)``."""
+    if (typed := _TYPED.fullmatch(value)) is not None:
+        return TagFilter(typed[1], key, typed[2], group_by)
+    if value == "*":
+        return TagFilter("wildcard", key, value, group_by)
+    if "*" in value:
+        return TagFilter("iwildcard", key, value, group_by)
+    return TagFilter("literal_or", key, value, group_by)
+
+
+def _matcher(kind: str, expression: str) -> Matcher:
+    match kind:
+        case "not_key":
+            if expression:
+                raise BadQueryError("the filter of not_key must be empty")
+            return lambda value: value is None
+        case "literal_or" | "iliteral_or" | "not_literal_or" | "not_iliteral_or":
+            return _literals(expression, folded="iliteral" in kind, wanted=not kind.startswith("not_"))
+        case "wildcard" | "iwildcard":
+            return _wildcard(expression, folded=kind == "iwildcard")
+        case _:
+            return _regexp(expression)
+
+
+def _literals(expression: str, *, folded: bool, wanted: bool) -> Matcher:
+    fold = str.casefold if folded else str
+    literals = frozenset(fold(part) for part in expression.split("|") if part)
+    if not literals:
+        raise BadQueryError("a list of literals must not be empty")
+    if wanted:
+        return lambda value: value is not None and fold(value) in literals
+    return lambda value: value is None or fold(value) not in literals
+
+
+def _wildcard(expression: str, *, folded: bool) -> Matcher:
+    if "*" not in expression:
+        raise BadQueryError(f"the wildcard {expression!r} has no *")
+    fold = str.casefold if folded else str
+    head, *middle, tail = fold(expression).split("*")
+
+    def accepts(value: str | None) -> bool:
+        if value is None:
+            return False
+        text = fold(value)
+        at, end = len(head), len(text) - len(tail)
+        if at > end or not (text.startswith(head) and text.endswith(tail)):
+            return False
+        for part in middle:  # the first place is always the best: what follows has the most room
+            at = text.find(part, at, end) + len(part)
+            if at < len(part):
+                return False
+        return True
+
+    return accepts
+
+
+def _regexp(expression: str) -> Matcher:
+    try:
+        parsed = _parser.parse(expression)
+        pattern = re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadQueryError(f"{expression[:80]!r} is no regular expression: {error}") from error
+    if _repeats(parsed) > _MAX_REPEATS:
+        raise BadQueryError(f"the regular expression {expression[:80]!r} has more than {_MAX_REPEATS} repeats")
+    return lambda value: value is not None and pattern.search(value) is not None
+
+
+def _repeats(parsed: Any) -> int:
+    """Count the repeats; refuse those that can take exponential time, and what else has no bound."""
+    count = 0
+    for operation, argument in parsed:
+        if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+            _, most, body = argument
+            if most > 1 and (len(body) != 1 or body[0][0] not in _ONE_CHARACTER):
+                raise BadQueryError("a regular expression may repeat single characters only, not groups")
+            count += most > 1 or _repeats(body)
+        elif operation is sre.SUBPATTERN:
+            count += _repeats(argument[-1])
+        elif operation is sre.BRANCH:
+            count += sum(_repeats(branch) for branch in argument[1])
+        elif operation not in _ONE_CHARACTER and operation is not sre.AT:
+            raise BadQueryError("a regular expression may not look around or refer back")
+    return count
+
+
+_ONE_CHARACTER = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)

@@ -1,0 +1,302 @@
+"""Queries as clients send them, JSON or URL, to checked records.
+
+https://opentsdb.net/docs/build/html/api_http/query/index.html
+Clients are sloppy in known ways (an empty fill policy, an interval's function ``undefined``, numbers as text): what can
+only mean one thing is taken for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import Any
+
+from telemetry.query.aggregators import Aggregator, aggregator
+from telemetry.query.downsampling import Downsample, parse_downsample
+from telemetry.query.errors import BadQueryError, QueryTooLargeError
+from telemetry.query.filters import TagFilter, filter_from_tag
+from telemetry.query.rates import MAX_COUNTER, Rate
+from telemetry.query.times import parse_time, parse_zone
+
+__all__ = ["Query", "SubQuery", "query_from_json", "query_from_url", "sub_query_from_json"]
+
+MAX_SUB_QUERIES = 100
+MAX_FILTERS = 50
+MAX_METRIC = 1024
+_FALSE = {"false", "0", "no"}
+_RATE = re.compile(r"rate(?:\{(.*)\})?")
+_METRIC = re.compile(r"([^{}]+)(?:\{([^{}]*)\})?(?:\{([^{}]*)\})?")
+
+
+@dataclass(frozen=True, slots=True)
+class SubQuery:
+    """What to draw: one metric, filtered, thinned out, merged.
+
+    Attributes
+    ----------
+    metric
+        Name of the metric; several with ``|`` between them.
+    aggregator
+        Merges the series of a group.
+    filters
+        All must hold; those with ``group_by`` make groups.
+    downsample, rate
+        None where it was not asked for.
+    explicit_tags
+        Only series that have no tags but the filters'.
+    index
+        Its place in the query.
+    source
+        It as JSON, as it was sent.
+    """
+
+    metric: str
+    aggregator: Aggregator
+    filters: tuple[TagFilter, ...]
+    downsample: Downsample | None
+    rate: Rate | None
+    explicit_tags: bool
+    index: int
+    source: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of its metrics."""
+        return tuple(dict.fromkeys(name for name in self.metric.split("|") if name))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A range of time, what to draw of it, and how the answer is to look.
+
+    Attributes
+    ----------
+    start_us, end_us
+        Both inclusive.
+    queries
+        What to draw.
+    milliseconds
+        Answer in milliseconds, else in whole seconds.
+    nulls
+        Missing values may be shown as ``null``: the client is one that draws a gap for it.
+    arrays, show_query, annotations, global_annotations
+        As in OpenTSDB's API.
+    """
+
+    start_us: int
+    end_us: int
+    queries: tuple[SubQuery, ...]
+    milliseconds: bool
+    nulls: bool
+    arrays: bool
+    show_query: bool
+    annotations: bool
+    global_annotations: bool
+
+
+def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query:
+    """Read the body of ``POST /api/query``.
+
+    Raises
+    ------
+    BadQueryError
+        If a part is missing or has no meaning; the message names it.
+    """
+    fields = _mapping(body, "the body")
+    zone = parse_zone(fields.get("timezone"))
+    calendar = _flag(fields.get("useCalendar"), "useCalendar")
+    listed = fields.get("queries")
+    if not isinstance(listed, list) or not listed:
+        raise BadQueryError("missing 'queries': give a list of at least one query")
+    if len(listed) > MAX_SUB_QUERIES:
+        raise QueryTooLargeError(f"{len(listed)} queries in one: at most {MAX_SUB_QUERIES}")
+    start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us, zone)
+    milliseconds = any(_flag(fields.get(name), name) for name in ("msResolution", "ms"))
+    return Query(
+        start_us,
+        end_us,
+        tuple(sub_query_from_json(each, index, zone, use_calendar=calendar) for index, each in enumerate(listed)),
+        milliseconds=milliseconds,
+        # Grafana's Go back end, which sends no msResolution at all, would draw a null as 0.
+        nulls="msResolution" in fields,
+        arrays=arrays,
+        show_query=_flag(fields.get("showQuery"), "showQuery"),
+        annotations=not _flag(fields.get("noAnnotations"), "noAnnotations"),
+        global_annotations=_flag(fields.get("globalAnnotations"), "globalAnnotations"),
+    )
+
+
+def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_calendar: bool = False) -> SubQuery:
+    """Read one element of ``queries``."""
+    fields = _mapping(body, f"query {index}")
+    metric = _text(fields, "metric")
+    if not 0 < len(metric) <= MAX_METRIC or not metric.strip("|"):
+        raise BadQueryError(f"query {index} has no metric")
+    listed = fields.get("filters") or []
+    tags = _mapping(fields.get("tags") or {}, "tags")
+    if not isinstance(listed, list) or len(listed) + len(tags) > MAX_FILTERS:
+        raise BadQueryError(f"filters must be a list of at most {MAX_FILTERS}")
+    filters = tuple(_filter(each) for each in listed) or tuple(
+        filter_from_tag(key, _scalar_text(value, key), group_by=True) for key, value in tags.items()
+    )
+    name = _text(fields, "aggregator")
+    options = fields.get("rateOptions")
+    return SubQuery(
+        metric,
+        aggregator("avg" if name in {"", "undefined"} else name),
+        filters,
+        parse_downsample(_text(fields, "downsample"), zone=zone, use_calendar=use_calendar),
+        _rate(_mapping(options or {}, "rateOptions")) if _flag(fields.get("rate"), "rate") else None,
+        _flag(fields.get("explicitTags"), "explicitTags"),
+        index,
+        fields,
+    )
+
+
+def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Query:
+    """Read the parameters of ``GET /api/query``.
+
+    ``m`` is ``<aggregator>:[rate[{counter[,max[,reset]]}]:][<downsampling>:][explicit_tags:]metric[{...}[{...}]]``:
+    tags in the first braces make groups, those in the second only filter.
+
+    Raises
+    ------
+    BadQueryError
+        If a part is missing or has no meaning; the message names it.
+    """
+
+    def one(*names: str) -> str | None:
+        return next((parameters[name][-1] for name in names if parameters.get(name)), None)
+
+    def flagged(*names: str) -> bool:
+        return any(name in parameters and parameters[name][-1].lower() not in _FALSE for name in names)
+
+    if not parameters.get("m"):
+        raise BadQueryError("missing 'm': name a metric, for instance m=avg:cpu_percent{host=*}")
+    body = {
+        "start": one("start"),
+        "end": one("end"),
+        "queries": [_from_m(text) for text in parameters["m"]],
+        "timezone": one("tz", "timezone"),
+        "useCalendar": flagged("use_calendar", "useCalendar"),
+        "showQuery": flagged("show_query", "showQuery"),
+        "noAnnotations": flagged("no_annotations", "noAnnotations"),
+        "globalAnnotations": flagged("global_annotations", "globalAnnotations"),
+        "ms": flagged("ms", "msResolution"),
+    }
+    return query_from_json(body, now_us, arrays=flagged("arrays"))
+
+
+def _from_m(text: str) -> dict[str, Any]:
+    head, brace, rest = text.partition("{")
+    if head.split(":")[-1] == "rate":  # these braces are the rate's own
+        options, end, rest = rest.partition("}")
+        parts = [*head.split(":")[:-1], f"rate{brace}{options}{end}"]
+        head, brace, rest = rest.removeprefix(":").partition("{")
+        parts += head.split(":")
+    else:
+        parts = head.split(":")
+    match = _METRIC.fullmatch(parts[-1] + brace + rest)
+    if len(parts) < 2 or match is None:
+        raise BadQueryError(f"m={text[:120]!r} is not <aggregator>:[...:]<metric>[{{tag=value,...}}]")
+    fields: dict[str, Any] = {"aggregator": parts[0], "metric": match[1]}
+    fields["filters"] = [
+        {"type": f.kind, "tagk": f.key, "filter": f.expression, "groupBy": f.group_by}
+        for braces, group_by in ((match[2], True), (match[3], False))
+        for f in _tag_filters(braces or "", group_by=group_by)
+    ]
+    for part in parts[1:-1]:
+        if rate := _RATE.fullmatch(part):
+            fields |= {"rate": True, "rateOptions": _rate_options(rate[1] or "")}
+        elif part in {"explicit_tags", "pre-agg"}:
+            fields["explicitTags"] = part == "explicit_tags"
+        else:
+            fields["downsample"] = part
+    return fields
+
+
+def _tag_filters(text: str, *, group_by: bool) -> list[TagFilter]:
+    filters = []
+    for pair in filter(None, text.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise BadQueryError(f"{pair[:80]!r} is no tag=value")
+        filters.append(filter_from_tag(key.strip(), value.strip(), group_by=group_by))
+    return filters
+
+
+def _rate_options(text: str) -> dict[str, Any]:
+    names = ("counterMax", "resetValue")
+    kind, *numbers = text.split(",") if text else [""]
+    if kind not in {"", "counter", "dropcounter"} or len(numbers) > len(names):
+        raise BadQueryError(f"rate{{{text[:80]}}} is not rate{{counter[,max[,reset]]}}")
+    given = {name: number for name, number in zip(names, numbers, strict=False) if number}
+    return {"counter": kind != "", "dropResets": kind == "dropcounter", **given}
+
+
+def _rate(options: Mapping[str, Any]) -> Rate:
+    return Rate(
+        counter=_flag(options.get("counter"), "counter"),
+        counter_max=_number(options.get("counterMax"), "counterMax", MAX_COUNTER),
+        reset_value=_number(options.get("resetValue"), "resetValue", 0.0),
+        drop_resets=_flag(options.get("dropResets"), "dropResets"),
+    )
+
+
+def _range(start: object, end: object, now_us: int, zone: tzinfo) -> tuple[int, int]:
+    if start is None or start == "":
+        raise BadQueryError("missing 'start': give a time, for instance 1h-ago")
+    start_us = parse_time(start, now_us, zone)
+    end_us = now_us if end is None or end == "" else parse_time(end, now_us, zone)
+    if end_us < start_us:
+        raise BadQueryError("the end of the range lies before its start")
+    return start_us, end_us
+
+
+def _filter(body: object) -> TagFilter:
+    fields = _mapping(body, "a filter")
+    expression = _scalar_text(fields.get("filter", ""), "filter")
+    return TagFilter(_text(fields, "type"), _text(fields, "tagk"), expression, _flag(fields.get("groupBy"), "groupBy"))
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadQueryError(f"{what} must be a JSON object")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadQueryError(f"{name!r} must be text")
+    return value
+
+
+def _scalar_text(value: object, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise BadQueryError(f"the value of {name[:80]!r} must be text")
+    return "" if value is None else str(value)
+
+
+def _flag(value: object, name: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in {"true", "1", "yes", "", *_FALSE}:
+        return value.lower() in {"true", "1", "yes"}
+    raise BadQueryError(f"{name!r} must be true or false")
+
+
+def _number(value: object, name: str, default: float) -> float:
+    if value is None or value == "":
+        return default
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else float("nan")
+    except (ValueError, OverflowError):
+        number = float("nan")
+    if not abs(number) < float("inf"):
+        raise BadQueryError(f"{name!r} must be a number")
+    return number

@@ -1,0 +1,127 @@
+"""Times and durations as OpenTSDB writes them, in microseconds.
+
+https://opentsdb.net/docs/build/html/user_guide/query/dates.html
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from telemetry.query.errors import BadQueryError
+
+__all__ = ["SECOND_US", "UNITS_US", "parse_duration", "parse_time", "parse_zone"]
+
+SECOND_US = 1_000_000
+_DAY_US = 86_400 * SECOND_US
+UNITS_US = {
+    "ms": 1000,
+    "s": SECOND_US,
+    "m": 60 * SECOND_US,
+    "h": 3600 * SECOND_US,
+    "d": _DAY_US,
+    "w": 7 * _DAY_US,
+    "n": 30 * _DAY_US,
+    "y": 365 * _DAY_US,
+}
+_DURATION = re.compile(r"(\d{1,15})(ms|[smhdwny])")
+_NUMBER = re.compile(r"\d{1,14}(\.\d{1,9})?")
+_MILLISECONDS = re.compile(r"(\d{1,14})ms")
+_DATE_FORMATS = ("%Y/%m/%d", "%Y/%m/%d-%H:%M", "%Y/%m/%d-%H:%M:%S", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S")
+# OpenTSDB's own rule: a number that needs more than 32 bits is in milliseconds.
+_MAX_SECONDS = 2**32 - 1
+_MAX_US = 10**14 * 1000
+
+
+def parse_duration(text: str) -> int:
+    """Return the length of ``30s``, ``1m``, ``500ms`` in microseconds; a month has 30 days and a year 365.
+
+    Raises
+    ------
+    BadQueryError
+        If it is no duration, or is 0.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadQueryError(f"{text!r} is no duration: write a number and one of {', '.join(UNITS_US)}")
+    length_us = int(match[1]) * UNITS_US[match[2]]
+    if not 0 < length_us <= _MAX_US:
+        raise BadQueryError(f"the duration {text!r} must be above 0 and not beyond all time")
+    return length_us
+
+
+def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
+    """Return a point in time as Unix time in microseconds.
+
+    Parameters
+    ----------
+    value
+        A number of seconds or milliseconds (told apart by magnitude), or text: such a number, ``1h-ago``, ``now``,
+        ``1700000000123ms``, ``2026/01/31-12:00:00``.
+    now_us
+        What ``now`` means.
+    zone
+        Time zone of a date.
+
+    Raises
+    ------
+    BadQueryError
+        If it is none of these.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _from_number(value)
+    if not isinstance(value, str) or not value:
+        raise BadQueryError(f"{_shown(value)} is no time")
+    text = value.strip()
+    if text == "now":
+        return now_us
+    if text.endswith("-ago"):
+        return max(0, now_us - parse_duration(text.removesuffix("-ago")))
+    if milliseconds := _MILLISECONDS.fullmatch(text):
+        return int(milliseconds[1]) * 1000
+    if _NUMBER.fullmatch(text):
+        return _from_number(float(text) if "." in text else int(text))
+    return _from_date(text, zone)
+
+
+def _from_number(number: float) -> int:
+    if not math.isfinite(number) or not 0 <= number <= _MAX_US / 1000:
+        raise BadQueryError(f"{_shown(number)} is no Unix time in seconds or milliseconds")
+    return round(number * (SECOND_US if number <= _MAX_SECONDS else 1000))
+
+
+def _from_date(text: str, zone: tzinfo) -> int:
+    for date_format in _DATE_FORMATS:
+        try:
+            date = datetime.strptime(text, date_format)
+        except ValueError:
+            continue
+        try:
+            moment_s = date.replace(tzinfo=zone).timestamp()
+        except (OverflowError, ValueError):
+            break
+        if moment_s >= 0:
+            return round(moment_s * SECOND_US)
+    raise BadQueryError(f"{_shown(text)} is no time: give Unix seconds, 1h-ago or 2026/01/31-12:00:00")
+
+
+def parse_zone(name: object) -> tzinfo:
+    """Return a time zone by its IANA name; UTC where none is given.
+
+    Raises
+    ------
+    BadQueryError
+        If there is no such zone.
+    """
+    if name is None or name == "":
+        return UTC
+    try:
+        return ZoneInfo(name if isinstance(name, str) else "?")
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadQueryError(f"{_shown(name)} is no time zone") from error
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,178 @@
+"""Queries as clients send them."""
+
+from __future__ import annotations
+
+import pytest
+
+from telemetry.query import BadQueryError, query_from_json, query_from_url
+from telemetry.query.downsampling import Downsample, parse_downsample
+from telemetry.query.filters import TagFilter, filter_from_tag
+from telemetry.query.rates import Rate
+from telemetry.query.times import parse_time
+
+NOW_US = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_us"),
+    [
+        ("now", NOW_US),
+        ("1h-ago", NOW_US - HOUR_US),
+        ("500ms-ago", NOW_US - 500_000),
+        ("1n-ago", NOW_US - 30 * 24 * HOUR_US),
+        (1_600_000_000, 1_600_000_000_000_000),
+        ("1600000000", 1_600_000_000_000_000),
+        (1_600_000_000_123, 1_600_000_000_123_000),
+        ("1600000000123", 1_600_000_000_123_000),
+        ("1600000000.25", 1_600_000_000_250_000),
+        ("1600000000123ms", 1_600_000_000_123_000),
+        ("2020/09/13", 1_599_955_200_000_000),
+        ("2020/09/13-12:26", 1_600_000_000_000_000 - 40_000_000),
+        ("2020/09/13-12:26:40", 1_600_000_000_000_000),
+        ("2020/09/13 12:26:40", 1_600_000_000_000_000),
+    ],
+)
+def test_times_in_every_form_are_understood(text: object, expected_us: int) -> None:
+    assert parse_time(text, NOW_US) == expected_us
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "-5", -5, 1e300, float("nan"), True, None, [], "1q-ago", "2026/13/01"]
+)
+def test_what_is_no_time_is_refused(text: object) -> None:
+    with pytest.raises(BadQueryError):
+        parse_time(text, NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("1m-avg", Downsample(60_000_000, "avg")),
+        ("1m-avg-", Downsample(60_000_000, "avg")),
+        ("30s-", Downsample(30_000_000, "avg")),
+        ("1m-undefined", Downsample(60_000_000, "avg")),
+        ("500ms-max-zero", Downsample(500_000, "max", 0.0)),
+        ("2h-sum-42", Downsample(2 * HOUR_US, "sum", 42.0)),
+        ("0all-last", Downsample(0, "last")),
+    ],
+)
+def test_downsampling_in_every_form_that_clients_send_is_understood(text: str, expected: Downsample | None) -> None:
+    assert parse_downsample(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("1m-none", "none"), ("1m-magic", "magic"), ("1x-avg", "1x"), ("1m-avg-some", "some"), ("1m-avg-nan-x", "three")],
+)
+def test_a_bad_downsampling_is_refused_and_the_bad_part_named(text: str, named: str) -> None:
+    with pytest.raises(BadQueryError, match=named):
+        parse_downsample(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "accepted", "refused"),
+    [
+        ("literal_or", "a|b", ["a", "b"], ["A", "c", None]),
+        ("iliteral_or", "a|B", ["A", "b"], ["c", None]),
+        ("not_literal_or", "a|b", ["A", "c", None], ["a", "b"]),
+        ("not_iliteral_or", "a", ["c", None], ["a", "A"]),
+        ("wildcard", "*", ["", "x"], [None]),
+        ("wildcard", "web*.com", ["web.com", "web1.com"], ["Web1.com", "web1.org", "web.co", None]),
+        ("wildcard", "a*b*a", ["aba", "axbxa", "abba"], ["aa", "ab", "aab"]),
+        ("iwildcard", "WEB*", ["web1"], ["w", None]),
+        ("regexp", "web0[12]$", ["web01", "my-web02"], ["web03", "web011", None]),
+        ("not_key", "", [None], ["", "a"]),
+    ],
+)
+def test_each_filter_type_accepts_and_refuses(
+    kind: str, expression: str, accepted: list[str | None], refused: list[str | None]
+) -> None:
+    accepts = TagFilter(kind, "host", expression, group_by=False).accepts
+
+    assert [value for value in [*accepted, *refused] if accepts(value)] == accepted
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"),
+    [
+        ("regexp", "("),
+        ("regexp", "(a+)+$"),
+        ("regexp", "(a|a)*b"),
+        ("regexp", r"(a)\1"),
+        ("regexp", "a*a*a*a*b"),
+        ("regexp", "(?=a)"),
+        ("not_key", "x"),
+        ("literal_or", ""),
+        ("magic", "x"),
+    ],
+)
+def test_a_filter_without_meaning_or_without_a_bound_on_its_time_is_refused(kind: str, expression: str) -> None:
+    with pytest.raises(BadQueryError):
+        TagFilter(kind, "host", expression, group_by=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expression"),
+    [
+        ("*", "wildcard", "*"),
+        ("a|b", "literal_or", "a|b"),
+        ("web*", "iwildcard", "web*"),
+        ("regexp(web[0-9])", "regexp", "web[0-9]"),
+    ],
+)
+def test_values_of_the_tags_map_become_filters_that_group(value: str, kind: str, expression: str) -> None:
+    assert filter_from_tag("host", value, group_by=True) == TagFilter(kind, "host", expression, group_by=True)
+
+
+def test_a_url_is_read_with_all_its_parts() -> None:
+    m = "p95:rate{counter,100,5}:30s-avg-zero:explicit_tags:net.in{host=*}{dc=literal_or(lax|dal)}"
+
+    query = query_from_url({"start": ["1h-ago"], "m": [m], "ms": ["true"], "arrays": [""]}, NOW_US)
+
+    (sub_query,) = query.queries
+    assert (query.start_us, query.end_us, query.milliseconds, query.arrays) == (NOW_US - HOUR_US, NOW_US, True, True)
+    assert (sub_query.metric, sub_query.aggregator.name, sub_query.explicit_tags) == ("net.in", "p95", True)
+    assert sub_query.downsample == Downsample(30_000_000, "avg", 0.0)
+    assert sub_query.rate == Rate(counter=True, counter_max=100, reset_value=5)
+    assert [(f.key, f.kind, f.group_by) for f in sub_query.filters] == [
+        ("host", "wildcard", True),
+        ("dc", "literal_or", False),
+    ]
+
+
+def test_filters_win_over_tags_and_a_missing_aggregator_means_avg() -> None:
+    host = {"type": "literal_or", "tagk": "host", "filter": "a", "groupBy": False}
+    body = {"start": 1, "queries": [{"metric": "m", "tags": {"gpu": "*"}, "filters": [host]}]}
+
+    (sub_query,) = query_from_json(body, NOW_US).queries
+
+    assert sub_query.aggregator.name == "avg"
+    assert [f.key for f in sub_query.filters] == ["host"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ([], "object"),
+        ({}, "queries"),
+        ({"queries": [{"metric": "m"}]}, "start"),
+        ({"start": 1, "queries": [{}]}, "metric"),
+        ({"start": 1, "queries": [{"metric": 5}]}, "metric"),
+        ({"start": 1, "queries": [{"metric": "m", "aggregator": "magic"}]}, "magic"),
+        ({"start": 1, "queries": [{"metric": "m"}] * 101}, "101"),
+        ({"start": 2, "end": 1, "queries": [{"metric": "m"}]}, "before"),
+        ({"start": 1, "timezone": "Mars", "queries": [{"metric": "m"}]}, "Mars"),
+        ({"start": 1, "queries": [{"metric": "m", "rate": True, "rateOptions": {"counterMax": "x"}}]}, "counterMax"),
+    ],
+)
+def test_a_bad_body_is_refused_and_the_bad_part_named(body: object, named: str) -> None:
+    with pytest.raises(BadQueryError, match=named):
+        query_from_json(body, NOW_US)
+
+
+@pytest.mark.parametrize("m", ["", "sum", "sum:", "magic:m", "sum:m{host}", "sum:m{host=a", "sum:rate{a,b,c,d}:m"])
+def test_a_bad_url_is_refused(m: str) -> None:
+    with pytest.raises(BadQueryError):
+        query_from_url({"start": ["1h-ago"], "m": [m]}, NOW_US)
