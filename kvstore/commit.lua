@@ -9,7 +9,11 @@ if acknowledged then return {'ok', acknowledged} end
 
 local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[3], 4
 local function take() at = at + 1; return ARGV[at - 1] end
-local function record(key) return redis.call('HGET', index, key) or '0 ' end
+local records = {}
+local function record(key)
+    records[key] = records[key] or redis.call('HGET', index, key) or '0 '
+    return records[key]
+end
 
 for _ = 1, tonumber(take()) do
     local key, version = take(), take()

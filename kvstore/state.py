@@ -25,11 +25,11 @@ import random
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, islice
 from typing import Self, TypeGuard, TypeVar, cast
 
 import redis
@@ -51,8 +51,10 @@ __all__ = ["State", "Transaction"]
 
 T = TypeVar("T")
 
-# Servers take 512 MiB in one value, but both ends are fastest with buffers that their allocators keep for the next.
-_CHUNK_BYTES = 4 << 20
+# Servers take 512 MiB in one value, but both ends are fastest with buffers that their allocators keep for the next one,
+# and with several under way, so that one is sent while another is written to disk.
+_CHUNK_BYTES = 2 << 20
+_BATCH_BYTES = 32 << 20
 
 # Up to this size a value travels inside the commit; above, the script's copies would cost more than a round trip.
 _INLINE_BYTES = 256 << 10
@@ -365,23 +367,30 @@ class State(MutableMapping[str, Value]):
     def _piece(self, tag: bytes, encoded: Encoded, uploads: list[str]) -> bytes:
         header, rest = encoded.split(_INLINE_BYTES)
         if encoded.nbytes <= _INLINE_BYTES and rest.nbytes <= self._chunk_bytes:
-            return _join_piece(tag, "-", 0, encoded.nbytes, encoded.joined())
+            return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
         upload = self._fresh_id()
         manifest = self._upload(upload, rest, uploads)
-        return _join_piece(tag, upload, len(manifest), rest.nbytes, json.dumps(manifest).encode() + b"\n" + header)
+        return _join_piece(tag, upload, len(manifest), rest.nbytes, (json.dumps(manifest).encode(), b"\n", header))
 
     def _upload(self, upload: str, encoded: Encoded, uploads: list[str]) -> list[tuple[int, int]]:
         current = self._call(lambda: current_launch(self._client, self._endpoint))
         if current != self._launch:  # the commit checks this for good; here it only spares a vain upload
             raise FencedError(self._launch, current)
         self._collect_leftovers()
-        manifest = []
-        for number, chunk in enumerate(encoded.chunks(self._chunk_bytes)):
-            name = self._chunk_key(upload, number)
-            uploads.append(name)
-            self._call(lambda: self._client.set(name, chunk, ex=_UPLOAD_EXPIRY_S))  # noqa: B023
-            manifest.append((len(chunk), zlib.crc32(chunk)))
+        manifest: list[tuple[int, int]] = []
+        chunks = encoded.chunks(self._chunk_bytes)
+        while batch := list(islice(chunks, max(1, _BATCH_BYTES // self._chunk_bytes))):
+            names = [self._chunk_key(upload, len(manifest) + n) for n in range(len(batch))]
+            uploads += names
+            self._call(lambda: self._send(names, batch))  # noqa: B023
+            manifest += [(len(chunk), zlib.crc32(chunk)) for chunk in batch]
         return manifest
+
+    def _send(self, names: Sequence[str], batch: Sequence[Buffer]) -> None:
+        with self._client.pipeline(transaction=False) as pipe:
+            for name, chunk in zip(names, batch, strict=True):
+                pipe.set(name, chunk, ex=_UPLOAD_EXPIRY_S)
+            pipe.execute()
 
     def _collect_leftovers(self) -> None:
         """Drop what earlier launches uploaded and did not commit: only such chunks have an expiry."""
@@ -541,8 +550,11 @@ class _PieceHead:
     chunks: int
 
 
-def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: bytes) -> bytes:
-    return b"%s%s %d %d %d\n%s" % (tag, upload.encode(), chunks, nbytes, zlib.crc32(content), content)
+def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: Sequence[Buffer]) -> bytes:
+    checksum = 0
+    for part in content:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([b"%s%s %d %d %d\n" % (tag, upload.encode(), chunks, nbytes, checksum), *content])
 
 
 def _split_piece(key: str, piece: memoryview) -> tuple[_PieceHead, memoryview]:
