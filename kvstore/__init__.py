@@ -1,6 +1,32 @@
 """State, series and control records in a Redis-compatible server."""
 
-from kvstore.errors import FencedError
-from kvstore.state import State
+from kvstore.checkpoint import Checkpointer
+from kvstore.errors import (
+    ConflictError,
+    CorruptValueError,
+    DamagedCheckpointError,
+    FencedError,
+    KVStoreError,
+    NoCheckpointError,
+    NotAListError,
+    StateFullError,
+    StateUnavailableError,
+    UnsupportedValueError,
+)
+from kvstore.state import State, Transaction
 
-__all__ = ["FencedError", "State"]
+__all__ = [
+    "Checkpointer",
+    "ConflictError",
+    "CorruptValueError",
+    "DamagedCheckpointError",
+    "FencedError",
+    "KVStoreError",
+    "NoCheckpointError",
+    "NotAListError",
+    "State",
+    "StateFullError",
+    "StateUnavailableError",
+    "Transaction",
+    "UnsupportedValueError",
+]

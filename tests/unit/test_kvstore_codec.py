@@ -128,6 +128,16 @@ def test_a_bfloat16_array_comes_back() -> None:
     assert round_trip(array).tobytes() == array.tobytes()
 
 
+def test_a_cupy_array_comes_back_on_the_gpu() -> None:
+    cupy = pytest.importorskip("cupy")
+    if not cupy.is_available():
+        pytest.skip("no GPU")
+    for array in (cupy.arange(6).reshape(2, 3), cupy.array(1.5), cupy.arange(20)[::2], cupy.empty((0, 3))):
+        back = round_trip(array)
+        assert type(back) is cupy.ndarray
+        assert (back.dtype, back.shape, back.get().tolist()) == (array.dtype, array.shape, array.get().tolist())
+
+
 class Color(enum.IntEnum):
     RED = 1
 
