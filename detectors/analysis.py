@@ -15,7 +15,7 @@ from detectors.evidence import Rates, accumulate
 from detectors.exceedance import Scales, compare
 from detectors.findings import Finding, merged_by_node, verdict_of
 from detectors.grouping import Grouping, codes_of, joint_classes
-from detectors.history import PEER, REPORT, RESTART, SELF, History
+from detectors.history import PEER, REPORT, RESTART, SELF, WARM_UP, History
 from detectors.readings import ONLY_PROBE, Device, Readings, as_array
 from detectors.statistics import Floats, log_fastest, repeat_noise
 from detectors.thresholds import Thresholds
@@ -127,7 +127,7 @@ class SlowGPUAnalysis:
             return []
         log_seconds, noise = log_fastest(seconds)[0], repeat_noise(seconds)
         if self._labels is None:
-            grouping = Grouping(joint_classes(log_seconds, codes_of([host for host, _ in devices])))
+            grouping = Grouping(joint_classes(log_seconds, *_places(devices)))
         else:
             grouping = Grouping(codes_of([self._labels.get(device) for device in devices]))
         slowdown, level = born_slow(log_seconds, noise, grouping.groups, self.thresholds)
@@ -212,7 +212,7 @@ class SlowGPUAnalysis:
 
     def _recognise(self, log_seconds: Floats) -> None:
         """Look for clear classes; where they changed, a device that is still learning its baseline begins again."""
-        codes = joint_classes(log_seconds, self._hosts)
+        codes = joint_classes(log_seconds, *_places(self._devices))
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
@@ -230,6 +230,8 @@ class SlowGPUAnalysis:
         )
         if history.remember(found.residual, found.level):
             self._scales.learn_noise(history, self._grouping)
+            for level, limit in enumerate(self.thresholds.against_self(self._scales.noise)):
+                self._rates.learn_window(history.recent > limit, level, history.seen == WARM_UP, self._grouping)
         slow = _any_probe(found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT])
         self._note_episodes(slow, _any_probe(~np.isnan(log_seconds)), now_s)
         return self._new_verdicts(now_s)
@@ -390,6 +392,10 @@ class SlowGPUAnalysis:
         codes = np.asarray(state["codes"], np.int32)[kept]
         analysis._regroup(codes if analysis._labels is None else None)
         return analysis
+
+
+def _places(devices: Sequence[Device]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])
 
 
 def _any_probe(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import trim_mean
 
 from detectors.history import RESTART
-from detectors.statistics import Floats, Group, center_and_spread, count_of, high_median
+from detectors.statistics import Floats, Group, center_and_spread, count_of
 from detectors.thresholds import Thresholds
 
 __all__ = ["born_slow"]
@@ -42,7 +43,7 @@ def born_slow(
     codes = np.zeros(log_seconds.shape[1], np.intp)
     for number, group in enumerate(groups):
         codes[group] = number
-    typical_noise = np.nan_to_num(high_median(noise, groups))
+    typical_noise = np.array([[_middle_mean(row[group]) for group in groups] for row in noise], np.float32)
     slow = np.zeros(log_seconds.shape, np.bool_)
     for _ in range(_PASSES):
         middle, spread = center_and_spread(np.where(slow, np.nan, log_seconds), groups)
@@ -55,3 +56,9 @@ def born_slow(
         crowded = (count_of(beyond, groups) >= _MAJORITY * np.maximum(counts, 1)) & (counts != 2)
         level += (beyond & ~crowded[:, codes]).any(axis=0)
     return np.exp(np.fmax.reduce(offset, axis=0)), level
+
+
+def _middle_mean(noise: Floats) -> float:
+    """Return the mean of the middle half: steadier than the median of few devices, and as deaf to a few noisy ones."""
+    there = noise[~np.isnan(noise)]
+    return float(trim_mean(there, 0.25)) if len(there) else 0.0

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.grouping import Grouping
-from detectors.history import History
+from detectors.history import SELF, WARM_UP, History
 from detectors.statistics import Floats, bet, count_of, onset_weight
 
 __all__ = ["Rates", "accumulate"]
 
-_RATE_FLOOR = 0.005  # a healthy device may exceed this often before anything is learned
-_RATE_PRIOR = 0.5  # pseudo-count of exceedances with which a rate starts at its floor
-_AGAIN_PRIOR = 20.0  # pseudo-count of exceedances before "again" is learned
+_RATE_FLOOR = 0.005  # however quiet it was so far, a healthy device may exceed this often
+_RATE_PRIOR = 1.0  # pseudo-count of exceedances with which a rate starts
+_RATE_START = 0.02  # before anything is learned
+_AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same of one more exceedance, and its pseudo-count of exceedances
 _RATE_CEILING = 0.98
 _LONGEST_RUN, _MOST_RUNS = 255, 65_535
 _EVIDENCE_CAP = 100.0  # times the bar: evidence above is not needed, and must be able to fall after a recovery
@@ -43,13 +44,22 @@ class Rates:
     def first(self) -> Floats:
         """Return an upper estimate of the chance to exceed after a round without, ``(2, 2, n_probes, n_groups)``."""
         count = self.runs + 2 * np.sqrt(self.runs) + _RATE_PRIOR
-        return _bounded(count / (self.rounds + _RATE_PRIOR / _RATE_FLOOR))
+        return _bounded(count / (self.rounds + _RATE_PRIOR / _RATE_START))
 
     def again(self) -> Floats:
         """Return an upper estimate of the chance to exceed once more, ``(2, 2, n_probes, n_groups)``."""
         repeats = self.exceedances - self.runs
-        count = repeats + 2 * np.sqrt(repeats) + _AGAIN_PRIOR * _RATE_FLOOR
+        count = repeats + 2 * np.sqrt(repeats) + _AGAIN_PRIOR * _AGAIN_START
         return _bounded(count / (self.exceedances + _AGAIN_PRIOR))
+
+    def learn_window(
+        self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
+    ) -> None:
+        """Learn from the rounds that made the baselines, ``(n_rounds, n_probes, n_devices)``, for that test."""
+        begins = exceeds & ~np.concatenate([np.zeros_like(exceeds[:1]), exceeds[:-1]])
+        self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
+        self.runs[SELF, level] += count_of(begins & counted, grouping.groups).sum(axis=0)
+        self.exceedances[SELF, level] += count_of(exceeds & counted, grouping.groups).sum(axis=0)
 
 
 def _bounded(rate: NDArray[np.float64]) -> Floats:
@@ -84,11 +94,11 @@ def accumulate(
     cap = np.float32(_EVIDENCE_CAP / budget)
     quiet = history.told == 0
     firsts, agains = rates.first(), rates.again()
-    exposure = history.seen + np.float32(_RATE_PRIOR / _RATE_FLOOR)
+    exposure = history.seen + np.float32(WARM_UP)
     for test, level in np.ndindex(2, 2):
         exceeding, counted = exceeds[test][level], tested[test] & quiet
         run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
-        own = (runs + np.float32(_RATE_PRIOR)) / exposure
+        own = runs / exposure
         first = np.minimum(np.maximum(own, grouping.spread_out(firsts[test, level])), np.float32(_RATE_CEILING))
         rate = np.where(run > 0, grouping.spread_out(agains[test, level]), first)
         grown = np.minimum((evidence + share) * bet(exceeding, rate), cap)

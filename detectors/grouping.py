@@ -12,7 +12,7 @@ from detectors.statistics import Floats, Group
 
 __all__ = ["Grouping", "clear_classes", "codes_of", "joint_classes"]
 
-_CLASS_RATIO = 1.25  # two models or stages differ by more; chips of one model by less
+_CLASS_RATIO = 1.3  # two models or stages differ by more; chips of one model by less
 _CLASS_GAP_SPREADS = 6.0
 _CLASS_DEVICES = 3
 _CLASS_SHARE = 0.1
@@ -56,35 +56,38 @@ class Grouping:
         return int(np.count_nonzero(self.codes == self.codes[row]))
 
 
-def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32]) -> NDArray[np.int32]:
+def joint_classes(log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the joint class of each device over several probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
+    found = np.stack([clear_classes(row, hosts, gpus) for row in log_seconds])
+    return codes_of(list(map(tuple, found.T.tolist()))) if found.any() else found[0]
+
+
+def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the clear class of each device of a group, fastest class 0.
 
     Two GPU models, or pipeline stages, are two tight clusters far apart, each with several devices on several hosts.
-    A split needs a gap of six spreads, centers 25 % apart, and on either side three devices, a tenth of all and two
-    hosts: one slow device, one slow node or a slow minority that is only 20 % slower is no class and stays accused.
+    A split needs a gap of six spreads, centers 30 % apart, and on either side three devices, a tenth of all and two
+    hosts; and it must follow the hosts, or the places within them.  One slow device, one slow node, a minority that is
+    only 20 % slower or scattered over the nodes is no class and stays accused.
 
     Parameters
     ----------
     log_seconds
         One probe's reading of each device, shape ``(n_devices,)``.
-    hosts
-        Each device's host as a number, shape ``(n_devices,)``.
+    hosts, gpus
+        Each device's host, and place on it, as numbers, shape ``(n_devices,)``.
     """
     codes = np.zeros(len(log_seconds), np.int32)
     valid = np.flatnonzero(~np.isnan(log_seconds))
     order = valid[np.argsort(log_seconds[valid], kind="stable")]
-    for number, members in enumerate(_split(log_seconds, hosts, order)):
+    for number, members in enumerate(_split(log_seconds, hosts, gpus, order)):
         codes[members] = number
     return codes
 
 
-def joint_classes(log_seconds: Floats, hosts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the joint class of each device over several probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
-    found = np.stack([clear_classes(row, hosts) for row in log_seconds])
-    return codes_of(list(map(tuple, found.T.tolist()))) if found.any() else found[0]
-
-
-def _split(log_seconds: Floats, hosts: NDArray[np.int32], order: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+def _split(
+    log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32], order: NDArray[np.intp]
+) -> list[NDArray[np.intp]]:
     fewest = max(_CLASS_DEVICES, int(np.ceil(_CLASS_SHARE * len(order))))
     if len(order) < 2 * fewest:
         return [order]
@@ -93,10 +96,18 @@ def _split(log_seconds: Floats, hosts: NDArray[np.int32], order: NDArray[np.intp
     fast, slow = order[:cut], order[cut:]
     far = np.median(log_seconds[slow]) - np.median(log_seconds[fast]) >= np.log(_CLASS_RATIO)
     spread = max(_spread(log_seconds[fast]), _spread(log_seconds[slow]))
-    several_hosts = min(len(np.unique(hosts[fast])), len(np.unique(hosts[slow]))) > 1
-    if not (far and several_hosts and gaps[cut - 1] >= _CLASS_GAP_SPREADS * spread):
+    if not (far and gaps[cut - 1] >= _CLASS_GAP_SPREADS * spread):
         return [order]
-    return _split(log_seconds, hosts, fast) + _split(log_seconds, hosts, slow)
+    several_hosts = min(len(np.unique(hosts[fast])), len(np.unique(hosts[slow]))) > 1
+    if not (several_hosts and any(_follows(places[fast], places[slow]) for places in (hosts, gpus))):
+        return [order]
+    return _split(log_seconds, hosts, gpus, fast) + _split(log_seconds, hosts, gpus, slow)
+
+
+def _follows(fast: NDArray[np.int32], slow: NDArray[np.int32]) -> bool:
+    """Return whether hardly any place has devices on both sides."""
+    shared = len(np.intersect1d(fast, slow))
+    return shared <= _CLASS_SHARE * len(np.union1d(fast, slow))
 
 
 def _spread(values: Floats) -> float:

@@ -157,9 +157,11 @@ class RollingMean:
         self._last: deque[Floats] = deque(maxlen=rounds)
 
     def add(self, values: Floats) -> None:
-        """Take one round's values; ``NaN`` counts as zero."""
-        self._last.append(np.nan_to_num(values))
+        """Take one round's values; ``NaN`` is no value."""
+        self._last.append(values)
 
     def mean(self) -> Floats:
-        """Return the mean, of the same shape as the values."""
-        return np.asarray(np.mean(self._last, axis=0), np.float32)
+        """Return the mean, of the same shape as the values; ``NaN`` where none came."""
+        stacked = np.stack(self._last)
+        count = np.count_nonzero(~np.isnan(stacked), axis=0)
+        return np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan).astype(np.float32)

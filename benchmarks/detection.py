@@ -1,0 +1,541 @@
+"""Slow-GPU detection on real GPU timings: false alarms, delays, misses; each peer's rule beside ours in the same run.
+
+``python -m benchmarks detection --data DIR [--quick] [--plot FILE]``; ``DIR`` holds ``sgemm_v100.csv`` and
+``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from benchmarks.peers import RULES
+from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
+from detectors import SlowGPUAnalysis, Verdict
+
+__all__ = ["main"]
+
+_SIZES = (2, 3, 4, 8, 64, 256, 1024)
+_LEARNING = 8
+_JUDGED = 16
+_WINDOW = 4  # samples that a peer's rule looks at
+_WITHIN = 5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The pools of real series, and how many trials of each kind."""
+
+    probe: list[Seconds]  # at least 24 runs
+    probe_short: list[Seconds]  # at least 4 runs
+    steps: list[Seconds]
+    trials: int
+    healthy: int
+    long_jobs: int
+
+
+def main(argv: list[str]) -> int:
+    """Run the benchmark, print its tables in Markdown, draw the plot; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks detection", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the timings")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot here")
+    options = parser.parse_args(argv)
+    sgemm, resnet = options.data / "sgemm_v100.csv", options.data / "resnet_v100.csv"
+    for path in (sgemm, resnet):
+        if not path.is_file():
+            print(f"{path} is missing: --data names the folder of the timings", file=sys.stderr)
+            return 2
+    setting = Setting(
+        probe=healthy_series(sgemm, "perf_ms", _LEARNING + _JUDGED),
+        probe_short=healthy_series(sgemm, "perf_ms", _WINDOW),
+        steps=healthy_series(resnet, "iteration_ms", _WINDOW, np.inf),
+        trials=100 if options.quick else 1000,
+        healthy=40 if options.quick else 400,
+        long_jobs=1 if options.quick else 10,
+    )
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}; {len(setting.probe)} GPUs with 24 SGEMM runs, ")
+    print(f"{len(setting.probe_short)} with 4, {len(setting.steps)} with 4 ResNet runs\n")
+    sections = (healthy_jobs, steps, together, ramp, born_slow, layouts, disturbances, virtual, guarantee, speed, rules)
+    for section in sections:
+        begin = time.perf_counter()
+        print(
+            "\n".join(section(setting)), f"\n\n({section.__name__}: {time.perf_counter() - begin:.0f} s)\n", flush=True
+        )
+    if options.plot is not None:
+        plot(setting, options.plot)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Playing a job
+
+
+Found = list[tuple[int, Verdict]]
+
+
+def play(seconds: Seconds, devices: tuple[tuple[str, str], ...] = (), **settings: object) -> Found:
+    """Play a job's rounds; return each verdict with its round, from 1."""
+    names = devices or device_names(seconds.shape[1])
+    analysis = SlowGPUAnalysis(**settings)  # type: ignore[arg-type]
+    found: Found = []
+    for number, one_round in enumerate(seconds, 1):
+        found += [(number, verdict) for verdict in analysis.update_arrays(names, one_round, now_s=10.0 * number)]
+    return found
+
+
+def accused(found: Iterable[Verdict], names: tuple[tuple[str, str], ...], *, restart: bool = False) -> set[int]:
+    """Return the rows of the accused devices; a verdict against a node is one against each of its devices."""
+    rows: set[int] = set()
+    for verdict in found:
+        if not restart or verdict.action == "restart":
+            rows |= {n for n, (host, gpu) in enumerate(names) if host == verdict.host and verdict.gpu in (None, gpu)}
+    return rows
+
+
+def _restarts(jobs: Iterable[Found]) -> int:
+    """Count the jobs with a restart verdict."""
+    return sum(any(verdict.action == "restart" for _, verdict in found) for found in jobs)
+
+
+def bound(count: int, trials: int) -> str:
+    """Give a share with its exact 95 % upper bound (Clopper and Pearson)."""
+    upper = 1.0 if count == trials else float(beta.ppf(0.95, count + 1, trials - count))
+    return f"{count} of {trials} (below {100 * upper:.2g} %)"
+
+
+def at_least(count: int, trials: int) -> str:
+    """Give a share as a percentage."""
+    return f"{100 * count / trials:.1f} %"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Lay out a Markdown table."""
+    lines = [list(map(str, head)), *([str(cell) for cell in row] for row in rows)]
+    return ["| " + " | ".join(line) + " |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Healthy jobs and steps
+
+
+def healthy_jobs(setting: Setting) -> list[str]:
+    """Count verdicts in healthy jobs of 16 judged rounds, and in long runs with spikes."""
+    rows = []
+    for size in _SIZES:
+        rng = np.random.default_rng(size)
+        jobs = [play(series_job(rng, setting.probe, size, _LEARNING + _JUDGED)) for _ in range(setting.healthy)]
+        rows.append([size, bound(_restarts(jobs), len(jobs)), bound(sum(map(bool, jobs)), len(jobs))])
+    lines = table(["devices", "healthy jobs with a restart verdict", "with any verdict"], rows)
+    rng = np.random.default_rng(640)
+    spiked = [play(long_run(rng, setting.probe, 64, 1000, 5, 0.3)) for _ in range(setting.long_jobs)]
+    restarts = sum(verdict.action == "restart" for found in spiked for _, verdict in found)
+    return [
+        *lines,
+        "",
+        f"Long runs, {setting.long_jobs * 64_000:,} GPU-rounds, 30 % of samples hit: {restarts} restart "
+        f"verdicts, {sum(map(len, spiked))} verdicts in all.",
+    ]
+
+
+def step_job(
+    setting: Setting, rng: np.random.Generator, size: int, rows: NDArray[np.intp], ratio: float
+) -> tuple[Seconds, int]:
+    """Draw a job in which some devices slow down at a random round after learning."""
+    seconds = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
+    onset = int(rng.integers(_LEARNING, _LEARNING + _JUDGED - _WITHIN - 2))
+    seconds[onset:, rows] *= ratio
+    return seconds, onset
+
+
+def steps(setting: Setting) -> list[str]:
+    """One device slows down: found within five rounds, and the delays."""
+    rows = []
+    for size in _SIZES:
+        trials = setting.trials if size < 256 else setting.trials // 2
+        for ratio in (1.03, 1.05, 1.1, 1.2, 2.0):
+            rng = np.random.default_rng(size)
+            delays, wrong, restarts = [], 0, 0
+            for _ in range(trials):
+                row = int(rng.integers(size))
+                seconds, onset = step_job(setting, rng, size, np.array([row]), ratio)
+                found, names = play(seconds), device_names(size)
+                hits = [
+                    number - onset
+                    for number, verdict in found
+                    if number > onset and (verdict.host, verdict.gpu) == names[row]
+                ]
+                delays.append(min(hits, default=99))
+                restarts += row in accused((verdict for _, verdict in found), names, restart=True)
+                wrong += bool(accused((verdict for _, verdict in found), names) - {row})
+            found_in_time = np.array(delays) <= _WITHIN
+            typical = f"{np.median(delays):.0f} (worst {max((d for d in delays if d < 99), default=0)})"
+            rows.append(
+                [
+                    size,
+                    f"{100 * (ratio - 1):.0f} %",
+                    at_least(int(found_in_time.sum()), trials),
+                    typical,
+                    at_least(restarts, trials),
+                    wrong,
+                ]
+            )
+    return table(
+        ["devices", "step", f"found within {_WITHIN} rounds", "median delay", "restart verdict", "wrong"], rows
+    )
+
+
+def together(setting: Setting) -> list[str]:
+    """Many devices slow down by 10 % at the same time."""
+    rows = []
+    for size, share in (
+        (4, 0.25),
+        (8, 0.25),
+        (8, 0.45),
+        (64, 0.25),
+        (64, 0.45),
+        (256, 0.25),
+        (256, 0.45),
+        (1024, 0.25),
+        (1024, 0.45),
+    ):
+        rng = np.random.default_rng(size)
+        trials, count = max(10, setting.trials // 5), int(share * size)
+        all_found = wrong = 0
+        for _ in range(trials):
+            slow = rng.choice(size, count, replace=False)
+            seconds, _ = step_job(setting, rng, size, slow, 1.1)
+            flagged = accused((verdict for _, verdict in play(seconds)), device_names(size))
+            all_found += set(slow.tolist()) <= flagged
+            wrong += bool(flagged - set(slow.tolist()))
+        rows.append([size, f"{100 * share:.0f} %", at_least(all_found, trials), bound(wrong, trials)])
+    return table(["devices", "slowing by 10 %", "all of them found", "jobs with a healthy one accused"], rows)
+
+
+def ramp(setting: Setting) -> list[str]:
+    """One device slows down by and by, to 10 % over 12 rounds."""
+    rows = []
+    for size in (4, 8, 64, 256, 1024):
+        rng = np.random.default_rng(size)
+        reached = []
+        trials = max(10, setting.trials // 5)
+        for _ in range(trials):
+            row = int(rng.integers(size))
+            seconds = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
+            seconds[_LEARNING:, row] *= (1 + 0.1 * np.minimum(np.arange(1, _JUDGED + 1), 12) / 12)[:, None, None]
+            hits = [
+                number for number, verdict in play(seconds) if (verdict.host, verdict.gpu) == device_names(size)[row]
+            ]
+            reached.append(0.1 * (min(hits) - _LEARNING) / 12 if hits else 1.0)
+        rows.append(
+            [
+                size,
+                at_least(int((np.array(reached) <= 0.0601).sum()), trials),
+                f"{100 * np.median(reached):.1f} %",
+                f"{100 * max(reached):.1f} %",
+            ]
+        )
+    return table(["devices", "found by 6 %", "median at", "worst at"], rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Born slow
+
+
+def born_slow(setting: Setting) -> list[str]:
+    """Find devices that are slow from the start: one cross-section of four samples a device."""
+    rows = []
+    for name, pool in (("probe", setting.probe_short), ("noisy steps", setting.steps)):
+        for size in (2, 3, 4, 8, 16, 64, 256, 1024):
+            trials = setting.trials if size < 256 else max(20, setting.trials // 5)
+            rng = np.random.default_rng(size)
+            false = sum(bool(_check(rng, pool, size, 0, 1.0)[1]) for _ in range(trials))
+            row: list[object] = [name, size, bound(false, trials)]
+            for ratio in (1.1, 1.2, 2.5):
+                for count in dict.fromkeys((1, max(1, size // 4))):
+                    found = [_check(rng, pool, size, count, ratio)[0] for _ in range(trials)]
+                    row.append(f"{100 * np.mean(found):.1f} %")
+                if size < 8:
+                    row.append("")
+            rows.append(row)
+    head = [f"{ratio} %, {who}" for ratio in (10, 20, 150) for who in ("one", "a quarter")]
+    return table(["readings", "devices", "false restart verdicts", *head], rows)
+
+
+def _check(rng: np.random.Generator, pool: list[Seconds], size: int, count: int, ratio: float) -> tuple[float, int]:
+    """Return the share of slow devices that get a restart verdict, and how many healthy ones do."""
+    seconds, names = windows(rng, pool, size, _WINDOW), device_names(size)
+    slow = set(rng.choice(size, count, replace=False).tolist())
+    seconds[list(slow)] *= ratio
+    verdicts = SlowGPUAnalysis().check(dict(zip(names, seconds.tolist(), strict=True)))
+    flagged = accused(verdicts, names, restart=True)
+    return len(flagged & slow) / max(1, count), len(flagged - slow)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layouts, disturbances
+
+
+def layouts(setting: Setting) -> list[str]:
+    """Models, stages and whole nodes."""
+    trials = max(10, setting.trials // 5)
+    rows = []
+    for what, factors in (
+        ("two models, 1.5x apart", (1.0, 1.5)),
+        ("two models, 2x apart", (1.0, 2.0)),
+        ("stages 1 : 1.4 : 2", (1.0, 1.4, 2.0)),
+    ):
+        for labelled in (True, False):
+            rng = np.random.default_rng(3)
+            jobs = []
+            for _ in range(trials):
+                seconds = series_job(rng, setting.probe, 48, _LEARNING + _JUDGED)
+                part = np.arange(48) * len(factors) // 48
+                seconds *= np.array(factors)[part][:, None, None]
+                names = device_names(48)
+                jobs.append(
+                    play(seconds, names, groups=dict(zip(names, part.tolist(), strict=True)) if labelled else None)
+                )
+            rows.append(
+                [what, "labelled" if labelled else "no labels", bound(_restarts(jobs), trials), sum(map(bool, jobs))]
+            )
+    lines = table(["layout, 48 devices", "groups", "healthy jobs with a restart verdict", "with any verdict"], rows)
+    rng, one = np.random.default_rng(4), 0
+    for _ in range(trials):
+        node = int(rng.integers(16))
+        seconds, _ = step_job(setting, rng, 64, np.arange(4 * node, 4 * node + 4), 1.2)
+        found = [(verdict.host, verdict.gpu) for _, verdict in play(seconds)]
+        one += found == [(f"node{node}", None)]
+    return [
+        *lines,
+        "",
+        f"A whole node of 16 slows by 20 %: one verdict, against the node, in {at_least(one, trials)} of {trials} jobs.",
+    ]
+
+
+def disturbances(setting: Setting) -> list[str]:
+    """Bursts of a neighbour, a common slowdown, a common drift: nobody is to blame."""
+    trials = max(10, setting.trials // 5)
+
+    def burst(rng: np.random.Generator, seconds: Seconds) -> None:
+        seconds[rng.integers(6) :: 6, rng.integers(64)] *= 1.5
+
+    def common(rng: np.random.Generator, seconds: Seconds) -> None:
+        seconds[rng.integers(_LEARNING, 20) :] *= 1.3
+
+    def drift(rng: np.random.Generator, seconds: Seconds) -> None:
+        seconds *= (1 + rng.uniform(0, 0.02) * np.arange(len(seconds)))[:, None, None, None]
+
+    rows = []
+    for what, disturb in (
+        ("a burst every sixth round (60 s at 10 s rounds)", burst),
+        ("all devices 30 % slower", common),
+        ("all drifting by up to 2 % a round", drift),
+    ):
+        rng = np.random.default_rng(5)
+        jobs = []
+        for _ in range(trials):
+            seconds = (
+                long_run(rng, setting.probe, 64, 120, 1, 0.0)
+                if disturb is burst
+                else series_job(rng, setting.probe, 64, 24)
+            )
+            disturb(rng, seconds)
+            jobs.append(play(seconds))
+        rows.append([what, bound(_restarts(jobs), trials), sum(map(bool, jobs))])
+    return table(["disturbance, 64 devices", "jobs with a restart verdict", "with any verdict"], rows)
+
+
+def virtual(setting: Setting) -> list[str]:
+    """Virtual devices on a noisy CPU machine (simulated): 3 repeats a round, min_slowdown 1.5, no history."""
+    rows = []
+    for size, nodes in ((2, 1), (3, 3), (4, 2), (8, 4)):
+        names = device_names(size, size // nodes)
+        rng = np.random.default_rng(size)
+        delays, wrong = [], 0
+        for _ in range(setting.trials):
+            row = int(rng.integers(size))
+            seconds = _virtual_job(rng, size, 12)
+            seconds[:, row] *= rng.uniform(4, 30)
+            found = [
+                (number, verdict)
+                for number, verdict in play(seconds, names, min_slowdown=1.5)
+                if verdict.action == "restart"
+            ]
+            hits = [number for number, verdict in found if row in accused([verdict], names)]
+            delays.append(min(hits, default=99))
+            wrong += bool(accused((verdict for _, verdict in found), names) - {row})
+        healthy = [play(_virtual_job(rng, size, 120), names, min_slowdown=1.5) for _ in range(setting.trials)]
+        false = sum(any(verdict.action == "restart" for _, verdict in found) for found in healthy)
+        in_time = [int((np.array(delays) <= limit).sum()) for limit in (4, 5, 12)]
+        rows.append(
+            [
+                f"{size} on {nodes}",
+                *(at_least(count, setting.trials) for count in in_time),
+                wrong,
+                bound(false, setting.trials),
+            ]
+        )
+    head = [
+        "devices",
+        "4-30x found within 4 rounds",
+        "within 5",
+        "within 12",
+        "wrong",
+        "healthy jobs of 120 rounds with a restart verdict",
+    ]
+    return table(head, rows)
+
+
+def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
+    """Scatter of 5-20 %, offsets up to 15 %, spikes of 1.5-2x that hit single readings and whole rounds."""
+    shape = (rounds, size, 1, 3)
+    seconds = 0.05 * (1 + rng.uniform(0, 0.15, (1, size, 1, 1))) * np.exp(rng.normal(0, rng.uniform(0.05, 0.2), shape))
+    rate = rng.uniform(0, 0.1)
+    hit = (rng.random(shape) < rate) | (rng.random((rounds, size, 1, 1)) < rate / 3)
+    return np.where(hit, seconds * rng.uniform(1.5, 2, shape), seconds)
+
+
+def guarantee(setting: Setting) -> list[str]:
+    """Measure the bound at budgets that a simulation can: noise correlated at 0.56 between neighbours, with spikes."""
+    rows = []
+    for budget in (0.1, 0.01):
+        for scale in (0.002, 0.01, 0.03):
+            jobs = max(50, setting.trials * 3 // 10)
+            rng = np.random.default_rng(6)
+            false = sum(
+                any(v.action == "restart" for _, v in play(_correlated(rng, scale), false_alarm_budget=budget))
+                for _ in range(jobs)
+            )
+            rows.append([budget, f"{100 * scale:g} %", bound(false, jobs)])
+    return table(["budget", "noise", "healthy jobs of 16 devices x 200 rounds with a restart verdict"], rows)
+
+
+def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
+    """Draw AR(1) noise of correlation 0.56 and 5 % spikes that last one round."""
+    noise = rng.normal(0, scale, (200, 16))
+    for number in range(1, len(noise)):
+        noise[number] = 0.56 * noise[number - 1] + (1 - 0.56**2) ** 0.5 * noise[number]
+    seconds = np.exp(noise + rng.normal(0, 0.017, 16))
+    return np.where(rng.random(noise.shape) < 0.05, seconds * rng.uniform(1.1, 3, noise.shape), seconds)[
+        :, :, None, None
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Speed, peers, plot
+
+
+def speed(setting: Setting) -> list[str]:
+    """Time of one round of 3 probes x 3 repeats, after learning, one core."""
+    del setting
+    rows = []
+    for size in (1_000, 10_000, 100_000):
+        rng = np.random.default_rng(7)
+        names, probes = device_names(size, 8), ("clock", "gemm", "triad")
+        rounds = [0.01 * np.exp(rng.normal(0, 0.002, (size, 3, 3))) for _ in range(3)]
+        analysis = SlowGPUAnalysis()
+        for number in range(10):
+            analysis.update_arrays(names, rounds[number % 3], probes=probes)
+        arrays_ms = _median_ms(
+            [partial(analysis.update_arrays, names, seconds, probes=probes) for seconds in rounds * 7]
+        )
+        mapping = {
+            name: dict(zip(probes, cells.tolist(), strict=True)) for name, cells in zip(names, rounds[0], strict=True)
+        }
+        mapping_ms = _median_ms([partial(analysis.update, mapping)] * 9)
+        state_bytes = sum(array.nbytes for array in analysis.to_state()["history"].values())
+        rows.append([f"{size:,}", f"{arrays_ms:.1f} ms", f"{mapping_ms:.1f} ms", f"{state_bytes / size:.0f} bytes"])
+    return table(["devices", "update_arrays", "update (mapping)", "state a device"], rows)
+
+
+def _median_ms(calls: Iterable[Callable[[], object]]) -> float:
+    times = []
+    for call in calls:
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return 1000 * float(np.median(times))
+
+
+def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, tuple[float, float]]:
+    """Return by rule: the share of jobs with a false flag, and of slow devices flagged within five rounds."""
+    names = device_names(size)
+    false, hits = dict.fromkeys(("laggard", *RULES), 0), dict.fromkeys(("laggard", *RULES), 0)
+    rng = np.random.default_rng(size)
+    for _ in range(trials):
+        row = int(rng.integers(size))
+        slowed, onset = step_job(setting, rng, size, np.array([row]), ratio)
+        healthy = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
+        false["laggard"] += any(verdict.action == "restart" for _, verdict in play(healthy))
+        in_time = [verdict for number, verdict in play(slowed) if onset < number <= onset + _WITHIN]
+        hits["laggard"] += row in accused(in_time, names)
+        for name, rule in RULES.items():
+            ends = range(_LEARNING, _LEARNING + _JUDGED + 1)
+            false[name] += any(rule(healthy[end - _WINDOW : end, :, 0, 0].T).any() for end in ends)
+            hits[name] += any(
+                rule(slowed[end - _WINDOW : end, :, 0, 0].T)[row] for end in range(onset + 1, onset + _WITHIN + 1)
+            )
+    return {name: (false[name] / trials, hits[name] / trials) for name in false}
+
+
+def rules(setting: Setting) -> list[str]:
+    """Every rule on the same jobs: healthy jobs of 16 rounds with a flag, and a step found within five rounds."""
+    trials = max(20, setting.trials // 10)
+    lines = []
+    for size in (4, 64, 256):
+        by_ratio = {ratio: _flags(setting, size, ratio, trials) for ratio in (1.05, 1.1, 1.2, 2.0)}
+        rows = [
+            [
+                name,
+                f"{100 * by_ratio[1.05][name][0]:.0f} %",
+                *(f"{100 * by_ratio[ratio][name][1]:.0f} %" for ratio in by_ratio),
+            ]
+            for name in ("laggard", *RULES)
+        ]
+        lines += [
+            "",
+            *table(
+                [
+                    f"N = {size}",
+                    "healthy jobs with a flag",
+                    *(f"{100 * (ratio - 1):.0f} % found" for ratio in by_ratio),
+                ],
+                rows,
+            ),
+        ]
+    return lines[1:]
+
+
+def plot(setting: Setting, path: Path) -> None:
+    """Draw the share found against the slowdown, and each rule's false alarms in its label."""
+    from matplotlib.figure import Figure  # here, so that the tables need no plotting
+
+    ratios = (1.01, 1.02, 1.03, 1.05, 1.08, 1.1, 1.15, 1.2, 1.33, 1.5, 2.0, 2.5)
+    trials = max(20, setting.trials // 20)
+    by_ratio = [_flags(setting, 64, ratio, trials) for ratio in ratios]
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name in ("laggard", *RULES):
+        false = 100 * np.mean([flags[name][0] for flags in by_ratio])
+        style = {"linewidth": 3, "color": "black"} if name == "laggard" else {"alpha": 0.8}
+        found = [100 * flags[name][1] for flags in by_ratio]
+        axes.plot([100 * (ratio - 1) for ratio in ratios], found, marker="o", label=f"{name}: {false:.0f} %", **style)
+    axes.set(xscale="log", xlabel="slowdown of one GPU among 64 (%)", ylabel="found within five rounds (%)")
+    axes.set_xticks([1, 2, 3, 5, 10, 20, 50, 100], ["1", "2", "3", "5", "10", "20", "50", "100"])
+    axes.legend(title="healthy jobs with a false alarm", fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
