@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
         healthy=40 if options.quick else 400,
         long_jobs=1 if options.quick else 10,
     )
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}; {len(setting.probe)} GPUs with 24 SGEMM runs, ")
-    print(f"{len(setting.probe_short)} with 4, {len(setting.steps)} with 4 ResNet runs\n")
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}; {len(setting.probe)} GPUs with 24 SGEMM runs,")
+    print(f"{len(setting.probe_short)} with 4; {len(setting.steps)} GPUs with 4 ResNet runs\n")
     sections = (healthy_jobs, steps, together, ramp, born_slow, layouts, disturbances, virtual, guarantee, speed, rules)
     for section in sections:
         begin = time.perf_counter()
@@ -319,7 +319,7 @@ def layouts(setting: Setting) -> list[str]:
     return [
         *lines,
         "",
-        f"A whole node of 16 slows by 20 %: one verdict, against the node, in {at_least(one, trials)} of {trials} jobs.",
+        f"A whole node of 16 slows by 20 %: one verdict, against the node, in {at_least(one, trials)} of jobs.",
     ]
 
 

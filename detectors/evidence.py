@@ -100,7 +100,7 @@ def accumulate(
         run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
         own = runs / exposure
         first = np.minimum(np.maximum(own, grouping.spread_out(firsts[test, level])), np.float32(_RATE_CEILING))
-        rate = np.where(run > 0, grouping.spread_out(agains[test, level]), first)
+        rate = np.where(run > 0, np.maximum(first, grouping.spread_out(agains[test, level])), first)
         grown = np.minimum((evidence + share) * bet(exceeding, rate), cap)
         np.copyto(evidence, grown, where=tested[test])
 
