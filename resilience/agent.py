@@ -74,7 +74,7 @@ class Agent:
                     return
             if time.monotonic() >= next_beat_s:
                 self._say("alive")
-                reap_orphans(keep=[self._ray.pid] if self._ray else [])
+                reap_orphans(own=[self._ray.pid] if self._ray else [])
                 next_beat_s = time.monotonic() + BEAT_INTERVAL_S
 
     def _say(self, event: str, **fields: object) -> None:
@@ -157,8 +157,7 @@ class Agent:
             launch = environment_of(process).get(LAUNCH_VARIABLE, "")
             return launch.isdigit() and int(launch) < below
 
-        keep = [self._ray.pid] if self._ray else []
-        self._say("swept", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S, keep=keep))
+        self._say("swept", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
 
 
 def main() -> int:

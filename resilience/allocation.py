@@ -11,11 +11,14 @@ from typing import Protocol
 
 from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from kvstore.control import NodeRecord
+from kvstore.environment import NODE
+from resilience.processes import end_descendants, environment_of
 
 __all__ = ["Allocation", "LocalAllocation"]
 
 AGENT_COMMAND = (sys.executable, "-m", "resilience.agent")
 OBJECT_STORE_BYTES = 200_000_000
+CLEAR_DEADLINE_S = 5.0
 
 
 class Allocation(Protocol):
@@ -27,6 +30,9 @@ class Allocation(Protocol):
 
     def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
         """Start the agent of a node, its standard input and output piped to us."""
+
+    def clear(self, node: NodeRecord) -> None:
+        """End whatever a node whose agent is gone has left."""
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return what ``ray start`` needs to know of this kind of node."""
@@ -65,6 +71,10 @@ class LocalAllocation:
         return subprocess.Popen(
             AGENT_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
         )
+
+    def clear(self, node: NodeRecord) -> None:
+        """End whatever a node whose agent is gone has left: the controller has adopted it."""
+        end_descendants(lambda p: environment_of(p).get(NODE) == node.hostname, deadline_s=CLEAR_DEADLINE_S)
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return what ``ray start`` needs to know of this kind of node."""

@@ -28,11 +28,12 @@ STOP_DEADLINE_S = 8.0
 SILENT_NODE_S = 5.0
 POLL_S = 0.05
 _RAY_SETTINGS = {
-    # Ray's own verdict on a node; ours comes from the agents, these only keep Ray's records from lagging minutes behind.
+    # A node whose processes are gone refuses three checks and leaves Ray's records within two seconds; one that is only
+    # starved has five seconds to answer each.
     "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "5",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
     # A worker that Ray ends for being idle can abort on its way out, with a stack on the user's terminal.
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -156,9 +157,10 @@ class RayCluster:
         ]
 
     def abandon(self, host: str) -> None:
-        """Give a lost node up: its agent ends everything there if it still can, and we speak to it no more."""
+        """Give a lost node up: end what is left of it, as far as it can be reached."""
         node = self.nodes.pop(host)
-        node.close()
+        node.kill()
+        self._allocation.clear(node.record)
 
     def stop(self) -> None:
         """End everything on every node."""
@@ -182,7 +184,7 @@ class RayCluster:
             *role,
             f"--node-ip-address={node.address}",
             f"--node-name={node.hostname}",
-            f"--temp-dir={self._node_directory(node)}",
+            f"--temp-dir={self._node_directory(node) / 'ray'}",  # Ray opens this folder to everybody
             "--disable-usage-stats",
             *self._allocation.ray_options(node),
         ]

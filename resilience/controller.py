@@ -266,7 +266,7 @@ class Controller:
             launch = environment_of(process).get(LAUNCH, "")
             return process.pid not in own and launch.isdigit() and int(launch) < self._launch
 
-        return end_descendants(is_leftover, deadline_s=END_DEADLINE_S, keep=own)
+        return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
 
     def _abandon(self, lost: Sequence[str]) -> None:
         for host in lost:
@@ -293,9 +293,7 @@ class Controller:
         if self._program is not None and self._program.exit_code is None:
             self._program.kill()
         self._cluster.stop()
-        end_descendants(
-            lambda process: process.pid != self._server.pid, deadline_s=END_DEADLINE_S, keep=[self._server.pid]
-        )
+        end_descendants(lambda process: process.pid != self._server.pid, deadline_s=END_DEADLINE_S)
 
 
 def stop_on_signals() -> None:

@@ -96,6 +96,12 @@ class Node:
             self._agent.wait()
         self._reader.join(deadline_s)
 
+    def kill(self) -> None:
+        """End the agent at once, without asking it to end anything."""
+        self.close()
+        self._agent.kill()
+        self.wait(0)
+
     def _say(self, **command: object) -> None:
         if self._agent.stdin is None:
             raise ValueError("the agent was started without a pipe")

@@ -46,12 +46,12 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
     return {}
 
 
-def reap_orphans(keep: Iterable[int] = ()) -> None:
-    """Collect ended children that were adopted; those in ``keep`` are left for whoever started them."""
-    kept = set(keep)
+def reap_orphans(own: Iterable[int]) -> None:
+    """Collect the exit status of ended children that were adopted; ``own`` are those that this process has started."""
+    started = set(own)
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-            if child.pid not in kept and child.status() == psutil.STATUS_ZOMBIE:
+            if child.pid not in started and child.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
@@ -59,11 +59,11 @@ def end_descendants(
     chosen: Callable[[psutil.Process], bool] = lambda _: True,
     *,
     deadline_s: float,
-    keep: Iterable[int] = (),
 ) -> int:
     """Kill every chosen descendant of this process and return how many there were.
 
-    Looks again until it finds none: a process may fork while we look.
+    Looks again until it finds none: a process may fork while we look. Collects no exit status: whoever started a
+    process does that.
 
     Parameters
     ----------
@@ -71,8 +71,6 @@ def end_descendants(
         Whether a process is to be ended.
     deadline_s
         When to give up, in seconds.
-    keep
-        Children whose exit status somebody else collects; they are killed if chosen, but not reaped.
 
     Raises
     ------
@@ -84,7 +82,6 @@ def end_descendants(
     while True:
         found = [process for process in _living_descendants() if chosen(process)]
         if not found:
-            reap_orphans(keep)
             return len(ended)
         if time.monotonic() > until_s:
             raise TimeoutError(f"processes {[process.pid for process in found]} could not be ended in {deadline_s} s")
@@ -92,8 +89,7 @@ def end_descendants(
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
             ended.add(process.pid)
-        psutil.wait_procs(found, timeout=_POLL_S)
-        reap_orphans(keep)
+        time.sleep(_POLL_S)
 
 
 def _living_descendants() -> list[psutil.Process]:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from kvstore.server import StateServer
+from tests.integration.jobs import RunningJob
 
 
 @pytest.fixture(scope="module")
 def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
     with StateServer.start(tmp_path_factory.mktemp("state"), job="test") as server:
         yield server
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
+    """Start ``laggard`` with some arguments; a program's source may come first."""
+    jobs = []
+
+    def start(*arguments: str, program: str | None = None) -> RunningJob:
+        directory = tmp_path / f"job{len(jobs)}"
+        directory.mkdir()
+        if program is not None:
+            (directory / "program.py").write_text(textwrap.dedent(program))
+        jobs.append(RunningJob(directory, *arguments, *(["program.py"] if program is not None else [])))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()

@@ -1,0 +1,115 @@
+"""Running the real command, and looking for what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+# Bounds a hang; a job of these tests takes a tenth of it on a quiet machine.
+DEADLINE_S = 120.0
+MARKER = "LAGGARD_TEST_MARKER"
+
+THREE_NODES = ("--local-nodes=3", "--nodes=2", "--virtual-gpus=2")
+
+
+class RunningJob:
+    """A ``laggard`` command, its output in files, every process of it marked."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self._marker = secrets.token_hex(8)
+        self._out, self._err = directory / "stdout", directory / "stderr"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "resilience.cli", *arguments],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, MARKER: self._marker},
+            )
+
+    @property
+    def output(self) -> str:
+        """What the program wrote."""
+        return self._out.read_text()
+
+    @property
+    def account(self) -> str:
+        """What laggard wrote, with line breaks of its table undone."""
+        return self._err.read_text()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Wait until the output or the account matches."""
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            match = re.search(pattern, self.output) or re.search(pattern, self.account)
+            found.extend([match] if match else [])
+            assert match or self.process.poll() is None, f"the job ended before {pattern!r}:\n{self.everything()}"
+            return bool(match)
+
+        wait_until(look, lambda: f"no {pattern!r} in time:\n{self.everything()}")
+        return found[0]
+
+    def finish(self) -> int:
+        """Wait for the end and return the exit code."""
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end in time:\n{self.everything()}") from None
+
+    def everything(self) -> str:
+        """Output and account, to explain a failure."""
+        return f"--- output\n{self.output}\n--- account\n{self.account}"
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all living processes that this job has started, directly or not."""
+        return list(_marked(self._marker))
+
+    def process_of(self, node: str, command: str) -> psutil.Process:
+        """Return the process of a node whose command line contains a text."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if command in " ".join(process.cmdline()) and process.environ().get("LAGGARD_NODE") == node:
+                    return process
+        raise AssertionError(f"no {command} on {node}")
+
+    def agent_of(self, node: str) -> psutil.Process:
+        """Return the agent of an active node."""
+        parent = self.process_of(node, "ray.scripts").parent()
+        assert parent is not None
+        return parent
+
+    def end(self) -> None:
+        """End everything, for the fixture."""
+        self.process.send_signal(signal.SIGKILL) if self.process.poll() is None else None
+        self.process.wait(DEADLINE_S)
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _marked(marker: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def wait_until(done: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    """Poll until something holds."""
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, complaint()
+        time.sleep(0.05)

@@ -1,0 +1,130 @@
+"""A node's agent leaves nothing behind, whatever its descendants do to get away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+DEADLINE_S = 20.0
+
+# Forks twice and leaves its session: the classic way to get rid of one's parents.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+class AgentAtWork:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "resilience.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def say(self, **command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self, event: str) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if message["event"] == event:
+                return message
+        raise AssertionError(f"the agent ended without saying {event}")
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentAtWork]:
+    at_work = AgentAtWork()
+    yield at_work
+    at_work.process.kill()
+    for pipe in (at_work.process.stdin, at_work.process.stdout):
+        if pipe is not None:
+            pipe.close()
+    at_work.process.wait(DEADLINE_S)
+
+
+def wait_until(done: Any) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not come in time"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not yet collected does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_daemon(agent: AgentAtWork, directory: Path, environment: dict[str, str]) -> int:
+    """Have the agent start a process, in Ray's place, that starts a daemon; return the daemon's pid."""
+    pid_file = directory / "pid"
+    agent.say(do="set-up", directory=str(directory), files={}, environment=environment)
+    agent.say(do="start-ray", command=[sys.executable, "-c", DAEMON, str(pid_file)])
+    agent.hear("ray-started")
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
+    return int(pid_file.read_text())
+
+
+def test_a_closed_pipe_ends_the_node_daemons_included(agent: AgentAtWork, tmp_path: Path) -> None:
+    daemon = start_daemon(agent, tmp_path, {})
+    assert agent.process.stdin is not None
+    agent.process.stdin.close()
+    agent.process.wait(DEADLINE_S)
+    assert not is_running(daemon)
+
+
+def test_a_sweep_ends_old_launches_and_spares_the_current_one(agent: AgentAtWork, tmp_path: Path) -> None:
+    daemon = start_daemon(agent, tmp_path, {"LAGGARD_LAUNCH": "2"})
+    agent.say(do="sweep", below=2)
+    assert agent.hear("swept")["ended"] == 0
+    assert is_running(daemon)
+    agent.say(do="sweep", below=3)
+    assert agent.hear("swept")["ended"] == 2  # the daemon and what was started in Ray's place
+    wait_until(lambda: not is_running(daemon))
+
+
+def test_the_end_of_ray_is_told_and_takes_the_rest_with_it(agent: AgentAtWork, tmp_path: Path) -> None:
+    daemon = start_daemon(agent, tmp_path, {})
+    (ray,) = (p for p in psutil.Process(agent.process.pid).children() if p.pid != daemon)
+    ray.kill()
+    assert agent.hear("ray-ended")["exit_code"] == -9
+    wait_until(lambda: not is_running(daemon))
+
+
+def test_a_node_is_stopped_by_force_if_it_must_be(agent: AgentAtWork, tmp_path: Path) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    agent.say(do="start-ray", command=[sys.executable, "-c", stubborn])
+    pid = agent.hear("ray-started")["pid"]
+    agent.say(do="stop-ray")
+    agent.hear("ray-ended")
+    assert not is_running(pid)
+
+
+def test_private_files_are_private(agent: AgentAtWork, tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    agent.say(do="set-up", directory=str(directory), files={"secret": "s3cret"}, environment={})
+    agent.say(do="sweep", below=0)
+    agent.hear("swept")
+    assert (directory / "secret").read_text() == "s3cret"
+    assert (directory / "secret").stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700

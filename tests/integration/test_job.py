@@ -1,0 +1,246 @@
+"""Jobs from the command line to their end: real Ray, real state server, real processes.
+
+Each test also looks whether the job has left a process behind.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvstore.endpoint import Endpoint
+from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+
+Start = Callable[..., RunningJob]
+
+RESILIENT = (*THREE_NODES, "--resilient")
+
+# Counts in State in workers on both devices of the last node, for ever: what a test ends is in the middle of its work.
+COUNT_FOR_EVER = """
+    import ray
+    from collectors.placement import node_strategy
+    from kvstore import State
+    from resilience import Job
+
+    job = Job.current()
+    state = State.current()
+    print(f"launch {job.launch} on {' '.join(node.hostname for node in job.nodes)}", flush=True)
+    if job.restarted:
+        print("counted", "yes" if state["n0"] > 0 else "no", "restarted", job.restarted, flush=True)
+        raise SystemExit(0)
+    ray.init()
+
+    @ray.remote(num_gpus=1)
+    def count(key):
+        state = State.current()
+        while True:
+            with state.transaction() as transaction:
+                transaction[key] = transaction.get(key, 0) + 1
+
+    running = [count.options(scheduling_strategy=node_strategy(job.nodes[-1])).remote(f"n{i}") for i in range(2)]
+    while "n0" not in state:
+        ray.wait(running, timeout=0.1)
+    print("counting", flush=True)
+    ray.get(running)
+"""
+
+
+def assert_nothing_is_left(job: RunningJob) -> None:
+    assert [process.cmdline() for process in job.processes()] == []
+
+
+def test_a_program_that_fails_by_itself_ends_the_job_with_its_exit_code(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program="raise SystemExit(3)")
+    assert job.finish() == 3, job.everything()
+    assert "launch    1" not in job.account
+    assert "1 launches, 0 nodes excluded" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_program_needs_no_ray_and_keeps_its_output_to_itself(start_job: Start) -> None:
+    job = start_job("--telemetry-level=0", "sh", "-c", "echo out; echo err >&2")
+    assert job.finish() == 0, job.everything()
+    assert job.output == "out\n"
+    assert "err\n" in job.account
+    assert_nothing_is_left(job)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_and_leaves_state_readable(start_job: Start, signum: signal.Signals) -> None:
+    job = start_job(*RESILIENT, "--state-dir=state", program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.process.send_signal(signum)
+    assert job.finish() == 128 + signum, job.everything()
+    assert_nothing_is_left(job)
+    if signum != signal.SIGINT:
+        return  # once is enough for what follows
+    reader = start_job("--state-dir", str(job.directory / "state"), str(job.directory / "program.py"))
+    assert reader.finish() == 0, reader.everything()
+    assert "launch 1 on node1" in reader.output
+    assert "counted yes" in reader.output
+
+
+def test_a_second_signal_ends_everything_at_once(start_job: Start) -> None:
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+    job = start_job(*RESILIENT, "--grace=600", program=stubborn)
+    job.wait_for("here")
+    job.process.send_signal(signal.SIGTERM)
+    job.wait_for("again to end it at once")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.finish() == 143, job.everything()
+    assert_nothing_is_left(job)
+
+
+def test_a_program_that_ignores_its_grace_is_ended(start_job: Start) -> None:
+    stubborn = """
+        import signal, time
+        from resilience import Job
+        from telemetry import AnalysisClient
+
+        if Job.current().restarted:
+            raise SystemExit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        client = AnalysisClient()
+        client.connect()
+        client.reboot("node2")
+        time.sleep(600)
+    """
+    job = start_job(*RESILIENT, "--grace=0.5", program=stubborn)
+    assert job.finish() == 0, job.everything()
+    assert "did not end within its 0.5 s of grace" in job.account
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert_nothing_is_left(job)
+
+
+@pytest.mark.parametrize("victim", ["agent", "raylet"])
+def test_a_lost_node_is_replaced_from_the_reserve(start_job: Start, victim: str) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    process = job.agent_of("node2") if victim == "agent" else job.process_of("node2", "raylet/raylet")
+    process.kill()
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node3" in job.output
+    assert "counted yes" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_a_hung_agent_is_a_lost_node(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.agent_of("node2").suspend()
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node3" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
+    job = start_job("--local-nodes=2", "--virtual-gpus=2", "--resilient", program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.agent_of("node2").kill()
+    assert job.finish() == 69, job.everything()
+    assert "1 good nodes are left and --nodes is 2" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_program_killed_by_a_signal_is_relaunched_and_ended_when_it_makes_no_progress(start_job: Start) -> None:
+    """Launch 0 commits something, the launches 1 to 3 nothing."""
+    program = """
+        import os, signal
+        from kvstore import State
+        from resilience import Job
+
+        if Job.current().launch == 0:
+            State.current()["step"] = 1
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    job = start_job(*RESILIENT, program=program)
+    assert job.finish() == 93, job.everything()
+    assert "4 launches, 0 nodes excluded" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_what_an_old_launch_leaves_is_ended_and_could_not_write(start_job: Start) -> None:
+    """The first launch leaves a daemon that writes to State for ever; the second one finds its number unchanged."""
+    program = """
+        import os, sys, time
+        from kvstore import FencedError, State
+        from resilience import Job
+        from telemetry import AnalysisClient
+
+        if Job.current().restarted:
+            state = State.current()
+            before = state["n"]
+            time.sleep(1)  # nothing to wait for: the test is that nothing happens
+            print("unchanged" if state["n"] == before else "CHANGED", open("fenced").read())
+            raise SystemExit(0)
+        if os.fork() == 0:
+            os.setsid()
+            state = State.current()
+            while True:
+                try:
+                    state["n"] = state.get("n", 0) + 1
+                except FencedError:
+                    open("fenced", "a").write("fenced")
+        open("fenced", "w").close()
+        while "n" not in State.current():
+            time.sleep(0.05)
+        client = AnalysisClient()
+        client.connect()
+        client.reboot()
+        time.sleep(600)
+    """
+    job = start_job(*RESILIENT, program=program)
+    assert job.finish() == 0, job.everything()
+    assert "unchanged" in job.output
+    assert "swept" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(start_job: Start) -> None:
+    program = """
+        import dataclasses, time
+        from detectors import Verdict
+        from kvstore.control import Control
+        from kvstore.session import current_session
+
+        session = current_session()
+        control = Control(session.client, session.endpoint, session.environment.launch)
+        verdict = Verdict("node1", "0", 2.0, "very slow", "node1 gpu 0 is slow", action="restart")
+        control.ask("verdicts", [dataclasses.asdict(verdict)])
+        time.sleep(2)  # a relaunch would begin within this time
+    """
+    job = start_job(*RESILIENT, program=program)
+    assert job.finish() == 0, job.everything()
+    assert "node1 gpu 0 is slow (very slow)" in job.account
+    assert "no relaunch: the primary is never excluded" in job.account
+    assert "1 launches, 0 nodes excluded" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_no_secret_can_be_seen_in_a_command_line_or_by_another_user(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    process = job.process_of("node2", "raylet/raylet")
+    environment = process.environ()
+    token_file, endpoint_file = Path(environment["RAY_AUTH_TOKEN_PATH"]), Path(environment["LAGGARD_ENDPOINT_FILE"])
+    directory = endpoint_file.parent
+    secrets = [token_file.read_text(), Endpoint.load(endpoint_file).password]
+    assert all(len(secret) >= 32 for secret in secrets)
+    for seen in job.processes():
+        with_arguments = " ".join(seen.cmdline())
+        assert not any(secret in with_arguments for secret in secrets)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (directory, token_file, endpoint_file))
+    job.process.send_signal(signal.SIGTERM)
+    job.finish()
+    assert not any(secret in job.everything() for secret in secrets)
+    assert_nothing_is_left(job)
+
+
+def test_a_killed_controller_leaves_nothing_running(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.process.kill()
+    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))

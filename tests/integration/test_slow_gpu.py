@@ -1,0 +1,41 @@
+"""The main job: two slow nodes found and left behind, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.jobs import THREE_NODES, RunningJob
+
+MAIN_JOB = (*THREE_NODES, "--telemetry-level=3", "--resilient", "--exhaust-resources")
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "slow_gpu.py")
+NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|mutex|SIGTERM received|core_worker", re.IGNORECASE)
+
+
+def test_three_launches_and_two_exclusions_lose_nothing(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(*MAIN_JOB, EXAMPLE, "--plot")
+    assert job.finish() == 0, job.everything()
+    assert "3 launches, 2 nodes excluded (node2, node3)" in job.account, job.everything()
+    assert re.search(r"verdict +node2 gpu 0.*e-value", job.account)
+    assert re.search(r"verdict +node3 gpu 0.*e-value", job.account)
+    assert "launch 0: 4 ranks on 4 devices of 2 nodes" in job.output
+    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in job.output
+    assert "iterations per rank: [2500, 2500, 2500, 2500], expected 2500 each" in job.output
+    found, expected = re.findall(r"eigenvalues: (\d+), expected (\d+): all there, none twice", job.output)[0]
+    assert found == expected
+    assert (job.directory / "eigvals.png").stat().st_size > 10_000
+    assert not NOISE.search(job.everything()), job.everything()
+    assert job.processes() == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_without_a_thrasher_nobody_is_accused(start_job: Callable[..., RunningJob], seed: int) -> None:
+    job = start_job(*MAIN_JOB, EXAMPLE, "--no-thrash", f"--seed={seed}")
+    assert job.finish() == 0, job.everything()
+    assert "1 launches, 0 nodes excluded" in job.account
+    assert "verdict" not in job.account
+    assert not NOISE.search(job.everything()), job.everything()
+    assert job.processes() == []

@@ -1,0 +1,102 @@
+"""A virtual device runs one kernel at a time, whichever process submits it, and its clock counts the kernels' work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from collectors.device import DeviceError, VirtualDevice, gpu_names, local_device, local_devices
+
+DEADLINE_S = 60.0
+
+
+def burn(cpu_s: float) -> None:
+    """Use the processor for a while, as a kernel does."""
+    until_s = time.thread_time() + cpu_s
+    while time.thread_time() < until_s:
+        pass
+
+
+def note_kernels(directory: Path, barrier: Barrier, log: Path) -> None:
+    device = VirtualDevice("0", directory)
+
+    def kernel() -> None:
+        with log.open("a") as file:
+            file.write(f"begin {os.getpid()}\n")
+            file.flush()
+            burn(0.002)
+            file.write(f"end {os.getpid()}\n")
+
+    barrier.wait(DEADLINE_S)
+    for _ in range(20):
+        device.run(kernel)
+
+
+def test_kernels_of_different_processes_never_overlap(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, log = context.Barrier(3), tmp_path / "log"
+    processes = [context.Process(target=note_kernels, args=(tmp_path, barrier, log)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(DEADLINE_S)
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3 * 20 * 2
+    for begin, end in zip(lines[::2], lines[1::2], strict=True):
+        assert begin.split()[0] == "begin"
+        assert end == begin.replace("begin", "end")
+
+
+def test_a_reading_counts_the_kernels_that_ran_before_its_own(tmp_path: Path) -> None:
+    """Submitted while another kernel holds the device, a probe reads that kernel's time and its own."""
+    device = VirtualDevice("0", tmp_path)
+    submitting = threading.Event()
+    readings: list[float] = []
+
+    def probe() -> None:
+        submitting.set()
+        readings.append(device.timed(lambda: burn(0.01))[1])
+
+    thread = threading.Thread(target=probe)
+
+    def other() -> None:
+        thread.start()
+        submitting.wait(DEADLINE_S)
+        burn(0.3)
+
+    device.run(other)
+    thread.join(DEADLINE_S)
+    assert readings[0] >= 0.3
+
+
+def test_the_clock_stands_still_while_the_device_is_idle(tmp_path: Path) -> None:
+    device = VirtualDevice("0", tmp_path)
+    device.run(lambda: burn(0.01))
+    burn(0.2)  # the machine is busy, the device is not
+    assert device.timed(lambda: None)[1] < 0.1
+
+
+def test_a_kernel_that_fails_frees_the_device(tmp_path: Path) -> None:
+    device = VirtualDevice("0", tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        device.run(lambda: 1 / 0)
+    assert device.run(lambda: 7) == 7
+
+
+def test_the_devices_of_a_process_are_those_that_it_was_allotted(tmp_path: Path) -> None:
+    node = {"LAGGARD_VIRTUAL_DEVICES": "4", "LAGGARD_VIRTUAL_DEVICE_DIR": str(tmp_path)}
+    assert [device.gpu for device in local_devices(node)] == ["0", "1", "2", "3"]
+    assert [device.gpu for device in local_devices(node | {"CUDA_VISIBLE_DEVICES": "2,3"})] == ["2", "3"]
+    assert local_device(node | {"CUDA_VISIBLE_DEVICES": "3"}).gpu == "3"
+
+
+@pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")
+def test_without_any_device_the_way_out_is_named() -> None:
+    with pytest.raises(DeviceError, match=r"^no GPU here: --virtual-gpus=K makes K virtual devices a node$"):
+        local_devices({})

@@ -1,0 +1,50 @@
+"""Readings become rounds, and a device that falls silent is named once."""
+
+from __future__ import annotations
+
+from detectors.rounds import RoundAssembler
+
+A, B = ("n1", "0"), ("n2", "0")
+
+
+def assembler() -> RoundAssembler:
+    return RoundAssembler([A, B], interval_s=1.0, start_s=0.0, start_allowance_s=10.0)
+
+
+def test_a_round_is_complete_when_every_device_has_answered() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0, 1.1], now_s=5.0)
+    assert rounds.take(now_s=5.1) is None
+    rounds.add(B, [2.0], now_s=5.2)
+    assert rounds.take(now_s=5.2) == {A: [1.0, 1.1], B: [2.0]}
+    assert rounds.take(now_s=5.3) is None
+
+
+def test_a_round_waits_two_intervals_for_the_last_device() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0], now_s=5.0)
+    assert rounds.take(now_s=6.9) is None
+    assert rounds.take(now_s=7.0) == {A: [1.0]}
+
+
+def test_a_device_that_reads_twice_within_a_round_adds_repeats() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0], now_s=5.0)
+    rounds.add(A, [1.2], now_s=6.0)
+    rounds.add(B, [2.0], now_s=6.1)
+    assert rounds.take(now_s=6.1) == {A: [1.0, 1.2], B: [2.0]}
+
+
+def test_a_silent_device_is_named_once_until_it_is_heard_again() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0], now_s=14.0)
+    assert rounds.newly_silent(now_s=13.0) == []
+    assert rounds.newly_silent(now_s=13.1) == [B]
+    assert rounds.newly_silent(now_s=14.0) == []
+    rounds.add(B, [1.0], now_s=15.0)
+    rounds.add(A, [1.0], now_s=18.5)
+    assert rounds.newly_silent(now_s=18.6) == [B]
+
+
+def test_devices_have_time_to_come_up_before_they_count_as_silent() -> None:
+    assert assembler().newly_silent(now_s=12.9) == []
