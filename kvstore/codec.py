@@ -34,6 +34,7 @@ Dict keys are text.  Only exactly these types: a subclass would come back as som
 
 Buffer: TypeAlias = bytes | memoryview
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _LENGTH = struct.Struct("<I")
 # Text up to this length stays in the header, where it needs no second look-up.
 _SHORT_TEXT_BYTES = 1024
@@ -128,7 +129,7 @@ def encode(key: str, value: Value) -> Encoded:
     """
     leaves: list[Buffer] = []
     try:
-        text = json.dumps(_describe(key, value, leaves), ensure_ascii=False, separators=(",", ":")).encode()
+        text = _JSON.encode(_describe(key, value, leaves)).encode()
     except RecursionError:
         raise UnsupportedValueError(key, "it is nested too deeply or contains itself") from None
     except UnicodeEncodeError:

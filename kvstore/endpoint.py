@@ -11,19 +11,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import redis
-from redis._parsers.encoders import Encoder
 from redis.backoff import NoBackoff
-from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from kvstore.errors import EndpointFileError
+from kvstore.packer import Packer
 
 __all__ = ["Endpoint", "write_private"]
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_.@-]{1,128}")
-# Arguments up to this size are joined into one send; larger ones are sent as they are, without a copy.
-_JOIN_BELOW_BYTES = 6000
-_ENCODER = Encoder(encoding="utf-8", encoding_errors="strict", decode_responses=False)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +73,7 @@ class Endpoint:
                 socket_timeout=timeout_s,
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
-                # The packer that comes with hiredis copies large arguments; this one hands them to the socket.
-                command_packer=PythonRespSerializer(_JOIN_BELOW_BYTES, _ENCODER.encode),
+                command_packer=Packer(),
             )
         )
 

@@ -47,6 +47,7 @@ _POLL_S = 0.005
 _READY = "Ready to accept connections"
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
 
+# Compacting a file of the size of one checkpoint would write it twice.
 _CONFIG = """\
 bind {host}
 port {port}
@@ -58,6 +59,7 @@ save ""
 appendonly yes
 appendfsync {fsync}
 aof-load-truncated yes
+auto-aof-rewrite-min-size 256mb
 """
 
 
