@@ -15,7 +15,7 @@ from detectors.evidence import Rates, accumulate
 from detectors.exceedance import Scales, compare
 from detectors.findings import Finding, merged_by_node, verdict_of
 from detectors.grouping import Grouping, codes_of, joint_classes
-from detectors.history import PEER, REPORT, RESTART, SELF, WARM_UP, History
+from detectors.history import PEER, REPORT, RESTART, SELF, History
 from detectors.readings import ONLY_PROBE, Device, Readings, as_array
 from detectors.statistics import Floats, log_fastest, repeat_noise
 from detectors.thresholds import Thresholds
@@ -228,10 +228,11 @@ class SlowGPUAnalysis:
         accumulate(
             history, found.exceeds, found.tested, self._rates, self._grouping, self._round, self.false_alarm_budget
         )
-        if history.remember(found.residual, found.level):
+        ready = history.remember(found.residual, found.level)
+        if ready.any():
             self._scales.learn_noise(history, self._grouping)
             for level, limit in enumerate(self.thresholds.against_self(self._scales.noise)):
-                self._rates.learn_window(history.recent > limit, level, history.seen == WARM_UP, self._grouping)
+                self._rates.learn_window(history.recent > limit, level, ready, self._grouping)
         slow = _any_probe(found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT])
         self._note_episodes(slow, _any_probe(~np.isnan(log_seconds)), now_s)
         return self._new_verdicts(now_s)

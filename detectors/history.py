@@ -120,8 +120,8 @@ class History:
         for name in _OF_ONE_RUN:
             setattr(self, name, getattr(blank, name))
 
-    def remember(self, residual: Floats, level: Floats) -> bool:
-        """Keep one round's residuals (``NaN``: none); return whether a device has learned its baseline in it.
+    def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
+        """Keep one round's residuals (``NaN``: none); return which baselines were learned in it.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class History:
         self.seen += valid
         self.seen[self.seen == np.iinfo(np.uint16).max] -= WARM_UP
         if not learning.any():
-            return False
+            return learning
         self.common += np.where(learning, level / WARM_UP, 0)
         ready = learning & (self.seen >= WARM_UP)
         window = self.recent[:, ready]
@@ -145,7 +145,7 @@ class History:
         self.baseline[ready] = usual
         self.noise[ready] = 1.4826 * np.median(np.abs(window - usual), axis=0)
         self.recent[:, ready] -= usual
-        return bool(ready.any())
+        return ready
 
     def last_residuals(self, row: int, probe: int) -> Floats:
         """Return the residuals of a device's present episode, eight at most."""

@@ -30,8 +30,8 @@ Floats = NDArray[np.float32]
 Group = NDArray[np.intp] | slice
 
 _FAST_QUANTILES = {10: 1.2816, 5: 0.8416}  # one device in so many: minus that quantile of the standard normal
-# Expected gap between the median (of two: the mean) and the fastest of m standard normal samples.
-_MEDIAN_TO_FASTEST = {2: 0.564, 3: 0.846, 4: 1.029, 5: 1.163, 6: 1.267, 7: 1.352, 8: 1.424}
+# Expected gap between the median (of two: the mean) and the fastest of m standard normal samples, m from 0.
+_MEDIAN_TO_FASTEST = np.array([np.nan, np.nan, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424])
 _FASTEST_NOISE = 0.75  # standard deviation of the fastest of three standard normal samples (of two 0.83, of five 0.67)
 _SLOW_RATE = 0.8  # how often a slow device is taken to exceed, at least
 _ONSET_POWER = 1.1
@@ -80,14 +80,14 @@ def repeat_noise(seconds: NDArray[np.floating]) -> Floats:
 
     From ``(n_devices, n_probes, n_repeats)`` to ``(n_probes, n_devices)``; ``NaN`` with fewer than two good repeats.
     """
-    repeats = seconds.shape[2]
-    if repeats < 2:
+    if seconds.shape[2] < 2:
         return np.full(seconds.shape[1::-1], np.nan, np.float32)
-    ordered = np.sort(_good(seconds), axis=2)
-    fastest = ordered[:, :, 0]
-    middle = 0.5 * (ordered[:, :, (repeats - 1) // 2] + ordered[:, :, repeats // 2])
-    scale = _MEDIAN_TO_FASTEST.get(repeats, _MEDIAN_TO_FASTEST[8])
-    return np.ascontiguousarray((np.log(middle / fastest) * (_FASTEST_NOISE / scale)).T, np.float32)
+    ordered = np.sort(_good(seconds), axis=2)  # NaN sorts last
+    counts = np.count_nonzero(~np.isnan(ordered), axis=2)
+    ranks = np.stack([np.maximum(counts - 1, 0) // 2, np.minimum(counts // 2, seconds.shape[2] - 1)], axis=2)
+    middle = np.take_along_axis(ordered, ranks, axis=2).mean(axis=2)
+    scale = _FASTEST_NOISE / _MEDIAN_TO_FASTEST[np.minimum(counts, len(_MEDIAN_TO_FASTEST) - 1)]
+    return np.ascontiguousarray((np.log(middle / ordered[:, :, 0]) * scale).T, np.float32)
 
 
 def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
