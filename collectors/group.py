@@ -16,6 +16,7 @@ from kvstore.control import Control
 from kvstore.errors import FencedError, KVStoreError
 from kvstore.series import Sample, Series
 from kvstore.session import current_session
+from telemetry.sender import Telemetry
 
 __all__ = ["CollectorGroup"]
 
@@ -108,6 +109,7 @@ class _NodeCollector:
     def __init__(self, group: CollectorGroup) -> None:
         session = current_session()
         self._series = Series(session.client, session.endpoint, session.environment.launch)
+        self._telemetry = Telemetry()
         self._group = group
         self._host = session.environment.node
         self._ended = threading.Event()
@@ -127,6 +129,8 @@ class _NodeCollector:
         while not self._ended.wait(max(0.0, due_s - time.monotonic())):
             due_s = max(due_s + self._group.collection_rate, time.monotonic())
             values = self._read(tags)
+            gpu = ("gpu", device.gpu) if device else (None, None)
+            self._telemetry.add_data(self._group.metric_name, min(values), tagk=gpu[0], tagv=gpu[1])
             try:
                 self._series.add([Sample(self._group.metric_name, time.time(), values, tags)])
             except FencedError:

@@ -1,19 +1,30 @@
-"""AnalysisClient: reads the job's metrics, and asks for a relaunch, from any process of the job."""
+"""AnalysisClient: reads the job's metrics, and asks for a relaunch or a dump, from any process of the job."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from kvstore.control import Control
-from kvstore.series import Sample, Series
 from kvstore.session import Session, current_session
+from kvstore.timeseries import TimeSeries
+from telemetry.bus import NodeAsker
+from telemetry.gathering import gather
+from telemetry.query.times import SECOND_US
+from telemetry.settings import job_settings
 
 __all__ = ["AnalysisClient", "DataSeries"]
 
+_log = logging.getLogger("laggard.telemetry")
+
+CONNECT_TIMEOUT_S = 5.0
+DUMP_DEADLINE_S = 120.0
+
 
 class DataSeries(TypedDict):
-    """One series of an answer: its metric, its tags, and its values by Unix time."""
+    """One series of an answer: its metric, its tags, and its values by Unix time in seconds."""
 
     metric: str
     tags: dict[str, str]
@@ -21,7 +32,7 @@ class DataSeries(TypedDict):
 
 
 class AnalysisClient:
-    """Reads what the job's processes have sent."""
+    """Reads what all processes of the job have sent."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -37,40 +48,53 @@ class AnalysisClient:
             If the server does not answer.
         """
         session = current_session()
-        with session.endpoint.connect(timeout_s=5.0 if timeout is None else timeout) as client:
+        with session.endpoint.connect(timeout_s=CONNECT_TIMEOUT_S if timeout is None else timeout) as client:
             client.ping()
         self._session = session
 
     def get_metrics(self) -> set[str]:
         """Return the names of all metrics."""
-        return self._series().metrics()
+        replies = self._asker().ask({"kind": "keys", "metric": ""})
+        return {metric for reply in replies.by_host.values() for metric, _ in reply}
 
     def get_data(
         self,
         metrics: str | Sequence[str],
-        tags: Mapping[str, str] | None = None,
+        tags: str | Sequence[str] | Mapping[str, str] | None = None,
         start_time: float | None = None,
     ) -> list[DataSeries]:
         """Return the samples of some metrics, a series for each set of tags.
+
+        Nodes that do not answer in time are left out, with a warning in the log.
 
         Parameters
         ----------
         metrics
             One name or several.
         tags
-            Only samples that carry all of these.
+            Only series that have all of these tags: names, or names and values.
         start_time
-            Only samples from this Unix time on, in seconds.
+            Only samples from this Unix time on, in seconds; ``None``: all that the nodes still have.
+
+        Raises
+        ------
+        NodeError
+            If there are too many samples; the message says what to do.
         """
-        names = [metrics] if isinstance(metrics, str) else metrics
-        series: dict[tuple[str, tuple[tuple[str, str], ...]], DataSeries] = {}
-        for name in names:
-            for _, sample in self._series().read(name):
-                if _is_wanted(sample, tags or {}, start_time):
-                    key = (name, tuple(sorted(sample.tags.items())))
-                    found = series.setdefault(key, DataSeries(metric=name, tags=sample.tags, dps={}))
-                    found["dps"][str(sample.time_s)] = min(sample.values)
-        return list(series.values())
+        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        pairs = dict(tags) if isinstance(tags, Mapping) else {}
+        keys = [tags] if isinstance(tags, str) else [] if tags is None else list(tags)
+        found = gather(
+            self._asker(),
+            names,
+            0 if start_time is None else round(start_time * SECOND_US),
+            round((time.time() + 1) * SECOND_US),
+            tags={key: str(value) for key, value in pairs.items()},
+            tag_keys=keys,
+        )
+        if found.missing:
+            _log.warning("no samples from %s: no answer in time", ", ".join(found.missing))
+        return [_data_series(each) for each in found.series]
 
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
         """Ask for a relaunch without the given hosts (``None``: on the same nodes). Returns before it happens."""
@@ -78,9 +102,28 @@ class AnalysisClient:
         session = self._connected()
         Control(session.client, session.endpoint, session.environment.launch).ask("reboot", hosts)
 
-    def _series(self) -> Series:
+    def db_dump(self) -> list[str]:
+        """Have the samples written to files, and return ``host:path`` of each (:mod:`telemetry.dump`).
+
+        Each node writes its own, or ``dump_node`` writes one of all, to ``dump_dir``.
+
+        Raises
+        ------
+        NodeError
+            If a file could not be written.
+        """
+        replies = self._asker().ask({"kind": "dump"}, hosts=self._dump_hosts(), deadline_s=DUMP_DEADLINE_S)
+        if replies.missing:
+            _log.warning("no dump from %s: no answer in time", ", ".join(replies.missing))
+        return [f"{host}:{path}" for host, path in sorted(replies.by_host.items())]
+
+    def _dump_hosts(self) -> list[str] | None:
+        dump_node = job_settings(self._connected().environment).dump_node
+        return [dump_node] if dump_node else None
+
+    def _asker(self) -> NodeAsker:
         session = self._connected()
-        return Series(session.client, session.endpoint, session.environment.launch)
+        return NodeAsker(session.client, session.endpoint)
 
     def _connected(self) -> Session:
         if self._session is None:
@@ -88,6 +131,7 @@ class AnalysisClient:
         return self._session
 
 
-def _is_wanted(sample: Sample, tags: Mapping[str, str], start_time: float | None) -> bool:
-    recent = start_time is None or sample.time_s >= start_time
-    return recent and tags.items() <= sample.tags.items()
+def _data_series(series: TimeSeries) -> DataSeries:
+    times_s = map(str, (series.times_us / SECOND_US).tolist())
+    dps = dict(zip(times_s, series.values.tolist(), strict=True))
+    return DataSeries(metric=series.metric, tags=dict(series.tags), dps=dps)

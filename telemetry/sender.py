@@ -1,45 +1,72 @@
-"""Telemetry of the program: its own metrics, buffered and sent in the background."""
+"""Telemetry of the program: its own metrics, buffered in the process and sent to its node's store in the background.
+
+The calling thread only appends to a buffer. A thread empties it ten times a second: it sorts the samples by series and
+sends one batch (:mod:`telemetry.batches`) over the node's socket.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import math
+import os
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-import redis
+import numpy as np
 
 from kvstore.environment import JobEnvironment, NotInJobError
-from kvstore.errors import FencedError
-from kvstore.series import Sample, Series
-from kvstore.session import current_session
+from kvstore.store import SeriesKey
+from kvstore.timeseries import Floats, Times
+from telemetry.batches import Batch, encode_batch, short_path, socket_name
 
-__all__ = ["Telemetry"]
+__all__ = ["BatchSocket", "Telemetry"]
 
 _log = logging.getLogger("laggard.telemetry")
 
-FLUSH_INTERVAL_S = 0.25
-BUFFER_SAMPLES = 100_000
+FLUSH_INTERVAL_S = 0.1
+BUFFER_SAMPLES = 200_000
 FINALIZE_DEADLINE_S = 2.0
+SEND_TIMEOUT_S = 1.0
+BATCH_SAMPLES = 50_000
+PROCESS_TAG = "process"
+# What a series may be called: the rest of OpenTSDB's rule is applied where names come in from outside.
+MAX_NAME = 256
+_MAX_TIME_S = 1e11
+
+_now = time.time
+_Sample = tuple[Any, Any, Any, str | None, Any, Any]
+"""Metric, tag's key and value, process, time, value: as the program gave them, not looked at yet."""
 
 
 class Telemetry:
     """Sends the program's own metrics, from any process on any node of the job.
 
-    :meth:`add_data` never waits and never raises for want of a server: samples are buffered and sent in the background;
-    when the buffer is full the oldest are dropped and counted in :attr:`dropped`. Outside of a laggard job the level is
-    0 and everything is dropped.
+    :meth:`add_data` never waits and never raises: samples are buffered and sent in the background; when the buffer is
+    full the oldest are dropped and counted in :attr:`dropped`. Outside of a laggard job the level is 0 and everything
+    is dropped.
+
+    Parameters
+    ----------
+    per_process
+        Keep this process's samples apart from those of others on the node that use the same metric, by a tag
+        ``process`` with its number.
     """
 
-    def __init__(self) -> None:
-        try:
-            environment = JobEnvironment.current()
-        except NotInJobError:
-            self._level, self._node = 0, ""
-        else:
-            self._level, self._node = environment.telemetry_level, environment.node
+    def __init__(self, *, per_process: bool = False) -> None:
+        self._level = 0
+        self._process = str(os.getpid()) if per_process else None
+        with contextlib.suppress(NotInJobError):
+            self._level = JobEnvironment.current().telemetry_level
+        if self._level:
+            self._buffer = _sender().buffer
 
     @property
     def level(self) -> int:
@@ -48,7 +75,7 @@ class Telemetry:
 
     @property
     def dropped(self) -> int:
-        """How many samples this process had to drop."""
+        """How many samples this process had to drop, for want of room or of a meaning."""
         return _sender().dropped if self._level else 0
 
     def add_data(
@@ -77,11 +104,10 @@ class Telemetry:
         """
         if telemetry_level > self._level:
             return
-        tags = {"host": self._node}
-        if tagk is not None and tagv is not None:
-            tags[tagk] = str(tagv)
-        time_s = time.time() if timestamp is None else float(timestamp)
-        _sender().add(Sample(ts_metric_name, time_s, (float(ts_data),), tags))
+        buffer = self._buffer
+        if len(buffer) == BUFFER_SAMPLES:
+            _sender().dropped += 1  # the buffer itself lets the oldest go
+        buffer.append((ts_metric_name, tagk, tagv, self._process, _now() if timestamp is None else timestamp, ts_data))
 
     def finalize(self) -> None:
         """Send what is buffered, within two seconds."""
@@ -89,53 +115,162 @@ class Telemetry:
             _sender().flush()
 
 
+class BatchSocket:
+    """A connection to a node's store, made on first use and again after a failure.
+
+    Parameters
+    ----------
+    path
+        The node's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+
+    def send(self, batch: Batch) -> bool:
+        """Send a batch; False if the store does not take it."""
+        try:
+            if self._socket is None:
+                self._socket = self._connect()
+            self._socket.sendall(encode_batch(batch))
+        except OSError:
+            self.close()  # half a batch counts for nothing at the other end
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(SEND_TIMEOUT_S)
+            with short_path(self._path) as path:
+                connection.connect(path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
 class _Sender:
     """The buffer of this process and the thread that empties it."""
 
-    def __init__(self) -> None:
-        session = current_session()
-        self._series = Series(session.client, session.endpoint, session.environment.launch)
-        self._buffer: deque[Sample] = deque(maxlen=BUFFER_SAMPLES)
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
+    def __init__(self, environment: JobEnvironment) -> None:
+        self.buffer: deque[_Sample] = deque(maxlen=BUFFER_SAMPLES)
         self.dropped = 0
-        self._thread = threading.Thread(target=self._send_always, name="telemetry", daemon=True)
-        self._thread.start()
+        self._node = environment.node
+        self._path = environment.endpoint_file.parent / socket_name(environment.node)
+        self._keys: dict[tuple[Any, ...], SeriesKey | None] = {}
+        self._begin()
         atexit.register(self.flush)
+        os.register_at_fork(after_in_child=self._begin)
 
-    def add(self, sample: Sample) -> None:
-        self.dropped += len(self._buffer) == BUFFER_SAMPLES
-        self._buffer.append(sample)
+    def _begin(self) -> None:
+        """Begin with nothing to send: in a forked child, what is buffered is for the parent to send."""
+        self.buffer.clear()
+        self._unsent: Batch = {}
+        self._socket = BatchSocket(self._path)
+        self._lock = threading.Lock()
+        threading.Thread(target=self._send_always, name="telemetry", daemon=True).start()
 
     def flush(self) -> None:
+        """Send all that is buffered, within the deadline."""
         until_s = time.monotonic() + FINALIZE_DEADLINE_S
         if self._lock.acquire(timeout=FINALIZE_DEADLINE_S):
             try:
-                while self._buffer and time.monotonic() < until_s and self._send_batch():
-                    continue
+                while (self.buffer or self._unsent) and time.monotonic() < until_s:
+                    if not self._send_batch():
+                        if not self._path.exists():
+                            break  # the node has no store
+                        time.sleep(FLUSH_INTERVAL_S)
             finally:
                 self._lock.release()
 
     def _send_always(self) -> None:
-        while not self._ended.wait(FLUSH_INTERVAL_S):
+        while True:
+            time.sleep(FLUSH_INTERVAL_S)
             with self._lock:
-                while self._buffer and self._send_batch():
+                while (self.buffer or self._unsent) and self._send_batch():
                     continue
 
     def _send_batch(self) -> bool:
-        batch = [self._buffer.popleft() for _ in range(min(len(self._buffer), 1000))]
-        try:
-            self._series.add(batch)
-        except FencedError:
-            self._ended.set()  # this launch is over
-        except redis.RedisError as error:
-            self.dropped += len(batch)
-            _log.warning("%d samples were dropped: %s", len(batch), error)
-        else:
-            return True
-        return False
+        if not self._unsent:
+            pop = self.buffer.popleft
+            self._unsent = self._sorted([pop() for _ in range(min(len(self.buffer), BATCH_SAMPLES))])
+        if not self._socket.send(self._unsent):
+            return False
+        self._unsent = {}
+        return True
+
+    def _sorted(self, samples: Iterable[_Sample]) -> Batch:
+        """Sort samples by series."""
+        lines: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = {}
+        for metric, tagk, tagv, process, time_s, value in samples:
+            name = (metric, tagk, tagv, process)
+            try:
+                line = lines.get(name)
+            except TypeError:  # a list for a name, say
+                self.dropped += 1
+                continue
+            if line is None:
+                line = lines[name] = ([], [])
+            line[0].append(time_s)
+            line[1].append(value)
+        batch = {}
+        for name, (times, values) in lines.items():
+            if (key := self._key(name)) is None:
+                self.dropped += len(times)
+            else:
+                batch[key] = self._numbers(times, values)
+        return batch
+
+    def _key(self, name: tuple[Any, ...]) -> SeriesKey | None:
+        if name not in self._keys:
+            metric, tagk, tagv, process = name
+            tags = {"host": self._node}
+            if process is not None:
+                tags[PROCESS_TAG] = process
+            if tagk is not None and tagv is not None:
+                tags[str(tagk)] = str(tagv)
+            parts = [metric, *(part for pair in tags.items() for part in pair)]
+            valid = all(isinstance(part, str) and 0 < len(part) <= MAX_NAME for part in parts)
+            self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
+            if not valid:
+                _log.warning("samples of %r with the tag %r=%r are dropped: names are text", metric, tagk, tagv)
+        return self._keys[name]
+
+    def _numbers(self, times: list[Any], values: list[Any]) -> tuple[Times, Floats]:
+        arrays = _arrays(times, values)
+        if arrays is None:
+            pairs = [pair for pair in map(_number_pair, times, values) if pair is not None]
+            self.dropped += len(times) - len(pairs)
+            arrays = np.array([time_s for time_s, _ in pairs]), np.array([value for _, value in pairs])
+        times_s, numbers = arrays
+        return np.rint(times_s * 1e6).astype(np.int64), numbers
+
+
+def _arrays(times: list[Any], values: list[Any]) -> tuple[Floats, Floats] | None:
+    try:
+        times_s, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    sound = numbers.ndim == 1 and bool(((times_s >= 0) & (times_s < _MAX_TIME_S)).all())
+    return (times_s, numbers) if sound else None
+
+
+def _number_pair(time_s: Any, value: Any) -> tuple[float, float] | None:
+    try:
+        pair = float(time_s), float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return pair if math.isfinite(pair[0]) and 0 <= pair[0] < _MAX_TIME_S else None
 
 
 @cache
 def _sender() -> _Sender:
-    return _Sender()
+    return _Sender(JobEnvironment.current())

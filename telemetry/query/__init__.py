@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kvstore.timeseries import TimeSeries
 from telemetry.query.engine import Answer, evaluate
 from telemetry.query.errors import BadQueryError, QueryTooLargeError
 from telemetry.query.parsing import Query, SubQuery, query_from_json, query_from_url
-from telemetry.query.timeseries import TimeSeries
 
 __all__ = [
     "Answer",

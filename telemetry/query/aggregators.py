@@ -12,8 +12,8 @@ from enum import Enum
 
 import numpy as np
 
+from kvstore.timeseries import Floats
 from telemetry.query.errors import BadQueryError
-from telemetry.query.timeseries import Floats
 
 __all__ = ["AGGREGATORS", "Aggregator", "Gaps", "aggregator"]
 

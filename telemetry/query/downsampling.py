@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.timeseries import Floats, Times
 from telemetry.query.aggregators import AGGREGATORS, aggregator
 from telemetry.query.errors import BadQueryError, QueryTooLargeError
 from telemetry.query.times import SECOND_US, parse_duration
-from telemetry.query.timeseries import Floats, Times
 
 __all__ = ["MAX_BUCKETS", "Downsample", "buckets", "downsample", "parse_downsample"]
 

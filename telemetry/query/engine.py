@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvstore.timeseries import Floats, Times, TimeSeries, tidy
 from telemetry.query.aggregators import Aggregator, Gaps, aggregator
 from telemetry.query.downsampling import Downsample, buckets, downsample
 from telemetry.query.errors import QueryTooLargeError
@@ -15,7 +16,6 @@ from telemetry.query.merging import Line, Partial, merge_lines, partial_of
 from telemetry.query.parsing import SubQuery
 from telemetry.query.rates import rate
 from telemetry.query.times import SECOND_US
-from telemetry.query.timeseries import Floats, Times, TimeSeries, tidy
 
 __all__ = [
     "Answer",

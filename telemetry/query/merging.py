@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.timeseries import Floats
 from telemetry.query.aggregators import Aggregator, Gaps
 from telemetry.query.errors import QueryTooLargeError
-from telemetry.query.timeseries import Floats
 
 __all__ = ["Line", "Partial", "merge_lines"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvstore.timeseries import Floats, Times
 from telemetry.query.times import SECOND_US
-from telemetry.query.timeseries import Floats, Times
 
 __all__ = ["Rate", "rate"]
 

@@ -25,6 +25,7 @@ from kvstore.errors import (
     UnsupportedValueError,
 )
 from kvstore.fence import begin_launch
+from kvstore.layout import Layout
 from kvstore.server import StateServer
 from kvstore.state import State, Transaction
 
@@ -125,14 +126,14 @@ def test_a_commit_whose_chunks_did_not_arrive_is_refused_whole(
     client: redis.Redis, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state["a"] = 1
-    upload = State._upload
+    upload = Layout._upload
 
-    def lose_one(self: State, *args: object) -> object:
+    def lose_one(self: Layout, *args: object) -> object:
         manifest = upload(self, *args)  # type: ignore[arg-type]
         client.delete(chunks(client)[0])
         return manifest
 
-    monkeypatch.setattr(State, "_upload", lose_one)
+    monkeypatch.setattr(Layout, "_upload", lose_one)
     with pytest.raises(CorruptValueError, match="its upload did not arrive whole"):
         state.update(a=2, b=LARGE)
     assert dict(state) == {"a": 1}
@@ -145,7 +146,7 @@ def test_chunks_of_an_interrupted_upload_expire_and_are_collected_by_the_next_la
     state["kept"] = LARGE
     kept = chunks(client)
     interrupted = State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-    interrupted._commit_script = None  # type: ignore[assignment]
+    interrupted._layout._commit_script = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         interrupted["torn"] = LARGE
     torn = set(chunks(client)) - set(kept)
@@ -341,7 +342,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 
 
 def test_a_commit_whose_answer_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = state._commit_script
+    script = state._layout._commit_script
     lost = iter([True, True, False])
 
     def answer_lost(**kwargs: object) -> object:
@@ -350,7 +351,7 @@ def test_a_commit_whose_answer_was_lost_is_applied_once(state: State, monkeypatc
             raise redis.ConnectionError("cut")
         return reply
 
-    monkeypatch.setattr(state, "_commit_script", answer_lost)
+    monkeypatch.setattr(state._layout, "_commit_script", answer_lost)
     state.append("a", 1)
     assert state["a"] == [1]
     assert state.commits() == 1

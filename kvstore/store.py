@@ -1,0 +1,254 @@
+"""The samples of one node, in memory: a bounded window of every series, packed.
+
+The newest samples of a series are plain arrays; each time that enough have come together they are packed into a block
+(:mod:`kvstore.encoding`), and blocks are let go one by one as the window moves on. Samples are not State: they are
+gone with the process that holds them, unless they were dumped.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.encoding import BLOCK_OVERHEAD_BYTES, block_span, decode_block, encode_block
+from kvstore.timeseries import Floats, Times, TimeSeries, tidy
+
+__all__ = ["Newest", "SampleStore", "SeriesKey", "StoreSize", "Tags", "key_of"]
+
+Tags = tuple[tuple[str, str], ...]
+"""Pairs in the order of their keys."""
+SeriesKey = tuple[str, Tags]
+
+BLOCK_SAMPLES = 128
+_LARGEST_BLOCK = 4096
+_SECOND_US = 1_000_000
+# A series' record, its key and its two arrays, measured with tracemalloc.
+SERIES_OVERHEAD_BYTES = 700
+# Beyond its bound the store lets go of enough to have peace for a while.
+_TRIM_TO = 0.9
+
+
+def key_of(metric: str, tags: Mapping[str, str]) -> SeriesKey:
+    """Return the key of a series."""
+    return metric, tuple(sorted(tags.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """How much a store holds, and how much it had to refuse or to let go before its time."""
+
+    series: int
+    samples: int
+    nbytes: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest sample of a series."""
+
+    metric: str
+    tags: dict[str, str]
+    time_us: int
+    value: float
+
+
+class _Line:
+    """One series: packed blocks, then the samples that are not packed yet."""
+
+    __slots__ = ("blocks", "newest_us", "newest_value", "times_us", "values")
+
+    def __init__(self) -> None:
+        self.blocks: list[bytes] = []
+        self.times_us = array("q")
+        self.values = array("d")
+        self.newest_us = -1
+        self.newest_value = 0.0
+
+
+class SampleStore:
+    """A window of samples, for many writers and readers at once.
+
+    Parameters
+    ----------
+    window_s
+        Samples older than this, against ``clock``, are let go by :meth:`trim`.
+    max_series
+        Samples of further series are dropped and counted.
+    max_bytes
+        Beyond this the oldest samples go before their time, and are counted.
+    clock
+        Gives Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        window_s: float,
+        *,
+        clock: Callable[[], float],
+        max_series: int = 20_000,
+        max_bytes: int = 256 << 20,
+    ) -> None:
+        self.window_s = window_s
+        self._clock = clock
+        self._max_series = max_series
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._metrics: dict[str, dict[Tags, _Line]] = {}
+        self._series = 0
+        self._samples = 0
+        self._packed_bytes = 0
+        self._dropped = 0
+
+    def extend(self, key: SeriesKey, times_us: Times, values: Floats) -> None:
+        """Add samples to a series."""
+        with self._lock:
+            line = self._line(key)
+            if line is None:
+                self._dropped += len(times_us)
+                return
+            line.times_us.frombytes(np.ascontiguousarray(times_us, dtype=np.int64).tobytes())
+            line.values.frombytes(np.ascontiguousarray(values, dtype=np.float64).tobytes())
+            self._samples += len(times_us)
+            if len(times_us) and times_us[-1] >= line.newest_us:
+                line.newest_us, line.newest_value = int(times_us[-1]), float(values[-1])
+            if len(line.times_us) >= BLOCK_SAMPLES:
+                self._pack(line)
+
+    def add(self, metric: str, tags: Mapping[str, str], time_us: int, value: float) -> None:
+        """Add one sample."""
+        key = key_of(metric, tags)
+        self.extend(key, np.array([time_us], dtype=np.int64), np.array([value]))
+
+    def trim(self) -> None:
+        """Let go of what is older than the window, and of more if the store is too large."""
+        oldest_us = round((self._clock() - self.window_s) * _SECOND_US)
+        with self._lock:
+            for metric, lines in list(self._metrics.items()):
+                for tags, line in list(lines.items()):
+                    self._forget(line, oldest_us)
+                    if not line.blocks and not line.times_us:
+                        del lines[tags]
+                        self._series -= 1
+                if not lines:
+                    del self._metrics[metric]
+            if self._nbytes() > self._max_bytes:
+                self._shrink()
+
+    def read(
+        self,
+        metrics: Iterable[str],
+        start_us: int,
+        end_us: int,
+        wanted: Callable[[Mapping[str, str]], bool] = lambda _: True,
+    ) -> Iterator[TimeSeries]:
+        """Yield the series of some metrics that have samples in a range of time, both ends included."""
+        for metric in metrics:
+            with self._lock:
+                keys = list(self._metrics.get(metric, ()))
+            for tags in keys:
+                named = dict(tags)
+                if wanted(named) and (found := self._read(metric, tags, start_us, end_us)) is not None:
+                    yield TimeSeries(metric, named, *found)
+
+    def series_keys(self) -> list[SeriesKey]:
+        """Return the keys of all series."""
+        with self._lock:
+            return [(metric, tags) for metric, lines in self._metrics.items() for tags in lines]
+
+    def metrics(self) -> set[str]:
+        """Return the names of the metrics that have samples."""
+        with self._lock:
+            return set(self._metrics)
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+        with self._lock:
+            return [
+                Newest(metric, dict(tags), line.newest_us, line.newest_value)
+                for metric, lines in self._metrics.items()
+                for tags, line in lines.items()
+            ]
+
+    def oldest_us(self) -> int | None:
+        """Return the time of about the oldest sample, None where there are none."""
+        with self._lock:
+            lines = [line for lines in self._metrics.values() for line in lines.values()]
+            packed = [block_span(line.blocks[0])[0] for line in lines if line.blocks]
+            return min([*packed, *(line.times_us[0] for line in lines if line.times_us)], default=None)
+
+    def size(self) -> StoreSize:
+        """Return how much the store holds."""
+        with self._lock:
+            return StoreSize(self._series, self._samples, self._nbytes(), self._dropped)
+
+    def _line(self, key: SeriesKey) -> _Line | None:
+        metric, tags = key
+        lines = self._metrics.get(metric)
+        if lines is not None and tags in lines:
+            return lines[tags]
+        if self._series >= self._max_series:
+            return None
+        self._series += 1
+        line = self._metrics.setdefault(metric, {})[tags] = _Line()
+        return line
+
+    def _read(self, metric: str, tags: Tags, start_us: int, end_us: int) -> tuple[Times, Floats] | None:
+        with self._lock:
+            line = self._metrics.get(metric, {}).get(tags)
+            if line is None:
+                return None
+            blocks = list(line.blocks)
+            times = [np.array(line.times_us, dtype=np.int64)]
+            values = [np.array(line.values, dtype=np.float64)]
+        for block in reversed(blocks):
+            first, last, _ = block_span(block)
+            if last >= start_us and first <= end_us:
+                block_times, block_values = decode_block(block)
+                times.append(block_times)
+                values.append(block_values)
+        times_us, all_values = np.concatenate(times[::-1]), np.concatenate(values[::-1])
+        kept = (times_us >= start_us) & (times_us <= end_us)
+        times_us, all_values = tidy(times_us[kept], all_values[kept])
+        return (times_us, all_values) if len(times_us) else None
+
+    def _pack(self, line: _Line) -> None:
+        times_us, values = np.array(line.times_us, dtype=np.int64), np.array(line.values, dtype=np.float64)
+        if (np.diff(times_us) < 0).any():
+            order = np.argsort(times_us, kind="stable")
+            times_us, values = times_us[order], values[order]
+        for begin in range(0, len(times_us), _LARGEST_BLOCK):
+            end = begin + _LARGEST_BLOCK
+            block = encode_block(times_us[begin:end], values[begin:end])
+            line.blocks.append(block)
+            self._packed_bytes += len(block) + BLOCK_OVERHEAD_BYTES
+        line.times_us, line.values = array("q"), array("d")
+
+    def _forget(self, line: _Line, oldest_us: int) -> int:
+        forgotten = 0
+        while line.blocks and block_span(line.blocks[0])[1] < oldest_us:
+            block = line.blocks.pop(0)
+            forgotten += block_span(block)[2]
+            self._packed_bytes -= len(block) + BLOCK_OVERHEAD_BYTES
+        if line.times_us and line.times_us[0] < oldest_us:
+            kept = [(t, v) for t, v in zip(line.times_us, line.values, strict=True) if t >= oldest_us]
+            forgotten += len(line.times_us) - len(kept)
+            line.times_us, line.values = array("q", (t for t, _ in kept)), array("d", (v for _, v in kept))
+        self._samples -= forgotten
+        return forgotten
+
+    def _shrink(self) -> None:
+        lines = [line for lines in self._metrics.values() for line in lines.values()]
+        blocks = [(block_span(block)[1], line) for line in lines for block in line.blocks]
+        for last_us, line in sorted(blocks, key=lambda block: block[0]):
+            if self._nbytes() <= self._max_bytes * _TRIM_TO:
+                return
+            self._dropped += self._forget(line, last_us + 1)
+
+    def _nbytes(self) -> int:
+        open_samples = sum(len(line.times_us) for lines in self._metrics.values() for line in lines.values())
+        return self._packed_bytes + 16 * open_samples + SERIES_OVERHEAD_BYTES * self._series

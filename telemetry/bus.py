@@ -1,0 +1,226 @@
+"""Questions to all nodes at once, and their answers, over the state server's channels.
+
+A node listens on a channel of its own; who asks publishes the question there and gets each node's answer on a channel
+made for it. Nothing is stored, no node listens on a port, and a node that is gone is known at once: its channel has no
+listener.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Self, cast
+
+import redis
+
+from kvstore.codec import Value, decode, encode
+from kvstore.endpoint import Endpoint
+from kvstore.errors import KVStoreError
+
+__all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
+
+_log = logging.getLogger("laggard.telemetry")
+
+ASK = "telemetry-ask"
+REPLY = "telemetry-reply"
+DEADLINE_S = 1.5
+WAIT_S = 1.0
+RECONNECT_S = 1.0
+STOP_DEADLINE_S = 3.0
+ANSWER_THREADS = 2
+
+
+class NodeError(ValueError):
+    """A node refuses a question; the message says why."""
+
+
+@dataclass(slots=True)
+class Replies:
+    """What the nodes answered.
+
+    Attributes
+    ----------
+    by_host
+        The answers.
+    missing
+        Nodes that did not answer in time, or are gone.
+    """
+
+    by_host: dict[str, Value] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+class Listener:
+    """A thread that hears what is published on some channels, for as long as the ``with`` block lasts.
+
+    Parameters
+    ----------
+    client
+        For a connection of its own.
+    channels
+        Full names.
+    hear
+        Is given each message.
+    """
+
+    def __init__(self, client: redis.Redis, channels: Collection[str], hear: Callable[[bytes], None]) -> None:
+        self._client = client
+        self._channels = channels
+        self._hear = hear
+        self._ended = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="telemetry-listener", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(WAIT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _listen(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with self._client.pubsub() as subscription:  # type: ignore[no-untyped-call]
+                    subscription.subscribe(*self._channels)
+                    while not self._ended.is_set():
+                        self._take(subscription.get_message(timeout=WAIT_S / 4))
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                _log.info("the state server does not answer, trying again: %s", error)
+                self._ended.wait(RECONNECT_S)
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
+            return
+        if message["type"] == "subscribe":
+            self._ready.set()
+        elif message["type"] == "message":
+            self._hear(message["data"])
+
+
+class NodeAnswerer:
+    """Answers questions for one node, for as long as the ``with`` block lasts.
+
+    Parameters
+    ----------
+    client, endpoint
+        The job's state server.
+    host
+        Name of the node.
+    answer
+        Turns a question into an answer; a ValueError is passed on to who asks.
+    """
+
+    def __init__(
+        self, client: redis.Redis, endpoint: Endpoint, host: str, answer: Callable[[dict[str, Any]], Value]
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._host = host
+        self._answer = answer
+        self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
+        self._listener = Listener(client, [endpoint.key(ASK, host)], self._hear)
+
+    def __enter__(self) -> Self:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.__exit__(kind, error, trace)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _hear(self, message: bytes) -> None:
+        self._threads.submit(self._reply, message)
+
+    def _reply(self, message: bytes) -> None:
+        try:
+            envelope = decode(ASK, [message])
+            reply_to, question, expires_s = envelope["reply"], envelope["question"], envelope["expires_s"]
+        except (KVStoreError, KeyError, TypeError) as error:
+            _log.warning("a question could not be read: %s", error)
+            return
+        if time.time() > expires_s:
+            return  # nobody waits for it any more
+        try:
+            reply = {"host": self._host, "answer": self._answer(question)}
+        except ValueError as refusal:
+            reply = {"host": self._host, "refusal": str(refusal)}
+        except Exception as error:  # noqa: BLE001 - a bug must not read like a lost node
+            _log.exception("a question could not be answered")
+            reply = {"host": self._host, "refusal": f"{self._host} failed: {error!r}"}
+        try:
+            self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
+        except redis.RedisError as error:
+            _log.warning("an answer could not be sent: %s", error)
+
+
+class NodeAsker:
+    """Asks all nodes of a job.
+
+    Parameters
+    ----------
+    client, endpoint
+        The job's state server.
+    """
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
+        self._client = client
+        self._endpoint = endpoint
+
+    def hosts(self) -> list[str]:
+        """Return the names of the nodes that listen."""
+        prefix = self._endpoint.key(ASK, "")
+        channels = cast("list[bytes]", self._client.pubsub_channels(f"{prefix}*"))
+        return sorted(channel.decode().removeprefix(prefix) for channel in channels)
+
+    def ask(
+        self,
+        question: dict[str, Any],
+        *,
+        hosts: Collection[str] | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> Replies:
+        """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
+
+        Raises
+        ------
+        NodeError
+            If a node refuses the question.
+        redis.ConnectionError
+            If the state server does not answer.
+        """
+        until_s = time.monotonic() + deadline_s
+        reply_to = token_hex(8)
+        envelope = {"reply": reply_to, "question": question, "expires_s": time.time() + deadline_s}
+        message = encode(ASK, envelope).joined()
+        replies = Replies()
+        asked = sorted(self.hosts() if hosts is None else hosts)
+        with self._client.pubsub() as subscription:  # type: ignore[no-untyped-call]
+            subscription.subscribe(self._endpoint.key(REPLY, reply_to))
+            with self._client.pipeline(transaction=False) as pipeline:
+                for host in asked:
+                    pipeline.publish(self._endpoint.key(ASK, host), message)
+                heard = pipeline.execute()
+            waiting = {host for host, count in zip(asked, heard, strict=True) if count}
+            while waiting and (left_s := until_s - time.monotonic()) > 0:
+                found = subscription.get_message(ignore_subscribe_messages=True, timeout=left_s)
+                if found is not None:
+                    reply = decode(REPLY, [found["data"]])
+                    if "refusal" in reply:
+                        raise NodeError(reply["refusal"])
+                    replies.by_host[reply["host"]] = reply["answer"]
+                    waiting.discard(reply["host"])
+        replies.missing = [host for host in asked if host not in replies.by_host]
+        return replies

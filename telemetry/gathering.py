@@ -1,0 +1,57 @@
+"""Samples of all nodes as they are, for programs and dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kvstore.timeseries import TimeSeries
+from telemetry.bus import DEADLINE_S, NodeAsker
+from telemetry.sources import unpack_series
+
+__all__ = ["Gathered", "gather"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Series, and the nodes whose series are missing."""
+
+    series: list[TimeSeries]
+    missing: list[str]
+
+
+def gather(
+    asker: NodeAsker,
+    metrics: Collection[str],
+    start_us: int,
+    end_us: int,
+    *,
+    tags: Mapping[str, str] | None = None,
+    tag_keys: Collection[str] = (),
+    deadline_s: float = DEADLINE_S,
+) -> Gathered:
+    """Return the series of some metrics, with all of their samples in a range of time.
+
+    Parameters
+    ----------
+    asker
+        Reaches the nodes.
+    metrics
+        Names.
+    start_us, end_us
+        Both inclusive.
+    tags, tag_keys
+        Only series that have these tags, and tags of these names.
+    deadline_s
+        How long to wait for the nodes.
+    """
+    question = {
+        "kind": "samples",
+        "metrics": list(metrics),
+        "start_us": start_us,
+        "end_us": end_us,
+        "tags": dict(tags or {}),
+        "tag_keys": list(tag_keys),
+    }
+    replies = asker.ask(question, deadline_s=deadline_s)
+    return Gathered([each for reply in replies.by_host.values() for each in unpack_series(reply)], replies.missing)

@@ -1,0 +1,239 @@
+"""Where answers come from: one store here, or the stores of all nodes.
+
+For a query that is thinned out in time, each node filters, downsamples and adds up its own series, and only the sums
+travel; where the aggregator needs every value, the thinned series travel. Ranges that reach further back than the
+nodes' window, and overviews of many nodes, are answered from the rollups that the nodes have sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from kvstore.codec import Value
+from kvstore.store import Newest, SampleStore, SeriesKey
+from kvstore.timeseries import TimeSeries
+from telemetry.bus import NodeAsker, NodeError, Replies
+from telemetry.query.engine import (
+    Answer,
+    GroupPart,
+    Span,
+    evaluate,
+    finish_parts,
+    is_wanted,
+    parts_of,
+    read_start_us,
+    thin_out,
+)
+from telemetry.query.errors import QueryTooLargeError
+from telemetry.query.merging import Partial
+from telemetry.query.parsing import SubQuery, sub_query_from_json
+from telemetry.query.times import parse_zone
+from telemetry.rollups import Rollups
+
+__all__ = ["Found", "LocalSource", "NodesSource", "Source", "answer_question"]
+
+MAX_TRAVELLING_SAMPLES = 2_000_000
+MAX_TRAVELLING_SERIES = 20_000
+ROLLUPS_ABOVE_NODES = 16
+
+
+@dataclass(slots=True)
+class Found:
+    """Lines of an answer, and the nodes that are missing from it."""
+
+    answers: list[Answer]
+    missing: list[str] = field(default_factory=list)
+
+
+class Source(Protocol):
+    """Answers queries."""
+
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
+        """Answer one sub-query."""
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+
+
+class LocalSource:
+    """Answers from one store of this process."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self._store = store
+
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
+        """Answer one sub-query."""
+        return Found(evaluate(query, span, _series(self._store, query, span)))
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+        return [key for key in self._store.series_keys() if metric in {"", key[0]}]
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+        return self._store.newest()
+
+
+class NodesSource:
+    """Answers from the stores of all nodes of a job, and from their rollups.
+
+    Parameters
+    ----------
+    asker
+        Reaches the nodes.
+    rollups
+        What the nodes have sent.
+    expected
+        Returns the nodes that should answer.
+    """
+
+    def __init__(self, asker: NodeAsker, rollups: Rollups, expected: Callable[[], Collection[str]] = frozenset) -> None:
+        self._asker = asker
+        self._rollups = rollups
+        self._expected = expected
+
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
+        """Answer one sub-query; nodes that do not answer in time are named as missing."""
+        hosts = sorted({*self._asker.hosts(), *self._expected()})
+        if self._rollups.can_answer(query.downsample) and self._is_overview(query, span, len(hosts)):
+            thinned = self._rollups.thinned(query, span)
+            return Found(evaluate(query, span, thinned, thinned=True))
+        merge = query.aggregator.mergeable and query.downsample is not None
+        replies = self._ask(query, span, "parts" if merge else "series", hosts)
+        if merge:
+            parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply["parts"]]
+            return Found(finish_parts(query, span, parts), replies.missing)
+        series = [each for reply in replies.by_host.values() for each in unpack_series(reply)]
+        return Found(evaluate(query, span, series, thinned=True), replies.missing)
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+        replies = self._asker.ask({"kind": "keys", "metric": metric})
+        found = {
+            (name, tuple(zip(tags[::2], tags[1::2], strict=True)))
+            for reply in replies.by_host.values()
+            for name, tags in reply
+        }
+        return sorted(found | {key for key in self._rollups.series_keys() if metric in {"", key[0]}})
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+        replies = self._asker.ask({"kind": "newest"})
+        return [Newest(**each) for reply in replies.by_host.values() for each in reply]
+
+    def _is_overview(self, query: SubQuery, span: Span, n_hosts: int) -> bool:
+        return n_hosts > ROLLUPS_ABOVE_NODES or self._rollups.reach_further_than_nodes(read_start_us(query, span))
+
+    def _ask(self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str]) -> Replies:
+        calendar = query.downsample.calendar if query.downsample is not None else None
+        zone = calendar[2] if calendar is not None else UTC
+        question = {
+            "kind": kind,
+            "query": dict(query.source),
+            "zone": zone.key if isinstance(zone, ZoneInfo) else "",
+            "calendar": calendar is not None,
+            **asdict(span),
+        }
+        try:
+            return self._asker.ask(question, hosts=hosts)
+        except NodeError as refusal:
+            raise QueryTooLargeError(str(refusal)) from refusal
+
+
+def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
+    """Answer one of :class:`NodesSource`'s questions for one node.
+
+    Raises
+    ------
+    ValueError
+        If there is no such question, or the answer would be too large.
+    """
+    match question["kind"]:
+        case "parts" | "series" as kind:
+            span = Span(question["start_us"], question["end_us"], question["milliseconds"])
+            zone = parse_zone(question["zone"])
+            query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
+            series = _series(store, query, span)
+            if kind == "parts":
+                return {"parts": [_pack_part(part) for part in parts_of(query, span, series)]}
+            return pack_series(thin_out(query, span, each) for each in series)
+        case "samples":
+            return pack_series(_samples(store, question))
+        case "keys":
+            keys = [key for key in store.series_keys() if question["metric"] in {"", key[0]}]
+            return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
+        case "newest":
+            return [asdict(each) for each in store.newest()]
+        case unknown:
+            raise ValueError(f"unknown question {unknown!r}")
+
+
+def pack_series(series: Iterable[TimeSeries]) -> Value:
+    """Put series together for the way.
+
+    Raises
+    ------
+    ValueError
+        If they are too many, or too long.
+    """
+    chosen: list[TimeSeries] = []
+    samples = 0
+    for each in series:
+        samples += len(each.times_us)
+        chosen.append(each)
+        if samples > MAX_TRAVELLING_SAMPLES or len(chosen) > MAX_TRAVELLING_SERIES:
+            raise ValueError("too many samples on one node: ask for a shorter range, fewer series, or downsample")
+    return {
+        "series": [[each.metric, dict(each.tags), len(each.times_us)] for each in chosen],
+        "times_us": np.concatenate([each.times_us for each in chosen] or [np.empty(0, dtype=np.int64)]),
+        "values": np.concatenate([each.values for each in chosen] or [np.empty(0)]),
+    }
+
+
+def unpack_series(packed: Value) -> list[TimeSeries]:
+    """Take series apart that :func:`pack_series` has put together."""
+    series, begin = [], 0
+    for metric, tags, count in packed["series"]:
+        end = begin + count
+        series.append(TimeSeries(metric, tags, packed["times_us"][begin:end], packed["values"][begin:end]))
+        begin = end
+    return series
+
+
+def _series(store: SampleStore, query: SubQuery, span: Span) -> Iterable[TimeSeries]:
+    start_us = read_start_us(query, span)
+    return store.read(query.metrics, start_us, span.end_us, lambda tags: is_wanted(query, tags))
+
+
+def _samples(store: SampleStore, question: Mapping[str, Any]) -> Iterable[TimeSeries]:
+    tags, keys = question["tags"], question["tag_keys"]
+
+    def wanted(found: Mapping[str, str]) -> bool:
+        return tags.items() <= found.items() and all(key in found for key in keys)
+
+    return store.read(question["metrics"], question["start_us"], question["end_us"], wanted)
+
+
+def _pack_part(part: GroupPart) -> Value:
+    return {
+        "metric": part.metric,
+        "key": list(part.key),
+        "tags": part.tags,
+        "aggregate_tags": sorted(part.aggregate_tags),
+        **asdict(part.partial),
+    }
+
+
+def _unpack_part(packed: Value) -> GroupPart:
+    names = ("points", "count", "total", "low", "high", "spread")
+    partial = Partial(**{name: packed[name] for name in names})
+    return GroupPart(packed["metric"], tuple(packed["key"]), packed["tags"], set(packed["aggregate_tags"]), partial)

@@ -1,0 +1,329 @@
+"""Two nodes' telemetry on one real state server: samples in, questions, rollups, dumps."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from kvstore.fence import begin_launch
+from kvstore.server import StateServer
+from kvstore.session import Session
+from kvstore.store import SampleStore, key_of
+from telemetry.batches import MAX_BATCH_BYTES, socket_name
+from telemetry.bus import NodeAsker, NodeError
+from telemetry.dump import DumpError, read_dump
+from telemetry.gathering import gather
+from telemetry.node import NodeTelemetry
+from telemetry.query import evaluate, query_from_json
+from telemetry.query.engine import Span
+from telemetry.rollups import INTERVAL_US, Rollups, roll_up
+from telemetry.sender import BatchSocket
+from telemetry.settings import TelemetrySettings
+from telemetry.sources import NodesSource
+
+SECOND_US = 1_000_000
+DEADLINE_S = 20.0
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def session_of(server: StateServer, directory: Path, node: str, level: int = 4) -> Session:
+    folder = directory / node
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "endpoint.json"
+    server.endpoint.save(path)
+    return Session(JobEnvironment(path, 0, node, level), server.endpoint, server.endpoint.connect())
+
+
+def variables(session: Session) -> dict[str, str]:
+    environment = session.environment
+    return {
+        ENDPOINT_FILE: str(environment.endpoint_file),
+        LAUNCH: str(environment.launch),
+        NODE: environment.node,
+        TELEMETRY_LEVEL: str(environment.telemetry_level),
+    }
+
+
+def run_program(session: Session, source: str, **more: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env={**variables(session), **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def nodes(state_server: StateServer, tmp_path: Path) -> Iterator[list[NodeTelemetry]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), TelemetrySettings()))
+            for node in ("node1", "node2")
+        ]
+
+
+@pytest.fixture
+def asker(state_server: StateServer) -> NodeAsker:
+    return NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
+
+
+def test_what_a_program_adds_is_in_its_nodes_store_and_found_from_everywhere(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    session = session_of(state_server, tmp_path, "node2")
+    program = """
+from telemetry import Telemetry
+telemetry = Telemetry()
+assert telemetry.level == 4
+for i in range(1000):
+    telemetry.add_data("loss", i / 1000, timestamp=1_700_000_000 + i, tagk="rank", tagv=3)
+telemetry.add_data("too deep", 1.0, telemetry_level=5)
+telemetry.add_data("loss", "no number")
+telemetry.finalize()
+assert telemetry.dropped == 1, telemetry.dropped
+"""
+    run_program(session, program)
+    wait_for(lambda: nodes[1].store.size().samples == 1000)
+
+    found = gather(asker, ["loss", "too deep"], 0, 2**60)
+
+    (series,) = found.series
+    assert (series.tags, found.missing) == ({"host": "node2", "rank": "3"}, [])
+    assert series.values.tolist() == [i / 1000 for i in range(1000)]
+    assert nodes[0].store.size().samples == 0
+
+
+def test_several_processes_on_one_metric_are_kept_apart_when_asked(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import multiprocessing
+from telemetry import Telemetry
+telemetry = Telemetry(per_process=True)
+def work():
+    own = Telemetry(per_process=True)
+    own.add_data("steps", 1.0)
+    telemetry.add_data("shared", 1.0)
+    own.finalize()
+telemetry.add_data("steps", 1.0)
+children = [multiprocessing.get_context("fork").Process(target=work) for _ in range(3)]
+for child in children: child.start()
+for child in children: child.join()
+"""
+    run_program(session, program)
+    wait_for(lambda: nodes[0].store.size().samples == 7)
+
+    keys = [key for key in nodes[0].store.series_keys() if key[0] == "steps"]
+
+    assert len({dict(tags)["process"] for _, tags in keys}) == 4
+
+
+def test_a_full_buffer_drops_the_oldest_and_counts_and_the_program_goes_on(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    session = session_of(state_server, tmp_path, "node-without-store")
+    program = """
+import telemetry.sender as sender
+sender.BUFFER_SAMPLES = 1000
+telemetry = sender.Telemetry()
+for i in range(200_000):
+    telemetry.add_data("m", i)
+telemetry.finalize()
+print(telemetry.dropped, len(telemetry._buffer))
+"""
+    dropped, held = map(int, run_program(session, program).split())
+
+    assert dropped > 100_000
+    assert held <= 1000
+
+
+def test_an_aggregation_over_nodes_is_what_one_store_with_all_samples_gives(
+    nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    whole = SampleStore(1e9, clock=time.time)
+    random = np.random.default_rng(3)
+    now_us = round(time.time()) * SECOND_US
+    for i, node in enumerate(nodes):
+        for gpu in range(3):
+            key = key_of("power", {"host": f"node{i + 1}", "gpu": str(gpu)})
+            times = np.sort(now_us - random.integers(0, 100 * SECOND_US, 150))
+            values = random.normal(300, 20, 150)
+            node.store.extend(key, times, values)
+            whole.extend(key, times, values)
+    source = NodesSource(asker, Rollups(3600, 300, time.time), lambda: ["node1", "node2", "gone"])
+    host = {"type": "wildcard", "tagk": "host", "filter": "*", "groupBy": True}
+
+    for name in ("avg", "dev", "p95", "none"):
+        for downsample in ("10s-avg", ""):
+            body = {"metric": "power", "aggregator": name, "downsample": downsample, "filters": [host]}
+            query = query_from_json({"start": "200s-ago", "queries": [body]}, now_us + SECOND_US)
+            span = Span(query.start_us, query.end_us)
+            expected = evaluate(query.queries[0], span, whole.read(["power"], 0, 2**60))
+
+            found = source.evaluate(query.queries[0], span)
+
+            assert found.missing == ["gone"]
+            assert [a.tags for a in found.answers] == [a.tags for a in expected]
+            for ours, theirs in zip(found.answers, expected, strict=True):
+                np.testing.assert_array_equal(ours.times_us, theirs.times_us)
+                np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9)
+
+
+def test_a_node_that_is_gone_costs_no_waiting(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
+    assert len(nodes) == 2
+    begun_s = time.monotonic()
+
+    replies = asker.ask({"kind": "keys", "metric": ""}, hosts=["node1", "gone", "node2"], deadline_s=DEADLINE_S)
+
+    assert replies.missing == ["gone"]
+    assert set(replies.by_host) == {"node1", "node2"}
+    assert time.monotonic() - begun_s < DEADLINE_S / 2
+
+
+def test_a_node_that_hangs_is_named_after_the_deadline(
+    state_server: StateServer, nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    assert nodes
+    channel = state_server.endpoint.key("telemetry-ask", "hung")
+    with state_server.endpoint.connect().pubsub() as silent:  # type: ignore[no-untyped-call]
+        silent.subscribe(channel)
+        wait_for(lambda: "hung" in asker.hosts())
+
+        replies = asker.ask({"kind": "newest"}, deadline_s=0.5)
+
+    assert (replies.missing, sorted(replies.by_host)) == (["hung"], ["node1", "node2"])
+
+
+def test_a_question_without_meaning_is_refused(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
+    assert nodes
+    with pytest.raises(NodeError, match="nonsense"):
+        asker.ask({"kind": "nonsense"}, deadline_s=DEADLINE_S)
+
+
+def test_what_is_no_batch_closes_the_connection_and_harms_nobody(tmp_path: Path, nodes: list[NodeTelemetry]) -> None:
+    path = tmp_path / "node1" / socket_name("node1")
+    for rubbish in (b"\xff" * 100, (MAX_BATCH_BYTES + 1).to_bytes(4, "little"), b"\x04\0\0\0\0\0\0\0", b"\x01"):
+        stranger = BatchSocket(path)._connect()
+        stranger.sendall(rubbish)
+        stranger.close()
+
+    good = BatchSocket(path)
+    assert good.send({key_of("m", {}): (np.array([1]), np.array([2.0]))})
+    good.close()
+
+    wait_for(lambda: nodes[0].store.size().samples == 1)
+
+
+def test_the_socket_is_for_the_owner_only(tmp_path: Path, nodes: list[NodeTelemetry]) -> None:
+    assert nodes
+    assert (tmp_path / "node1" / socket_name("node1")).stat().st_mode & 0o777 == 0o600
+
+
+def test_rollups_answer_old_ranges_as_the_samples_would_have() -> None:
+    clock_s = 1_700_000_000.0
+    samples = SampleStore(1e9, clock=lambda: clock_s)
+    rollups = Rollups(1e6, 300, lambda: clock_s)
+    start_us = round(clock_s - 1000) * SECOND_US
+    times = start_us + np.arange(0, 900 * SECOND_US, SECOND_US // 2)
+    for gpu in range(2):
+        samples.extend(key_of("power", {"host": "a", "gpu": str(gpu)}), times, np.sin(times / 7e6) + gpu)
+    for begin_us in range(start_us, start_us + 900 * SECOND_US, INTERVAL_US):
+        rollups.take(roll_up(samples, begin_us))
+
+    for function in ("avg", "max", "min", "count", "sum", "last"):
+        body = {"metric": "power", "aggregator": "sum", "downsample": f"30s-{function}"}
+        query = query_from_json(
+            {"start": start_us // SECOND_US, "end": start_us // SECOND_US + 900, "queries": [body]}, 0
+        )
+        (sub_query,), span = query.queries, Span(query.start_us, query.end_us)
+        (expected,) = evaluate(sub_query, span, samples.read(["power"], 0, 2**60))
+
+        assert rollups.can_answer(sub_query.downsample)
+        assert rollups.reach_further_than_nodes(span.start_us)
+        (found,) = evaluate(sub_query, span, rollups.thinned(sub_query, span), thinned=True)
+
+        np.testing.assert_array_equal(found.times_us, expected.times_us)
+        np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-9)
+
+
+def test_a_dump_of_all_nodes_is_read_back_as_it_was(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    del nodes
+    for node in ("node3", "node4"):
+        settings = TelemetrySettings(dump_dir=str(tmp_path / "dumps"))
+        with NodeTelemetry(session_of(state_server, tmp_path, node), settings) as telemetry:
+            now_us = round(time.time()) * SECOND_US
+            telemetry.store.extend(
+                key_of('m,\n"', {"host": node, "k": "a=b&c"}), np.array([now_us - 1, now_us]), np.array([0.1, -1e300])
+            )
+            paths = asker.ask({"kind": "dump"}, hosts=[node], deadline_s=DEADLINE_S).by_host
+
+        assert Path(paths[node]).exists()
+
+    store = read_dump([tmp_path / "dumps"])
+
+    series = sorted(store.read(store.metrics(), 0, 2**60), key=lambda each: each.tags["host"])
+    assert [dict(each.tags) for each in series] == [{"host": f"node{i}", "k": "a=b&c"} for i in (3, 4)]
+    assert [each.values.tolist() for each in series] == [[0.1, -1e300]] * 2
+
+
+def test_a_file_that_is_no_dump_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv.gz").write_bytes(b"hello")
+
+    with pytest.raises(DumpError, match=r"x\.csv\.gz"):
+        read_dump([tmp_path])
+    with pytest.raises(DumpError, match="no dump"):
+        read_dump([Path(__file__).parent])
+
+
+def test_the_analysis_client_reads_and_dumps_from_any_process(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    begin_launch(state_server.endpoint.connect(), state_server.endpoint, 0)
+    now_us = round(time.time()) * SECOND_US
+    nodes[1].store.extend(key_of("m", {"host": "node2", "gpu": "0"}), np.array([now_us]), np.array([1.5]))
+    program = """
+from telemetry import AnalysisClient
+client = AnalysisClient()
+client.connect()
+assert client.get_metrics() == {"m"}
+(series,) = client.get_data("m", tags="gpu")
+assert (series["metric"], series["tags"], list(series["dps"].values())) == ("m", {"host": "node2", "gpu": "0"}, [1.5])
+assert client.get_data(["m"], tags={"gpu": 1}) == []
+assert client.get_data("m", start_time=2e9) == []
+assert client.get_data("unknown") == []
+client.reboot(exclude_hostnames="node2")
+"""
+    run_program(session_of(state_server, tmp_path, "node1"), program)
+
+
+def test_outside_of_a_job_nothing_is_sent_and_nothing_fails() -> None:
+    program = """
+from telemetry import Telemetry
+telemetry = Telemetry()
+telemetry.add_data("m", 1.0)
+telemetry.finalize()
+assert telemetry.level == 0 and telemetry.dropped == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=Path(__file__).parents[2], env={})
