@@ -26,7 +26,7 @@ from kvstore.store import SampleStore, key_of
 from kvstore.timeseries import TimeSeries
 from telemetry.bus import NodeAsker
 from telemetry.gathering import gather
-from telemetry.query.times import SECOND_US
+from telemetry.query.times import ALL_TIME_US, SECOND_US
 
 __all__ = ["DumpError", "dump_nodes", "read_dump", "write_dump"]
 
@@ -72,7 +72,7 @@ def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int) ->
 
     def gathered() -> Iterator[TimeSeries]:
         for metric in sorted(metrics):
-            yield from gather(asker, [metric], start_us, round(now_s * SECOND_US), deadline_s=GATHER_DEADLINE_S).series
+            yield from gather(asker, [metric], start_us, ALL_TIME_US, deadline_s=GATHER_DEADLINE_S).series
 
     replies = asker.ask({"kind": "keys", "metric": ""})
     metrics = {metric for reply in replies.by_host.values() for metric, _ in reply}

@@ -19,7 +19,7 @@ from telemetry.batches import Batch, socket_name
 from telemetry.bus import NodeAnswerer, NodeAsker
 from telemetry.dump import dump_nodes, write_dump
 from telemetry.ingest import Ingest
-from telemetry.query.times import SECOND_US
+from telemetry.query.times import ALL_TIME_US, SECOND_US
 from telemetry.rollups import INTERVAL_US, ROLLUPS, roll_up
 from telemetry.settings import TelemetrySettings
 from telemetry.sources import answer_question
@@ -95,7 +95,7 @@ class NodeTelemetry:
             asker = NodeAsker(self._session.client, self._session.endpoint)
             path = dump_nodes(asker, self._settings.dump_dir, self._clock(), start_us)
         else:
-            series = self.store.read(sorted(self.store.metrics()), start_us, round(self._clock() * SECOND_US))
+            series = self.store.read(sorted(self.store.metrics()), start_us, ALL_TIME_US)
             path = write_dump(self._settings.dump_dir, self._host, self._clock(), series)
         return str(path)
 
