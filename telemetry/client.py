@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -12,7 +11,7 @@ from kvstore.session import Session, current_session
 from kvstore.timeseries import TimeSeries
 from telemetry.bus import NodeAsker
 from telemetry.gathering import gather
-from telemetry.query.times import SECOND_US
+from telemetry.query.times import ALL_TIME_US, SECOND_US
 from telemetry.settings import job_settings
 
 __all__ = ["AnalysisClient", "DataSeries"]
@@ -88,7 +87,7 @@ class AnalysisClient:
             self._asker(),
             names,
             0 if start_time is None else round(start_time * SECOND_US),
-            round((time.time() + 1) * SECOND_US),
+            ALL_TIME_US,
             tags={key: str(value) for key, value in pairs.items()},
             tag_keys=keys,
         )

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from telemetry.query.errors import BadQueryError
 
-__all__ = ["SECOND_US", "UNITS_US", "parse_duration", "parse_time", "parse_zone"]
+__all__ = ["ALL_TIME_US", "SECOND_US", "UNITS_US", "parse_duration", "parse_time", "parse_zone"]
 
 SECOND_US = 1_000_000
 _DAY_US = 86_400 * SECOND_US
@@ -32,7 +32,8 @@ _MILLISECONDS = re.compile(r"(\d{1,14})ms")
 _DATE_FORMATS = ("%Y/%m/%d", "%Y/%m/%d-%H:%M", "%Y/%m/%d-%H:%M:%S", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S")
 # OpenTSDB's own rule: a number that needs more than 32 bits is in milliseconds.
 _MAX_SECONDS = 2**32 - 1
-_MAX_US = 10**14 * 1000
+ALL_TIME_US = 10**14 * 1000
+"""After every time that can be named."""
 
 
 def parse_duration(text: str) -> int:
@@ -47,7 +48,7 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise BadQueryError(f"{text!r} is no duration: write a number and one of {', '.join(UNITS_US)}")
     length_us = int(match[1]) * UNITS_US[match[2]]
-    if not 0 < length_us <= _MAX_US:
+    if not 0 < length_us <= ALL_TIME_US:
         raise BadQueryError(f"the duration {text!r} must be above 0 and not beyond all time")
     return length_us
 
@@ -87,7 +88,7 @@ def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
 
 
 def _from_number(number: float) -> int:
-    if not math.isfinite(number) or not 0 <= number <= _MAX_US / 1000:
+    if not math.isfinite(number) or not 0 <= number <= ALL_TIME_US / 1000:
         raise BadQueryError(f"{_shown(number)} is no Unix time in seconds or milliseconds")
     return round(number * (SECOND_US if number <= _MAX_SECONDS else 1000))
 
