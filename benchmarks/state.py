@@ -50,13 +50,13 @@ def main(argv: list[str]) -> int:
     times: Times = defaultdict(list)
     for _ in range(options.repeats):
         for candidate in (large_raw, large_state):
-            with fresh_server(options.directory, options.fsync) as server:
+            with fresh_server(options.directory, options.fsync, times) as server:
                 candidate(server, arrays, times)
         with tempfile.TemporaryDirectory(dir=options.directory) as folder:
             large_numpy(Path(folder), arrays, times)
         parts_of_state(arrays, times)
         for small in (small_raw, small_state):
-            with fresh_server(options.directory, options.fsync) as server:
+            with fresh_server(options.directory, options.fsync, times) as server:
                 small(server, options.transactions, times)
     report(times, sum(array.nbytes for array in arrays) / 1e9, options.fsync)
     return 0
@@ -69,12 +69,12 @@ def make_arrays(gib: float) -> list[Array]:
 
 
 @contextmanager
-def fresh_server(directory: Path | None, fsync: Fsync) -> Iterator[StateServer]:
-    with (
-        tempfile.TemporaryDirectory(dir=directory) as folder,
-        StateServer.start(Path(folder), job="bench", fsync=fsync) as server,
-    ):
-        yield server
+def fresh_server(directory: Path | None, fsync: Fsync, times: Times) -> Iterator[StateServer]:
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        start = time.perf_counter()
+        with StateServer.start(Path(folder), job="bench", fsync=fsync) as server:
+            times["start"].append(time.perf_counter() - start)
+            yield server
 
 
 def clock(times: Times, name: str, work: Callable[[], object]) -> None:
@@ -173,6 +173,7 @@ def report(times: Times, gigabytes: float, fsync: Fsync) -> None:
     print(f"{'State / raw':16}{speed[0]:10.0%}{'':14}{speed[1]:14.0%}   (speed; higher is better)\n")
     print(f"within State: checksum {median['checksum'] / gigabytes:.2f} s/GB each way,", end=" ")
     print(f"copy into the array {median['copy'] / gigabytes:.2f} s/GB on restore\n")
+    print(f"start of a server: {1e3 * median['start']:.0f} ms\n")
     print(f"{'small transaction':20}{'median ms':>10}{'95th ms':>10}")
     for who in ("raw", "State"):
         values = times[f"{who} transaction"]

@@ -1,4 +1,4 @@
--- Commits a transaction; state.py says how everything lies in the server.  The fence of fence.py goes before it.
+-- Commits a transaction; layout.py says how everything lies in the server.  The fence of fence.py goes before it.
 -- KEYS: launch, index, meta, acknowledgement.
 -- ARGV: launch, expiry of the acknowledgement in ms, prefix of all keys, number of reads, for each read its key and version,
 -- then for each write: name, key, id of a fresh list, number of pieces, pieces.
