@@ -29,7 +29,28 @@ _STATE_VERSION = 1
 
 
 class SlowGPUAnalysis:
-    """Streaming detector of slow devices; see the module's guide for the statistics.
+    """Streaming detector of slow devices.
+
+    Each round, a device's fastest reading is compared with its own past (after what its group has in common is taken
+    out) and with its peers; each comparison that exceeds what a healthy device may show multiplies the evidence against
+    it, each that does not divides it.
+
+    **Guarantee.** If, given everything before, no healthy device exceeds in a round with a chance above the rate that
+    the detector holds against it, then over the whole run, whatever its length, and whatever the dependence between
+    devices, probes and rounds, the chance of any restart verdict against a healthy device is at most
+    ``false_alarm_budget``.  For then its evidence, summed over healthy devices, probes and both tests, with the budget
+    of a round spread over them, is a non-negative supermartingale, and Ville's inequality holds [1]_ [2]_ [3]_.  The
+    rate starts at 2 % (1 % for one more exceedance), is learned from the exceedances that ended by themselves, and
+    never falls below 0.5 %; no distribution is assumed.  "Healthy" means: no slower than its own first eight rounds by
+    ``min_slowdown``, and no further from its peers than ordinary silicon (7 %, or 3.5 spreads).  The same bound holds
+    apart for suspect verdicts against devices that exceed the smaller, report limits by chance only.  :meth:`check`
+    judges one cross-section and is outside this guarantee: its error rate is measured (``docs/benchmarks``).
+
+    **Few devices.** One device: no claim.  Two: by history, the one that rose against its own past while the other did
+    not; without history, only a difference by a factor of two (or ``min_slowdown`` squared) accuses the slower one.
+    Three and more: also by peers, with a margin that shrinks with their number (5 % at three, 2.2 % at four).  When
+    45 % or more of a group look slow at once the peers cannot say who is right: then only a device that rose against
+    its own past is accused, and of devices born so nobody.
 
     Parameters
     ----------
@@ -44,6 +65,19 @@ class SlowGPUAnalysis:
         When a restart is worth it; ``None``: always.  May be set while the job runs.
     very_slow
         Slowdown from which a verdict is ``very slow``.
+
+    References
+    ----------
+    .. [1] Ville, "Etude critique de la notion de collectif", 1939.
+    .. [2] Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", 2023.
+    .. [3] Howard, Ramdas, McAuliffe and Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021.
+
+    Examples
+    --------
+    >>> analysis = SlowGPUAnalysis()
+    >>> slow = {("node0", "0"): [1.0], ("node0", "1"): [1.0], ("node1", "0"): [1.0], ("node1", "1"): [1.6]}
+    >>> [verdict.gpu for _ in range(6) for verdict in analysis.update(slow)]
+    ['1']
     """
 
     def __init__(
@@ -113,7 +147,7 @@ class SlowGPUAnalysis:
             )
         np.add.at(self._history.bad_readings, self._last_rows, bad)
         self._round += 1
-        if self._labels is None and self._round in _CLASS_ROUNDS:
+        if self._labels is None and self._round in _CLASS_ROUNDS and log_seconds.size:
             self._recognise(log_seconds)
         return self._judge(log_seconds, noise, np.nan if now_s is None else now_s)
 
@@ -123,7 +157,7 @@ class SlowGPUAnalysis:
         ``readings`` as for :meth:`update`; of a device's samples the fastest counts.
         """
         devices, _, seconds = as_array(readings)
-        if not devices:
+        if not seconds.size:
             return []
         log_seconds, noise = log_fastest(seconds)[0], repeat_noise(seconds)
         if self._labels is None:
@@ -288,10 +322,11 @@ class SlowGPUAnalysis:
         evidence = history.evidence[..., row]  # test, level, probe
         sure = bool(evidence[:, RESTART].sum() >= 1 / self.false_alarm_budget)
         which = RESTART if sure else REPORT
-        test, probe = np.unravel_index(int(np.argmax(evidence[:, which])), evidence[:, which].shape)
-        if not sure and evidence[SELF, REPORT].sum() >= 1 / self.false_alarm_budget:
-            test = np.intp(SELF)
-        size = float(np.median(history.last_residuals(row, int(probe))))
+        # The own past says more exactly by how much, where it suffices by itself.
+        enough = evidence[SELF, which].sum() >= 1 / self.false_alarm_budget
+        test = SELF if enough else int(np.argmax(evidence[:, which].max(axis=1)))
+        probe = int(np.argmax(evidence[test, which]))
+        size = float(np.median(history.last_residuals(row, probe)))
         if test == PEER and not np.isnan(history.baseline[probe, row]):
             peers = self._grouping.groups[self._grouping.codes[row]]
             size += float(history.baseline[probe, row] - np.nanmedian(history.baseline[probe, peers]))
@@ -301,7 +336,7 @@ class SlowGPUAnalysis:
             float(np.exp(size)),
             sure=sure,
             reference=f"its {others} peers" if test == PEER else f"its own past and {others} peers",
-            own_past=bool(test == SELF),
+            own_past=test == SELF,
             rounds=int(history.rounds[row]),
             e_value=float(evidence[:, which].sum()),
             since_s=float(history.since_s[row]),

@@ -87,7 +87,8 @@ def _of_node(found: list[Finding]) -> Finding:
 def verdict_of(finding: Finding) -> Verdict:
     """Put a finding into words: one sentence with its numbers, the time of day in UTC."""
     who = finding.host if finding.gpu is None else f"{finding.host} gpu {finding.gpu}"
-    parts = [f"{100 * (finding.slowdown - 1):.3g} % slower than {finding.reference}"]
+    percent = 100 * (finding.slowdown - 1)
+    parts = [f"{percent:.{int(percent < 10)}f} % slower than {finding.reference}"]
     if np.isfinite(finding.since_s):
         parts[0] += f" since {datetime.fromtimestamp(finding.since_s, UTC):%H:%M:%S}"
     if finding.note:

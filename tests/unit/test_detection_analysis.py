@@ -1,0 +1,291 @@
+"""SlowGPUAnalysis: what is found, said, remembered and left alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detectors import SlowGPUAnalysis, Verdict
+from detectors.cost import RestartCost
+from detectors.grouping import clear_classes, codes_of
+from detectors.history import History
+
+Device = tuple[str, str]
+Seconds = NDArray[np.float64]
+
+NOON_S = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
+
+
+def names(nodes: int, per_node: int = 4) -> tuple[Device, ...]:
+    return tuple((f"node{node}", str(gpu)) for node in range(nodes) for gpu in range(per_node))
+
+
+def quiet(devices: int, rounds: int = 24, seed: int = 0) -> Seconds:
+    """Healthy probe readings ``(rounds, devices, 1 probe, 1 repeat)``: chips 1.5 % apart, noise of 0.1 %."""
+    rng = np.random.default_rng(seed)
+    logs = np.clip(rng.normal(0, 0.015, devices), -0.03, 0.03) + rng.normal(0, 0.001, (rounds, devices))
+    return 0.01 * np.exp(logs)[:, :, None, None]
+
+
+def play(analysis: SlowGPUAnalysis, devices: tuple[Device, ...], seconds: Seconds) -> list[tuple[int, Verdict]]:
+    found = []
+    for number, one_round in enumerate(seconds):
+        found += [(number, v) for v in analysis.update_arrays(devices, one_round, now_s=NOON_S + 10 * number)]
+    return found
+
+
+def who(found: list[tuple[int, Verdict]]) -> list[tuple[str, str | None]]:
+    return [(verdict.host, verdict.gpu) for _, verdict in found]
+
+
+def test_a_step_of_ten_percent_is_told_once_with_its_numbers() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:, 13] *= 1.11
+    [(number, verdict)] = play(SlowGPUAnalysis(), names(4), seconds)
+    assert number <= 16
+    assert (verdict.host, verdict.gpu, verdict.severity, verdict.action) == ("node3", "1", "slow", "restart")
+    assert verdict.slowdown == pytest.approx(1.11, abs=0.005)
+    assert verdict.evidence.startswith("node3 gpu 1: 11 % ")
+    assert "slower than its own past and 15 peers since 12:02:00, 4 rounds, e-value " in verdict.evidence
+    assert verdict.evidence.endswith("false-alarm budget 1e-4")
+
+
+def test_a_step_below_the_smallest_that_matters_is_reported_and_never_restarts() -> None:
+    seconds = quiet(16, 200)
+    seconds[12:, 5] *= 1.04
+    found = play(SlowGPUAnalysis(), names(4), seconds)
+    assert who(found) == [("node1", "1")]
+    assert {(verdict.severity, verdict.action) for _, verdict in found} == {("suspect", "report")}
+
+
+def test_a_slowdown_that_grows_escalates() -> None:
+    seconds = quiet(16, 60)
+    seconds[12:, 5] *= 1.04
+    seconds[30:, 5] *= 1.2
+    seconds[45:, 5] *= 1.5
+    found = play(SlowGPUAnalysis(), names(4), seconds)
+    assert [verdict.severity for _, verdict in found] == ["suspect", "slow", "very slow"]
+
+
+def test_a_device_that_recovered_is_told_of_again_when_it_slows_again() -> None:
+    seconds = quiet(16, 60)
+    seconds[12:20, 5] *= 1.2
+    seconds[40:, 5] *= 1.2
+    assert [number > 30 for number, _ in play(SlowGPUAnalysis(), names(4), seconds)] == [False, True]
+
+
+def test_a_whole_slow_node_is_one_verdict_against_the_node() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:, 8:12] *= 1.2
+    found = play(SlowGPUAnalysis(), names(4), seconds)
+    assert who(found) == [("node2", None)]
+    assert "all its 4 devices" in found[0][1].evidence
+
+
+def test_half_of_the_devices_slow_by_their_own_past_are_found_among_two_nodes() -> None:
+    seconds = quiet(4, 40)
+    seconds[12:, 2:] *= 1.2
+    assert who(play(SlowGPUAnalysis(), names(2, 2), seconds)) == [("node1", None)]
+
+
+def test_half_of_the_devices_getting_faster_accuses_nobody() -> None:
+    seconds = quiet(8, 40)
+    seconds[12:, 4:] /= 1.2
+    assert not play(SlowGPUAnalysis(), names(2), seconds)
+
+
+@pytest.mark.parametrize("slow", [1, 2], ids=["one device", "one node of two"])
+def test_of_four_devices_born_slow_one_is_accused_and_a_tie_is_not(slow: int) -> None:
+    seconds = quiet(4, 20)
+    seconds[:, :slow] *= 1.5
+    assert who(play(SlowGPUAnalysis(), names(2, 2), seconds)) == ([("node0", "0")] if slow == 1 else [])
+
+
+@pytest.mark.parametrize(("ratio", "found"), [(1.9, False), (2.3, True)])
+def test_of_two_devices_only_a_factor_of_two_tells_which_is_slow(ratio: float, found: bool) -> None:
+    seconds = quiet(2, 20)
+    seconds[:, 1] *= ratio
+    assert bool(play(SlowGPUAnalysis(), names(1, 2), seconds)) == found
+    readings = dict(zip(names(1, 2), seconds[:4, :, 0, 0].T.tolist(), strict=True))
+    assert bool(SlowGPUAnalysis().check(readings)) == found
+
+
+def test_a_common_slowdown_accuses_nobody() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:] *= 1.5
+    assert not play(SlowGPUAnalysis(), names(4), seconds)
+
+
+def test_a_burst_every_sixth_round_accuses_nobody() -> None:
+    seconds = quiet(16, 600)
+    seconds[3::6, 5] *= 1.5
+    assert not play(SlowGPUAnalysis(), names(4), seconds)
+
+
+def test_devices_are_compared_within_their_group_only() -> None:
+    seconds = quiet(16, 40)
+    seconds[:, 8:] *= 1.15
+    seconds[20:, 9] *= 1.1
+    groups = {device: device[0] in ("node0", "node1") for device in names(4)}
+    assert who(play(SlowGPUAnalysis(groups=groups), names(4), seconds)) == [("node2", "1")]
+
+
+def test_two_clear_classes_are_recognised_and_a_slow_device_in_one_is_still_found() -> None:
+    seconds = quiet(16, 40)
+    seconds[:, 8:] *= 2
+    seconds[20:, 9] *= 1.1
+    assert who(play(SlowGPUAnalysis(), names(4), seconds)) == [("node2", "1")]
+
+
+def test_classes_follow_nodes_or_places_and_slow_devices_scattered_over_nodes_are_none() -> None:
+    devices = names(8)
+    hosts, gpus = codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])
+    logs = np.log(quiet(32, 1)[0, :, 0, 0])
+
+    def shifted(by: float, which: NDArray[np.bool_]) -> NDArray[np.float32]:
+        return np.asarray(logs + by * which, np.float32)
+
+    by_host, by_gpu, scattered = hosts >= 6, gpus == 2, np.isin(np.arange(32), [0, 5, 6, 11, 13, 18, 23, 28])
+    assert clear_classes(shifted(0.7, by_host), hosts, gpus).tolist() == by_host.astype(int).tolist()
+    assert clear_classes(shifted(0.7, by_gpu), hosts, gpus).tolist() == by_gpu.astype(int).tolist()
+    assert not clear_classes(shifted(0.7, scattered), hosts, gpus).any()
+    assert not clear_classes(shifted(0.18, by_host), hosts, gpus).any()
+
+
+def test_bad_readings_are_counted_and_change_nothing() -> None:
+    seconds = quiet(8, 30)
+    devices = names(2)
+    seconds[12:, 3] *= 1.2
+    analysis = SlowGPUAnalysis()
+    found = []
+    for number, one_round in enumerate(seconds):
+        readings = dict(zip(devices, one_round[:, 0].tolist(), strict=True))
+        readings["node0", "0"] += [0.0, -1.0, math.inf, math.nan]
+        if number % 3 == 0:
+            del readings["node0", "1"]
+        found += analysis.update(readings)
+    assert [(verdict.host, verdict.gpu) for verdict in found] == [("node0", "3")]
+    assert analysis.bad_readings == {("node0", "0"): 90}
+
+
+@pytest.mark.parametrize("readings", [{}, {("a", "0"): []}, {("a", "0"): [math.nan]}, {("a", "0"): {}}])
+def test_a_round_without_a_reading_is_no_error(readings: dict[Device, list[float]]) -> None:
+    analysis = SlowGPUAnalysis()
+    assert analysis.update(readings) == []
+    assert analysis.update({("a", "0"): [1.0], ("b", "0"): [1.0]}) == []
+    assert analysis.check(readings) == []
+
+
+def test_a_device_alone_is_never_accused() -> None:
+    seconds = quiet(1, 40)
+    seconds[20:] *= 3
+    assert not play(SlowGPUAnalysis(), names(1, 1), seconds)
+
+
+def test_one_slow_probe_of_several_is_enough() -> None:
+    seconds = np.concatenate([quiet(16, 40, seed) for seed in range(3)], axis=2)
+    seconds[12:, 5, 1] *= 1.1
+    analysis = SlowGPUAnalysis()
+    found = []
+    for one_round in seconds:
+        by_probe = [dict(zip(("clock", "gemm", "triad"), cells, strict=True)) for cells in one_round.tolist()]
+        found += analysis.update(dict(zip(names(4), by_probe, strict=True)))
+    assert [(verdict.host, verdict.gpu) for verdict in found] == [("node1", "1")]
+
+
+def test_restart_waits_until_as_much_is_lost_as_it_costs_and_the_cost_can_change() -> None:
+    seconds = quiet(16, 60)
+    seconds[12:, 5] *= 1.25  # a fifth of the wall time is lost
+    analysis = SlowGPUAnalysis(restart_cost=RestartCost(40.0))
+    found = play(analysis, names(4), seconds)
+    assert [verdict.action for _, verdict in found] == ["report", "restart"]
+    assert found[1][0] == pytest.approx(12 + 20, abs=2)  # 40 s lost after 200 s of 10 s rounds
+    known = SlowGPUAnalysis(restart_cost=RestartCost(40.0, remaining_s=150.0))
+    assert [verdict.action for _, verdict in play(known, names(4), seconds)] == ["report"]
+    known.restart_cost = RestartCost(40.0, remaining_s=1000.0)
+    [verdict] = known.update_arrays(names(4), seconds[-1], now_s=NOON_S + 600)
+    assert verdict.action == "restart"
+
+
+def test_thresholds_can_be_changed_while_the_job_runs() -> None:
+    seconds = quiet(16, 60)
+    seconds[12:, 5] *= 1.2
+    analysis = SlowGPUAnalysis(min_slowdown=1.5)
+    assert [verdict.action for _, verdict in play(analysis, names(4), seconds[:30])] == ["report"]
+    analysis.set_thresholds(min_slowdown=1.1)
+    assert [verdict.action for _, verdict in play(analysis, names(4), seconds[30:])] == ["restart"]
+
+
+def test_state_survives_json_and_follows_a_device_that_moved() -> None:
+    seconds = quiet(16, 30)
+    devices = names(4)
+    uuids = {device: f"GPU-{number}" for number, device in enumerate(devices)}
+    first = SlowGPUAnalysis()
+    play(first, devices, seconds[:10])
+    state = first.to_state(uuids)
+    state["codes"] = state["codes"].tolist()
+    state["history"] = {name: array.tolist() for name, array in state["history"].items()}
+    moved = (*devices[:15], ("node9", "0"))
+    again = SlowGPUAnalysis.from_state(
+        json.loads(json.dumps(state)),
+        identity=dict(zip(moved, uuids.values(), strict=True)),
+        same_run=False,
+    )
+    seconds[:, 15] *= 1.06  # no born-slow verdict, but slower than its own past elsewhere
+    found = play(again, moved, seconds[10:20])
+    assert who(found) == [("node9", "0")]
+    assert found[0][0] < 6
+
+
+def test_a_place_taken_over_by_another_device_does_not_inherit() -> None:
+    seconds = quiet(16, 20)
+    first = SlowGPUAnalysis()
+    play(first, names(4), seconds)
+    state = first.to_state({("node3", "3"): "GPU-old"})
+    again = SlowGPUAnalysis.from_state(state, identity={("node3", "3"): "GPU-new"})
+    assert ("node3", "3") not in again.devices
+    assert len(again.devices) == 15
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="state has version 7, this program reads version 1"):
+        SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"false_alarm_budget": 0.0}, "false_alarm_budget must be a probability between 0 and 1, got 0.0"),
+        ({"min_slowdown": 1.0}, "min_slowdown must be a ratio above 1"),
+        ({"very_slow": math.nan}, "very_slow must be a ratio above 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SlowGPUAnalysis(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cost", [{"cost_s": -1.0}, {"cost_s": 1.0, "remaining_s": -1.0}])
+def test_a_negative_cost_is_refused(cost: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be zero or more seconds"):
+        RestartCost(**cost)
+
+
+def test_check_finds_a_device_born_slow_and_only_suspects_ordinary_silicon() -> None:
+    seconds = quiet(64, 4)[:, :, 0, 0].T
+    seconds[5], seconds[9] = 0.01 * 1.2, 0.01 * 1.062
+    found = SlowGPUAnalysis().check(dict(zip(names(16), seconds.tolist(), strict=True)))
+    assert {(v.host, v.gpu, v.severity, v.action) for v in found} == {
+        ("node1", "1", "slow", "restart"),
+        ("node2", "1", "suspect", "report"),
+    }
+    assert found[0].evidence.startswith("node1 gpu 1: ")
+    assert found[0].evidence.endswith("slower than its 63 peers")
+
+
+def test_state_stays_under_300_bytes_a_device_with_three_probes() -> None:
+    assert History.empty(1000, 3).nbytes <= 300 * 1000
