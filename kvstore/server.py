@@ -44,6 +44,8 @@ _LOCK = "lock"
 _LOG = "server.log"
 _PORT_ATTEMPTS = 5
 _POLL_S = 0.005
+# A killed process may still sit in a write to a network disk.
+_KILL_S = 5.0
 _READY = "Ready to accept connections"
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
 
@@ -132,13 +134,8 @@ class StateServer:
             # A free port may be lost to another process before the server has it; one that was asked for is reported.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
                 endpoint = Endpoint(host, _free_port(host) if port is None else port, job, password)
-                child = TetheredProcess(
-                    [str(program), "-"],
-                    stdin=_CONFIG.format(**asdict(endpoint), fsync=fsync).encode(),
-                    directory=directory,
-                    log=directory / _LOG,
-                    inherit_fd=lock_fd,
-                )
+                config = _CONFIG.format(**asdict(endpoint), fsync=fsync)
+                child = _spawn(program, directory, config, lock_fd)
                 server = cls(child, endpoint, directory, fsync)
                 try:
                     server._await_ready(deadline)
@@ -163,6 +160,8 @@ class StateServer:
         words = self._child.last_words()
         if "Address already in use" in words:
             return PortTakenError(self.endpoint.host, self.endpoint.port)
+        if "Permission denied" in words:
+            return StateDirectoryError(str(self.directory), "its files belong to another user, name another directory")
         if full := self.full_disk():
             return StateDirectoryError(str(self.directory), f"{full.reason}, free some or name another directory")
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
@@ -224,7 +223,7 @@ class StateServer:
             self._child.process.terminate()
             if self.wait_exit(deadline_s) is None:
                 self._child.process.kill()
-        self._child.process.wait()
+        self.wait_exit(_KILL_S)
 
 
 def _claim(directory: Path, job: str) -> str:
@@ -286,6 +285,19 @@ def _unusable(directory: Path, error: OSError) -> StateDirectoryError:
     )
 
 
+def _spawn(program: Path, directory: Path, config: str, lock_fd: int) -> TetheredProcess:
+    try:
+        return TetheredProcess(
+            [str(program), "-"],
+            stdin=config.encode(),
+            directory=directory,
+            log=directory / _LOG,
+            inherit_fd=lock_fd,
+        )
+    except OSError as error:
+        raise _unusable(directory, error) from error
+
+
 def _default_binary() -> Path:
     if named := os.environ.get("LAGGARD_STATE_SERVER"):
         return Path(named)
@@ -296,6 +308,11 @@ def _default_binary() -> Path:
 
 def _free_port(host: str) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ServerStartError(
+            f"it cannot listen on {host}: {error.strerror}; use an address of this machine", ""
+        ) from error

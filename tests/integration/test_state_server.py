@@ -182,6 +182,26 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         StateServer.start(tmp_path / "file", job="a")
 
 
+def test_a_path_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(StateDirectoryError, match=r"cannot keep state in /proc/laggard: .*; name a directory"):
+        StateServer.start(Path("/proc/laggard"), job="a")
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match=r"cannot listen on 192\.0\.2\.1: .*; use an address of this machine"):
+        StateServer.start(tmp_path, job="a", host="192.0.2.1")
+
+
+def test_a_damaged_file_is_reported_in_the_servers_words(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+        begin_launch(client, server.endpoint, 0)
+        State(client, server.endpoint, 0)["a"] = b"x" * 1000
+    (log,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    log.write_bytes(b"damaged!" + log.read_bytes()[8:])
+    with pytest.raises(ServerStartError, match="Bad file format reading the append only file"):
+        StateServer.start(tmp_path, job="a")
+
+
 def test_a_directory_with_odd_characters_works(tmp_path: Path) -> None:
     with StateServer.start(tmp_path / "a \"b\" 'c' \\n ü", job="a") as server:
         assert server.alive()
