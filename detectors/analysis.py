@@ -70,7 +70,7 @@ class SlowGPUAnalysis:
     ----------
     .. [1] Ville, "Etude critique de la notion de collectif", 1939.
     .. [2] Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", 2023.
-    .. [3] Howard, Ramdas, McAuliffe and Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021.
+    .. [3] Howard, Ramdas, McAuliffe, Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021.
 
     Examples
     --------

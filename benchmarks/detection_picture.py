@@ -1,0 +1,50 @@
+"""Draw the guide's picture, a healthy and a slow device: ``python -m benchmarks.detection_picture FILE``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from detectors import SlowGPUAnalysis
+
+__all__ = ["draw"]
+
+_ROUNDS, _DEVICES, _ONSET, _SLOW = 30, 16, 16, 13
+_LINES = {2: ("tab:blue", "healthy, one disturbed round"), _SLOW: ("tab:red", "slow by 6 % from round 17")}
+
+
+def draw(path: Path) -> None:
+    """Play a simulated job in which one of sixteen devices slows by 6 %, and plot readings and evidence by round."""
+    rng = np.random.default_rng(11)
+    chips, noise = rng.normal(0, 0.012, _DEVICES), rng.normal(0, 0.003, (_ROUNDS, _DEVICES))
+    seconds = 0.01 * np.exp(chips + noise)
+    seconds[5, 2] *= 1.12  # one disturbed round of a healthy device
+    seconds[_ONSET:, _SLOW] *= 1.06
+    names = tuple((f"node{number // 4}", str(number % 4)) for number in range(_DEVICES))
+    analysis = SlowGPUAnalysis()
+    evidence, told = [], 0
+    for number, one_round in enumerate(seconds):
+        verdicts = analysis.update_arrays(names, one_round[:, None, None])
+        evidence.append(analysis.to_state()["history"]["evidence"].sum(axis=(0, 2))[0])
+        told = told or (number if verdicts else 0)
+    rounds = np.arange(1, _ROUNDS + 1)
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for row in range(_DEVICES):
+        color, label = _LINES.get(row, ("0.8", None))
+        above.plot(rounds, 1000 * seconds[:, row], color=color, label=label)
+        below.semilogy(rounds, np.array(evidence)[:, row], color=color, label=label)
+    below.axhline(1 / analysis.false_alarm_budget, color="black", linestyle="--", label="1 / budget: the verdict")
+    below.axvline(told + 1, color="black", linestyle=":")
+    above.set_ylabel("reading (ms)")
+    below.set(xlabel="round", ylabel="evidence")
+    above.legend(fontsize="small")
+    below.legend(fontsize="small", loc="center left")
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]))
