@@ -18,6 +18,7 @@ _SELF_NOISES = 5.0  # standard deviations of a device's own noise
 _PEER_NOISES = 3.0
 _PEER_SPREADS = 3.5  # standard deviations between chips
 _FEW_PEERS = 0.2  # a reference of few peers is uncertain: this over (N - 1) squared, in log seconds
+_MANY_PEERS, _FEW_CHIPS = 16, 0.12  # of fewer peers the spread is mostly chance: it asks for no more than 13 %
 _PAIR_RATIO = 2.0  # of two devices only a slowdown by this factor tells which one
 
 
@@ -74,6 +75,7 @@ class Thresholds:
         """
         few = np.asarray(_FEW_PEERS / np.maximum(peers - 1, 1) ** 2, np.float32)
         chips = np.where(peers == 2, np.float32(0), np.float32(_PEER_SPREADS) * spread)
+        chips = np.where(peers < _MANY_PEERS, np.minimum(chips, np.float32(_FEW_CHIPS)), chips)
         found = []
         for level in self.peer_levels:
             pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))

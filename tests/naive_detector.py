@@ -81,7 +81,7 @@ class NaiveDetector:
         group.early = [*group.early, early_noise(memory, here, good, residual)][-8:]
         known = [value for value in group.early if not math.isnan(value)]
         early = sum(known) / len(known) if known else math.nan
-        chips = 3.5 * sum(group.spreads) / len(group.spreads)
+        chips = min(3.5 * sum(group.spreads) / len(group.spreads), 0.12)  # fewer than 16 devices
 
         exceeds: dict[tuple[Device, tuple[str, str]], bool | None] = {}
         for level in ("report", "restart"):
