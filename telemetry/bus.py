@@ -105,7 +105,10 @@ class Listener:
         if message["type"] == "subscribe":
             self._ready.set()
         elif message["type"] == "message":
-            self._hear(message["data"])
+            try:
+                self._hear(message["data"])
+            except ValueError as error:
+                _log.warning("a message was passed over: %s", error)
 
 
 class NodeAnswerer:

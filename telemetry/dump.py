@@ -25,6 +25,7 @@ import numpy as np
 from kvstore.store import SampleStore, key_of
 from kvstore.timeseries import TimeSeries
 from telemetry.bus import NodeAsker
+from telemetry.events import Event, series_of_events
 from telemetry.gathering import gather
 from telemetry.query.times import ALL_TIME_US, SECOND_US
 
@@ -67,12 +68,13 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
     return Path(draft.name).replace(path)
 
 
-def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int) -> Path:
-    """Gather all nodes' samples, metric by metric, and write one file."""
+def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, events: Iterable[Event]) -> Path:
+    """Gather all nodes' samples, metric by metric, and write one file; the job's events go with them."""
 
     def gathered() -> Iterator[TimeSeries]:
         for metric in sorted(metrics):
             yield from gather(asker, [metric], start_us, ALL_TIME_US, deadline_s=GATHER_DEADLINE_S).series
+        yield from series_of_events(events)
 
     replies = asker.ask({"kind": "keys", "metric": ""})
     metrics = {metric for reply in replies.by_host.values() for metric, _ in reply}

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from kvstore.store import SampleStore
 from telemetry.batches import Batch, socket_name
 from telemetry.bus import NodeAnswerer, NodeAsker
 from telemetry.dump import dump_nodes, write_dump
+from telemetry.events import EventLog, series_of_events
 from telemetry.ingest import Ingest
 from telemetry.query.times import ALL_TIME_US, SECOND_US
 from telemetry.rollups import INTERVAL_US, ROLLUPS, roll_up
@@ -57,6 +59,7 @@ class NodeTelemetry:
         self._settings = settings
         self._clock = clock
         self._host = session.environment.node
+        self._events = EventLog(session.client, session.endpoint)
         self.store = SampleStore(settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20)
         self._ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
@@ -93,10 +96,12 @@ class NodeTelemetry:
         start_us = round((self._clock() - self._settings.default_tmdb_window) * SECOND_US)
         if self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint)
-            path = dump_nodes(asker, self._settings.dump_dir, self._clock(), start_us)
+            events = self._events.between(0, ALL_TIME_US)
+            path = dump_nodes(asker, self._settings.dump_dir, self._clock(), start_us, events)
         else:
             series = self.store.read(sorted(self.store.metrics()), start_us, ALL_TIME_US)
-            path = write_dump(self._settings.dump_dir, self._host, self._clock(), series)
+            told = series_of_events(self._events.between(0, ALL_TIME_US))
+            path = write_dump(self._settings.dump_dir, self._host, self._clock(), chain(series, told))
         return str(path)
 
     def _keep(self) -> None:

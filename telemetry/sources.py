@@ -117,13 +117,17 @@ class NodesSource:
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
-        replies = self._asker.ask({"kind": "keys", "metric": metric})
+        hosts = self._asker.hosts()
+        known = {key for key in self._rollups.series_keys() if metric in {"", key[0]}}
+        if len(hosts) > ROLLUPS_ABOVE_NODES:
+            return sorted(known)
+        replies = self._asker.ask({"kind": "keys", "metric": metric}, hosts=hosts)
         found = {
             (name, tuple(zip(tags[::2], tags[1::2], strict=True)))
             for reply in replies.by_host.values()
             for name, tags in reply
         }
-        return sorted(found | {key for key in self._rollups.series_keys() if metric in {"", key[0]}})
+        return sorted(found | known)
 
     def newest(self) -> list[Newest]:
         """Return the newest sample of every series."""

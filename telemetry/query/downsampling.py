@@ -24,7 +24,7 @@ MAX_BUCKETS = 200_000
 _ALL = re.compile(r"\d*all")
 _CALENDAR = re.compile(r"(\d+(?:ms|[smhdwny]))c")
 # What clients send where their user has chosen nothing.
-_UNCHOSEN = {"", "undefined", "null"}
+_UNCHOSEN = {"", "undefined"}
 _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
 
 

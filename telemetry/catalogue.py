@@ -1,0 +1,148 @@
+"""The metrics that laggard collects: name, level, unit, meaning, and what other tools' users call them.
+
+Names of levels 2 and 3 that Dragon has are Dragon's. For ``/metrics`` each has the name that node_exporter or
+dcgm-exporter gives it, where they have it, and their unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CATALOGUE", "EVENTS", "Metric"]
+
+EVENTS = "laggard.events"
+"""Name of the metric under which events (XIDs, verdicts, launches) can be asked for; its answers carry annotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes
+    ----------
+    name, level, unit, meaning
+        ``unit`` is empty for plain numbers.
+    exported
+        Its name for Prometheus.
+    kind
+        A counter only rises.
+    scale
+        What a value is multiplied with to have the exported name's unit.
+    """
+
+    name: str
+    level: int
+    unit: str
+    meaning: str
+    exported: str
+    kind: Literal["gauge", "counter"] = "gauge"
+    scale: float = 1.0
+
+
+_NODE = (
+    Metric("load_average", 2, "", "Load average of one minute", "node_load1"),
+    Metric("used_RAM", 2, "%", "Memory in use", "laggard_node_memory_used_ratio", scale=0.01),
+    Metric("cpu_percent", 2, "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
+    Metric("num_running_processes", 2, "", "Processes of the job's user", "laggard_node_user_processes"),
+    Metric("memory_available", 2, "bytes", "Memory that programs can still have", "node_memory_MemAvailable_bytes"),
+    Metric("swap_used", 2, "bytes", "Memory that was swapped out", "laggard_node_swap_used_bytes"),
+    Metric("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total", "counter"),
+    Metric("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total", "counter"),
+    Metric("network_errors", 2, "", "Packets lost or damaged", "laggard_node_network_errors_total", "counter"),
+    Metric("disk_read", 2, "bytes", "Read from disks", "node_disk_read_bytes_total", "counter"),
+    Metric("disk_written", 2, "bytes", "Written to disks", "node_disk_written_bytes_total", "counter"),
+    Metric("cgroup_memory", 2, "bytes", "Memory of the job's control group", "laggard_cgroup_memory_current_bytes"),
+    Metric("cgroup_memory_limit", 2, "bytes", "Limit on that memory", "laggard_cgroup_memory_max_bytes"),
+    Metric("cgroup_cpu_limit", 2, "cores", "Limit on the group's processor time", "laggard_cgroup_cpu_max_cores"),
+    Metric(
+        "cgroup_throttled", 2, "s", "Time the group was held back", "laggard_cgroup_throttled_seconds_total", "counter"
+    ),
+    Metric(
+        "cgroup_oom_kills", 2, "", "Processes killed for want of memory", "laggard_cgroup_oom_kills_total", "counter"
+    ),
+    Metric(
+        "pressure_cpu",
+        2,
+        "s",
+        "Time that some waited for a processor",
+        "node_pressure_cpu_waiting_seconds_total",
+        "counter",
+    ),
+    Metric(
+        "pressure_memory",
+        2,
+        "s",
+        "Time that some waited for memory",
+        "node_pressure_memory_waiting_seconds_total",
+        "counter",
+    ),
+    Metric(
+        "pressure_io", 2, "s", "Time that some waited for disks", "node_pressure_io_waiting_seconds_total", "counter"
+    ),
+)
+
+_DEVICE = (
+    Metric("DeviceUtilization", 3, "%", "Time that a kernel was running", "DCGM_FI_DEV_GPU_UTIL"),
+    Metric("DeviceMemoryUtilization", 3, "%", "Device memory in use", "laggard_gpu_memory_used_ratio", scale=0.01),
+    Metric("DevicePowerUsage", 3, "W", "Power drawn", "DCGM_FI_DEV_POWER_USAGE"),
+    Metric("DeviceMemoryUsed", 3, "bytes", "Device memory in use", "DCGM_FI_DEV_FB_USED", scale=1 / 2**20),
+    Metric("DeviceMemoryBusy", 3, "%", "Time that device memory was read or written", "DCGM_FI_DEV_MEM_COPY_UTIL"),
+    Metric("DevicePowerLimit", 3, "W", "Power limit in force", "DCGM_FI_DEV_POWER_MGMT_LIMIT"),
+    Metric("DeviceEnergy", 3, "J", "Energy used", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", 1000.0),
+    Metric("DeviceTemperature", 3, "°C", "Temperature of the GPU", "DCGM_FI_DEV_GPU_TEMP"),
+    Metric("DeviceMemoryTemperature", 3, "°C", "Temperature of its memory", "DCGM_FI_DEV_MEMORY_TEMP"),
+    Metric("DeviceSmClock", 3, "MHz", "Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK"),
+    Metric("DeviceMemoryClock", 3, "MHz", "Clock of the memory", "DCGM_FI_DEV_MEM_CLOCK"),
+    Metric(
+        "DeviceClockEventReasons", 3, "", "What holds the clocks down, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+    ),
+    Metric("DevicePcieTransmit", 3, "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total", "counter"),
+    Metric("DevicePcieReceive", 3, "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total", "counter"),
+    Metric("DevicePcieReplays", 3, "", "PCIe packets sent again", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter"),
+    Metric(
+        "DeviceNvlinkTransmit", 3, "bytes", "Sent over NVLink", "laggard_gpu_nvlink_transmit_bytes_total", "counter"
+    ),
+    Metric(
+        "DeviceNvlinkReceive", 3, "bytes", "Received over NVLink", "laggard_gpu_nvlink_receive_bytes_total", "counter"
+    ),
+    Metric("DeviceEccCorrected", 3, "", "Memory errors corrected", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter"),
+    Metric("DeviceEccUncorrected", 3, "", "Memory errors not corrected", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter"),
+    Metric("DeviceRemappedRows", 3, "", "Memory rows remapped after errors", "laggard_gpu_remapped_rows"),
+    Metric("DeviceRemapPending", 3, "", "1: rows wait for a reset to be remapped", "laggard_gpu_remap_pending"),
+    Metric("DeviceRemapFailed", 3, "", "1: a row could not be remapped", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
+    Metric("DeviceXids", 3, "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total", "counter"),
+    Metric("DeviceSmActive", 3, "%", "Multiprocessors at work", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
+    Metric(
+        "DeviceSmOccupancy", 3, "%", "Warps resident, of the most possible", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01
+    ),
+    Metric("DeviceTensorActive", 3, "%", "Tensor cores at work", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scale=0.01),
+    Metric("DeviceDramActive", 3, "%", "Memory bandwidth in use", "DCGM_FI_PROF_DRAM_ACTIVE", scale=0.01),
+)
+
+_OWN = (
+    Metric("db_size", 4, "MB", "Size of the node's sample store", "laggard_store_bytes", scale=1e6),
+    Metric("telemetry_samples", 4, "", "Samples in the node's store", "laggard_store_samples"),
+    Metric("telemetry_series", 4, "", "Series in the node's store", "laggard_store_series"),
+    Metric("telemetry_dropped", 4, "", "Samples dropped for want of room", "laggard_samples_dropped_total", "counter"),
+    Metric("collector_lag", 4, "s", "How late the last reading began", "laggard_collector_lag_seconds"),
+    Metric("collector_duration", 4, "s", "How long the last reading took", "laggard_collector_duration_seconds"),
+    Metric(
+        "collector_missed",
+        4,
+        "",
+        "Readings that were left out for being late",
+        "laggard_collector_missed_total",
+        "counter",
+    ),
+    Metric(
+        "collector_cpu", 4, "s", "Processor time of the node's agent", "laggard_collector_cpu_seconds_total", "counter"
+    ),
+    Metric("ProcessDeviceMemory", 4, "bytes", "Device memory of a process", "laggard_process_gpu_memory_bytes"),
+    Metric(
+        "ProcessDeviceUtilization", 4, "%", "Device time of a process", "laggard_process_gpu_busy_ratio", scale=0.01
+    ),
+)
+
+CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_NODE, *_DEVICE, *_OWN)}

@@ -1,0 +1,118 @@
+"""Events: what happened at a moment and to whom, for annotations on graphs. Few, so they stand in the state server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import redis
+
+from kvstore.control import Control, Request
+from kvstore.endpoint import Endpoint
+from kvstore.timeseries import TimeSeries
+from telemetry.catalogue import EVENTS
+
+__all__ = ["Event", "EventLog", "EventSource", "events_of_series", "series_of_events"]
+
+STREAM = "telemetry-events"
+MAX_EVENTS = 10_000
+MAX_TEXT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes
+    ----------
+    time_us
+        Unix time in microseconds.
+    kind
+        ``xid``, ``verdict``, ``notice``, ``launch``, ``request``, or a user's word.
+    text
+        One sentence.
+    host, gpu
+        To whom; empty where that is nobody in particular.
+    """
+
+    time_us: int
+    kind: str
+    text: str
+    host: str = ""
+    gpu: str = ""
+
+
+class EventSource(Protocol):
+    """Knows events."""
+
+    def between(self, start_us: int, end_us: int) -> list[Event]:
+        """Return the events of a range of time, both ends included, in order."""
+
+
+class EventLog:
+    """A job's events: those written to the log, and what detectors and programs have said to the controller.
+
+    Parameters
+    ----------
+    client, endpoint
+        The job's state server.
+    """
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
+        self._client = client
+        self._endpoint = endpoint
+
+    def add(self, event: Event) -> None:
+        """Write one event."""
+        text = json.dumps([event.time_us, event.kind, event.text[:MAX_TEXT], event.host, event.gpu])
+        self._client.xadd(self._endpoint.key(STREAM), {"event": text}, maxlen=MAX_EVENTS, approximate=True)
+
+    def between(self, start_us: int, end_us: int) -> list[Event]:
+        """Return the events of a range of time, both ends included, in order."""
+        entries = cast("list[Any]", self._client.xrange(self._endpoint.key(STREAM), count=MAX_EVENTS))
+        written = [Event(*json.loads(fields[b"event"])) for _, fields in entries]
+        found = [event for event in (*written, *self._said()) if start_us <= event.time_us <= end_us]
+        return sorted(found, key=lambda event: event.time_us)
+
+    def _said(self) -> Iterable[Event]:
+        for entry_id, request in Control(self._client, self._endpoint, 0).requests("0-0", wait_s=0.001):
+            time_us = int(entry_id.partition("-")[0]) * 1000
+            yield from _events_of_request(time_us, request)
+
+
+def _events_of_request(time_us: int, request: Request) -> Iterable[Event]:
+    match request.kind:
+        case "verdicts":
+            for verdict in request.body:
+                text = f"{verdict.get('evidence', '')} ({verdict.get('severity', '')}, {verdict.get('action', '')})"
+                yield Event(time_us, "verdict", text, verdict.get("host", ""), verdict.get("gpu") or "")
+        case "reboot":
+            hosts = ", ".join(map(str, request.body))
+            yield Event(time_us, "request", f"the program asks for a relaunch{' without ' if hosts else ''}{hosts}")
+        case "notices":
+            for notice in request.body:
+                yield Event(time_us, "notice", str(notice))
+
+
+def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
+    """Return events as series, to be dumped."""
+    one = np.ones(1)
+    return [TimeSeries(EVENTS, _tags(event), np.array([event.time_us], dtype=np.int64), one) for event in events]
+
+
+def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:
+    """Return what :func:`series_of_events` has made series of."""
+    events = [
+        Event(time_us, *(each.tags.get(name, "") for name in ("kind", "text", "host", "gpu")))
+        for each in series
+        for time_us in each.times_us.tolist()
+    ]
+    return sorted(events, key=lambda event: event.time_us)
+
+
+def _tags(event: Event) -> Mapping[str, str]:
+    tags = {"kind": event.kind, "text": event.text, "host": event.host, "gpu": event.gpu}
+    return {key: value for key, value in tags.items() if value}

@@ -1,0 +1,99 @@
+"""The handlers as a web application: threads for the work, bounds on size and time, OpenTSDB's error bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import redis
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from telemetry.bus import NodeError
+from telemetry.query.errors import BadQueryError, QueryTooLargeError
+from telemetry.server.handlers import ROUTES, Handler, Reply, Service
+from telemetry.server.problems import Problem, error_body
+from telemetry.server.requests import Call, read_call
+
+__all__ = ["make_app"]
+
+_log = logging.getLogger("laggard.telemetry")
+
+ANSWER_DEADLINE_S = 30.0
+ANSWERS_AT_ONCE = 8
+_GZIP_ABOVE_BYTES = 1000
+
+
+def make_app(service: Service) -> Starlette:
+    """Return the application."""
+    limiter = anyio.CapacityLimiter(ANSWERS_AT_ONCE)
+    routes = []
+    for path, (methods, handler) in ROUTES.items():
+        endpoint = partial(_answer, service, handler, limiter)
+        paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
+        routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
+    handlers: Any = {Problem: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+async def _answer(service: Service, handler: Handler, limiter: anyio.CapacityLimiter, request: Request) -> Response:
+    call = await read_call(request)
+    try:
+        async with asyncio.timeout(ANSWER_DEADLINE_S):
+            return await anyio.to_thread.run_sync(
+                _respond, service, handler, call, limiter=limiter, abandon_on_cancel=True
+            )
+    except TimeoutError:
+        raise Problem(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less") from None
+
+
+def _respond(service: Service, handler: Handler, call: Call) -> Response:
+    try:
+        reply = handler(service, call)
+    except (QueryTooLargeError, NodeError) as error:
+        raise Problem(413, str(error)) from error
+    except BadQueryError as error:
+        raise Problem(400, str(error)) from error
+    except redis.RedisError as error:
+        raise Problem(503, "the job's state server does not answer", str(error)) from error
+    return _response(reply, compressed="gzip" in call.headers.get("accept-encoding", "").lower())
+
+
+def _response(reply: Reply, *, compressed: bool = False) -> Response:
+    if reply.content is None:
+        return Response(status_code=reply.status, headers=dict(reply.headers))
+    if reply.text_type:
+        body, kind = reply.content.encode(), reply.text_type
+    else:
+        body = json.dumps(reply.content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        body, kind = body.encode("utf-8", "backslashreplace"), "application/json; charset=UTF-8"
+    headers = {**reply.headers, "content-type": kind}
+    if compressed and len(body) > _GZIP_ABOVE_BYTES:
+        body = gzip.compress(body, compresslevel=1)
+        headers["content-encoding"] = "gzip"
+    return Response(body, reply.status, headers)
+
+
+async def _on_problem(_: Request, problem: Problem) -> Response:
+    return _response(Reply(error_body(problem.status, problem.message, problem.details), problem.status))
+
+
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
+    words = {404: "Endpoint not found", 405: f"Method not allowed: {request.method}"}
+    message = words.get(error.status_code, str(error.detail))
+    headers = {"allow": error.headers["allow"]} if error.headers and "allow" in error.headers else {}
+    return _response(Reply(error_body(error.status_code, message), error.status_code, headers))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    _log.error("a bug in %s %s", request.method, request.url.path, exc_info=error)
+    return _response(Reply(error_body(500, "a bug of laggard's: its log says more"), 500))

@@ -1,0 +1,311 @@
+"""What each path of the API answers. Handlers are plain functions of a request; they run in threads."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from kvstore.store import SeriesKey
+from telemetry.batches import Batch
+from telemetry.catalogue import EVENTS
+from telemetry.events import Event, EventSource, series_of_events
+from telemetry.query import BadQueryError, SubQuery, query_from_json, query_from_url
+from telemetry.query.aggregators import AGGREGATORS
+from telemetry.query.engine import Answer, Span, evaluate
+from telemetry.query.filters import FILTER_TYPES
+from telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
+from telemetry.server.answers import annotation, answer_element
+from telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
+from telemetry.server.openmetrics import CLASSIC, OPEN_METRICS, render
+from telemetry.server.problems import Problem
+from telemetry.server.put import Point, PointError, batch_of, point_from_json
+from telemetry.server.requests import Call
+from telemetry.sources import Source
+
+__all__ = ["ROUTES", "Handler", "Reply", "Service"]
+
+MAX_POINTS_A_PUT = 100_000
+# A node agent reads every half second by default; what is older than this has stopped.
+STALE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the handlers work with.
+
+    Attributes
+    ----------
+    source
+        Answers queries.
+    events
+        Knows what happened.
+    put
+        Stores samples and returns whether that worked; None where nothing can be stored.
+    add_event
+        Stores an event; None where nothing can be stored.
+    token
+        What a request that changes something must show.
+    max_series, unknown_is_error
+        From the settings.
+    health
+        Returns what ``/health`` tells, and whether all is well.
+    """
+
+    source: Source
+    events: EventSource
+    put: Callable[[Batch], bool] | None
+    add_event: Callable[[Event], None] | None
+    token: str = field(repr=False)
+    max_series: int
+    unknown_is_error: bool
+    health: Callable[[], tuple[bool, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: a JSON value, or text with its type; None: nothing."""
+
+    content: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    text_type: str = ""
+
+
+Handler = Callable[[Service, Call], Reply]
+
+
+def query(service: Service, call: Call) -> Reply:
+    """``/api/query``: points."""
+    now_us = _now_us()
+    if call.method == "POST":
+        arrays = "arrays" in call.parameters and call.one("arrays").lower() != "false"
+        asked = query_from_json(call.json(), now_us, arrays=arrays)
+    else:
+        asked = query_from_url(call.parameters, now_us)
+    span = Span(asked.start_us, asked.end_us, asked.milliseconds)
+    events = service.events.between(asked.start_us, asked.end_us) if asked.annotations else []
+    answers: list[tuple[SubQuery, Answer]] = []
+    missing: set[str] = set()
+    for sub_query in asked.queries:
+        found, gone = _evaluate(service, sub_query, span, events)
+        if service.unknown_is_error and not found:
+            _require_known(service, sub_query)
+        answers += [(sub_query, answer) for answer in found]
+        missing.update(gone)
+    shown = answers[: service.max_series]
+    # One element carries the events: with all of them on every line a client would draw each many times.
+    elements = [
+        answer_element(asked, sub_query, answer, events if place == 0 else [])
+        for place, (sub_query, answer) in enumerate(shown)
+    ]
+    headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
+    if len(shown) < len(answers):
+        headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
+    return Reply(elements, headers=headers)
+
+
+def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:
+    if sub_query.metric == EVENTS:
+        return evaluate(sub_query, span, series_of_events(events)), []
+    found = service.source.evaluate(sub_query, span)
+    return found.answers, found.missing
+
+
+def _require_known(service: Service, sub_query: SubQuery) -> None:
+    for metric in sub_query.metrics:
+        if not service.source.series_keys(metric):
+            raise BadQueryError(f"No such name for 'metrics': {metric[:80]!r}")
+
+
+def last(service: Service, call: Call) -> Reply:
+    """``/api/query/last``: the newest point of each series."""
+    names = [call.one("timeseries")] if call.method == "GET" else _metrics_of_last(call.json())
+    wanted = [parse_lookup(name) for name in names if name]
+    if not wanted:
+        raise Problem(400, "missing 'timeseries': name a metric")
+    found = [
+        {"metric": each.metric, "tags": each.tags, "timestamp": each.time_us // 1000, "value": str(each.value)}
+        for each in service.source.newest()
+        if any(lookup([_key(each.metric, each.tags)], metric, pairs, 0)["results"] for metric, pairs in wanted)
+    ]
+    return Reply(found)
+
+
+def _metrics_of_last(body: Any) -> list[str]:
+    if not isinstance(body, dict) or not isinstance(body.get("queries"), list):
+        raise Problem(400, "missing 'queries'")
+    return [str(each.get("metric", "")) for each in body["queries"] if isinstance(each, dict)]
+
+
+def _key(metric: str, tags: Mapping[str, str]) -> SeriesKey:
+    return metric, tuple(sorted(tags.items()))
+
+
+def suggestions(service: Service, call: Call) -> Reply:
+    """``/api/suggest``: names that begin so."""
+    if call.method == "POST":
+        body = _object(call.json())
+        kind, prefix, limit = body.get("type", ""), body.get("q", ""), body.get("max", 0)
+        if not isinstance(kind, str) or not isinstance(prefix, str) or not isinstance(limit, int):
+            raise Problem(400, "type and q must be text, and max a whole number")
+    else:
+        kind, prefix, limit = call.one("type"), call.one("q"), call.number("max", 0)
+    keys = service.source.series_keys()
+    if kind == "metrics":
+        keys = [*keys, (EVENTS, ())]
+    return Reply(suggest(keys, kind, prefix, limit))
+
+
+def lookups(service: Service, call: Call) -> Reply:
+    """``/api/search/lookup``: series by metric and tags."""
+    if call.method == "POST":
+        body = _object(call.json())
+        metric, limit, tags = body.get("metric") or "", body.get("limit", DEFAULT_LIMIT), body.get("tags") or []
+        sound = isinstance(metric, str) and isinstance(limit, int) and isinstance(tags, list)
+        if not sound or not all(isinstance(tag, dict) for tag in tags):
+            raise Problem(400, "metric must be text, limit a whole number and tags a list of objects")
+        pairs = [(str(tag.get("key") or "*"), str(tag.get("value") or "*")) for tag in tags]
+    else:
+        metric, pairs = parse_lookup(call.one("m"))
+        limit = call.number("limit", DEFAULT_LIMIT)
+    name = "" if metric == "*" else metric
+    return Reply(lookup(service.source.series_keys(name), name, pairs, limit))
+
+
+def aggregators(_: Service, __: Call) -> Reply:
+    """``/api/aggregators``: their names."""
+    return Reply(list(AGGREGATORS))
+
+
+def filters(_: Service, __: Call) -> Reply:
+    """``/api/config/filters``: the filter types, with examples."""
+    return Reply(FILTER_TYPES)
+
+
+def config(service: Service, _: Call) -> Reply:
+    """``/api/config``: what is set."""
+    return Reply({"tsd.mode": "ro" if service.put is None else "rw", "tsd.http.query.allow_delete": "false"})
+
+
+def about(_: Service, __: Call) -> Reply:
+    """``/api/version``: that this speaks OpenTSDB's 2.x API."""
+    return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {version('laggard')}"})
+
+
+def stats(service: Service, _: Call) -> Reply:
+    """``/api/stats``: how many series there are."""
+    count = len(service.source.series_keys())
+    point = {"metric": "laggard.series", "timestamp": _now_us() // SECOND_US, "value": str(count), "tags": {}}
+    return Reply([point])
+
+
+def put(service: Service, call: Call) -> Reply:
+    """``/api/put``: store samples. Good ones are stored even when others are refused."""
+    _authorize(service, call)
+    if service.put is None:
+        raise Problem(403, "these are samples of the past: nothing can be added")
+    body = call.json()
+    listed = body if isinstance(body, list) else [body]
+    if not listed or len(listed) > MAX_POINTS_A_PUT:
+        raise Problem(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
+    points, errors = _read_points(listed)
+    if points and not service.put(batch_of(points)):
+        raise Problem(503, "the node's store does not take samples now: try again")
+    if not call.parameters.keys() & {"details", "summary"}:
+        if errors:
+            raise Problem(400, "one or more samples were refused", errors[0]["error"])
+        return Reply(None, 204)
+    content: dict[str, Any] = {"success": len(points), "failed": len(errors)}
+    if "details" in call.parameters:
+        content["errors"] = errors
+    return Reply(content, 400 if errors else 200)
+
+
+def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
+    points, errors = [], []
+    for each in listed:
+        try:
+            points.append(point_from_json(each))
+        except PointError as error:
+            errors.append({"datapoint": each, "error": str(error)})
+    return points, errors
+
+
+def notes(service: Service, call: Call) -> Reply:
+    """``/api/annotation``: the events of a range of time, or a new one."""
+    if call.method == "GET":
+        start_us = parse_time(call.one("start_time", "1h-ago"), _now_us())
+        end_us = parse_time(call.one("end_time"), _now_us()) if call.one("end_time") else ALL_TIME_US
+        return Reply([annotation(event) for event in service.events.between(start_us, end_us)])
+    _authorize(service, call)
+    if service.add_event is None:
+        raise Problem(403, "this is the past: nothing can be added")
+    body = _object(call.json())
+    text, start = body.get("description"), body.get("startTime", _now_us() // SECOND_US)
+    if not isinstance(text, str) or not text:
+        raise Problem(400, "missing 'description'")
+    event = Event(parse_time(start, _now_us()), "note", text)
+    service.add_event(event)
+    return Reply(annotation(event))
+
+
+def metrics(service: Service, call: Call) -> Reply:
+    """``/metrics``: the newest values, for Prometheus."""
+    classic = "application/openmetrics-text" not in call.headers.get("accept", "")
+    recent_us = _now_us() - round(STALE_S * SECOND_US)
+    newest = [each for each in service.source.newest() if each.time_us >= recent_us]
+    return Reply(render(newest, classic=classic), text_type=CLASSIC if classic else OPEN_METRICS)
+
+
+def health(service: Service, _: Call) -> Reply:
+    """``/health``: whether the server answers, and which nodes do."""
+    well, content = service.health()
+    return Reply(content, 200 if well else 503)
+
+
+ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
+    "/api/query": (("GET", "POST"), query),
+    "/api/query/last": (("GET", "POST"), last),
+    "/api/suggest": (("GET", "POST"), suggestions),
+    "/api/search/lookup": (("GET", "POST"), lookups),
+    "/api/aggregators": (("GET", "POST"), aggregators),
+    "/api/config/filters": (("GET", "POST"), filters),
+    "/api/config": (("GET", "POST"), config),
+    "/api/version": (("GET", "POST"), about),
+    "/api/stats": (("GET", "POST"), stats),
+    "/api/put": (("POST",), put),
+    "/api/annotation": (("GET", "POST"), notes),
+    "/metrics": (("GET",), metrics),
+    "/health": (("GET",), health),
+}
+
+
+def _authorize(service: Service, call: Call) -> None:
+    """Refuse a request that does not show the token: as bearer, as Basic password, or in a header of our own."""
+    scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
+    shown = call.headers.get("x-laggard-token", "")
+    if scheme.lower() == "bearer":
+        shown = credentials.strip()
+    elif scheme.lower() == "basic":
+        try:
+            shown = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            shown = ""
+    if not secrets.compare_digest(shown.encode("utf-8", "surrogateescape"), service.token.encode()):
+        raise Problem(401, "this changes something: show the token of the file telemetry-token")
+
+
+def _object(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise Problem(400, "the body must be a JSON object")
+    return body
+
+
+def _now_us() -> int:
+    return round(time.time() * SECOND_US)

@@ -1,0 +1,80 @@
+"""Names and tags: what ``/api/suggest`` and ``/api/search/lookup`` answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvstore.store import SeriesKey
+from telemetry.server.problems import Problem
+
+__all__ = ["lookup", "parse_lookup", "suggest"]
+
+DEFAULT_LIMIT = 25
+_LOOKUP = re.compile(r"([^{}]*)(?:\{([^{}]*)\})?")
+
+Pairs = list[tuple[str, str]]
+
+
+def suggest(keys: Iterable[SeriesKey], kind: str, prefix: str, limit: int) -> list[str]:
+    """Return metrics, tag keys or tag values that begin with ``prefix``, sorted; at most ``limit``, by default 25."""
+    match kind:
+        case "metrics":
+            names = {metric for metric, _ in keys}
+        case "tagk":
+            names = {key for _, tags in keys for key, _ in tags}
+        case "tagv":
+            names = {value for _, tags in keys for _, value in tags}
+        case _:
+            raise Problem(400, f"type is {kind[:40]!r}: it must be metrics, tagk or tagv")
+    return sorted(name for name in names if name.startswith(prefix))[: limit if limit > 0 else DEFAULT_LIMIT]
+
+
+def parse_lookup(text: str) -> tuple[str, Pairs]:
+    """Read ``metric{key=value,...}``; metric, keys and values may be left out or ``*``."""
+    match = _LOOKUP.fullmatch(text)
+    if match is None:
+        raise Problem(400, f"m={text[:120]!r} is not <metric>{{<tag>=<value>,...}}")
+    pairs = []
+    for pair in filter(None, (match[2] or "").split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise Problem(400, f"{pair[:80]!r} is no <tag>=<value>")
+        pairs.append((key.strip() or "*", value.strip() or "*"))
+    return match[1], pairs
+
+
+def lookup(keys: Iterable[SeriesKey], metric: str, pairs: Pairs, limit: int) -> dict[str, Any]:
+    """Return the series of a metric (empty or ``*``: of all) with such tags.
+
+    Values of one key are alternatives, different keys must all be there; ``limit`` at or below 0 means all.
+    """
+    wanted: dict[str, set[str]] = {}
+    for key, value in pairs:
+        wanted.setdefault(key, set()).update(value.split("|"))
+    found = sorted(key for key in keys if metric in {"", "*", key[0]} and _has(key[1], wanted))
+    shown = found[:limit] if limit > 0 else found
+    return {
+        "type": "LOOKUP",
+        "metric": metric or "*",
+        "tags": [{"key": key, "value": value} for key, value in pairs],
+        "limit": limit,
+        "time": 0,
+        "startIndex": 0,
+        "totalResults": len(found),
+        "results": [{"metric": name, "tags": dict(tags), "tsuid": tsuid((name, tags))} for name, tags in shown],
+    }
+
+
+def tsuid(key: SeriesKey) -> str:
+    """Return a name of a series in hexadecimal digits, always the same."""
+    return hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest().upper()
+
+
+def _has(tags: Sequence[tuple[str, str]], wanted: Mapping[str, set[str]]) -> bool:
+    return all(
+        any(key in {"*", tag} and ("*" in values or value in values) for tag, value in tags)
+        for key, values in wanted.items()
+    )

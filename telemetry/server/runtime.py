@@ -1,0 +1,268 @@
+"""Running the server: for a job that runs, or over dumps of one that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import ipaddress
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+import uvicorn
+
+from kvstore.control import Control, LaunchRecord
+from kvstore.endpoint import write_private
+from kvstore.fence import current_launch
+from kvstore.session import Session
+from telemetry.batches import Batch, socket_name
+from telemetry.bus import Listener, NodeAsker
+from telemetry.catalogue import EVENTS
+from telemetry.dump import read_dump
+from telemetry.events import Event, EventLog, events_of_series
+from telemetry.query.times import ALL_TIME_US, SECOND_US
+from telemetry.rollups import ROLLUPS, Rollups
+from telemetry.sender import BatchSocket
+from telemetry.server.app import make_app
+from telemetry.server.handlers import Service
+from telemetry.server.protocol import BoundedProtocol
+from telemetry.server.telnet import listen_for_lines
+from telemetry.settings import TelemetrySettings
+from telemetry.sources import LocalSource, NodesSource
+
+__all__ = ["TOKEN_FILE", "ServerError", "serve_dump", "serve_job", "tunnel_command"]
+
+TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
+KEEP_INTERVAL_S = 1.0
+MAX_CONNECTIONS = 200
+KEEP_ALIVE_S = 75
+STOP_DEADLINE_S = 3
+BACKLOG = 128
+
+
+class ServerError(RuntimeError):
+    """The server cannot start; the message says why and what to do."""
+
+
+def tunnel_command(port: int, login_node: str = "") -> str:
+    """Return the ssh command that brings the server's port to the machine in front of the user."""
+    jump = f"-J {login_node} " if login_node else ""
+    return f"ssh {jump}-N -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
+
+
+def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
+    """Serve a job's telemetry until standard input closes or a signal comes.
+
+    The token for requests that change something stands in the file ``telemetry-token`` beside the endpoint file.
+
+    Raises
+    ------
+    ServerError
+        If the address is taken, or not this machine's own.
+    """
+    directory = session.environment.endpoint_file.parent
+    endpoint = session.endpoint
+    asker = NodeAsker(session.client, endpoint)
+    rollups = Rollups(settings.rollup_window, settings.default_tmdb_window, time.time)
+    events = EventLog(session.client, endpoint)
+    job = _Job(session, events)
+    door = _Door(directory / socket_name(session.environment.node))
+    service = Service(
+        source=NodesSource(asker, rollups, job.nodes),
+        events=events,
+        put=door.put,
+        add_event=events.add,
+        token=_token(directory),
+        max_series=settings.max_answer_series,
+        unknown_is_error=settings.unknown_metric_is_error,
+        health=lambda: job.health(asker),
+    )
+
+    def keep() -> None:
+        rollups.trim()
+        job.look()
+
+    with Listener(session.client, [endpoint.key(ROLLUPS)], rollups.take), _repeated(keep):
+        _serve(service, settings, host, port)
+
+
+def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
+    """Serve dumps, as if their job still ran, until standard input closes or a signal comes.
+
+    Raises
+    ------
+    ServerError
+        If the address is taken, or not this machine's own.
+    DumpError
+        If a dump cannot be read.
+    """
+    store = read_dump(paths)
+    size = store.size()
+    all_events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
+    sys.stdout.write(f"{size.samples} samples of {size.series} series{_span(store.oldest_us())}\n")
+    service = Service(
+        source=LocalSource(store),
+        events=_PastEvents(all_events),
+        put=None,
+        add_event=None,
+        token=secrets.token_hex(32),
+        max_series=settings.max_answer_series,
+        unknown_is_error=settings.unknown_metric_is_error,
+        health=lambda: (True, {"status": "ok", "samples": size.samples}),
+    )
+    _serve(service, settings, host, port)
+
+
+def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
+    with _bound(host, port) as listener:
+        chosen = listener.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(service),
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_DEADLINE_S,
+        )
+        server = uvicorn.Server(config)
+        sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
+        sys.stdout.write(f"from elsewhere: {tunnel_command(chosen, settings.remote_port_forward)}\n")
+        sys.stdout.flush()
+        threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
+        asyncio.run(_run(server, listener, settings, host, service.put))
+
+
+async def _run(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    settings: TelemetrySettings,
+    host: str,
+    put: Callable[[Batch], bool] | None,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.telnet_port and put is not None:
+            await stack.enter_async_context(listen_for_lines(host, settings.telnet_port, put))
+        await server.serve(sockets=[listener])
+
+
+def _end_with_input(server: uvicorn.Server) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        continue
+    server.should_exit = True
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        if not ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
+            raise ServerError(f"{host} is no loopback address: use 127.0.0.1, and ssh to come from elsewhere")
+    except ValueError:
+        raise ServerError(f"{host!r} is no address: use 127.0.0.1") from None
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ServerError(f"port {port} at {host} cannot be used ({error.strerror}): set aggregator_port") from error
+    return listener
+
+
+def _token(directory: Path) -> str:
+    path = directory / TOKEN_FILE
+    if not path.exists():
+        write_private(path, secrets.token_hex(32))
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _span(oldest_us: int | None) -> str:
+    return "" if oldest_us is None else f", the first at {time.ctime(oldest_us / SECOND_US)}"
+
+
+@contextlib.contextmanager
+def _repeated(action: Callable[[], None]) -> Iterator[None]:
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(KEEP_INTERVAL_S):
+            with contextlib.suppress(redis.RedisError):  # requests tell of it; here the next second may be better
+                action()
+
+    thread = threading.Thread(target=repeat, name="telemetry-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(STOP_DEADLINE_S)
+
+
+class _Job:
+    """Follows the job through its launches."""
+
+    def __init__(self, session: Session, events: EventLog) -> None:
+        self._session = session
+        self._events = events
+        self._launch: int | None = None
+        self._record: LaunchRecord | None = None
+
+    def look(self) -> None:
+        """Notice a new launch."""
+        launch = current_launch(self._session.client, self._session.endpoint)
+        if launch is None or launch == self._launch:
+            return
+        try:
+            self._record = Control(self._session.client, self._session.endpoint, launch).read_launch()
+        except LookupError:
+            return  # it is being written
+        self._launch = launch
+        nodes = ", ".join(node.hostname for node in self._record.nodes)
+        left_out = f", without {', '.join(self._record.excluded)}" if self._record.excluded else ""
+        self._events.add(Event(round(time.time() * SECOND_US), "launch", f"{launch} began on {nodes}{left_out}"))
+
+    def nodes(self) -> set[str]:
+        """Return the nodes of the current launch."""
+        return set() if self._record is None else {node.hostname for node in self._record.nodes}
+
+    def health(self, asker: NodeAsker) -> tuple[bool, Mapping[str, Any]]:
+        """Return whether all nodes of the launch answer, and which do."""
+        up = asker.hosts()
+        missing = sorted(self.nodes() - set(up))
+        status = "degraded" if missing else "ok"
+        return True, {"status": status, "launch": self._launch, "nodes": up, "missing": missing}
+
+
+class _Door:
+    """Puts samples into this node's store; requests come from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = BatchSocket(path)
+        self._lock = threading.Lock()
+
+    def put(self, batch: Batch) -> bool:
+        """Store a batch."""
+        with self._lock:
+            return self._socket.send(batch) or self._socket.send(batch)  # the first may find a connection gone
+
+
+class _PastEvents:
+    """The events of a dump."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def between(self, start_us: int, end_us: int) -> list[Event]:
+        """Return the events of a range of time, both ends included, in order."""
+        return [event for event in self._events if start_us <= event.time_us <= end_us]

@@ -1,0 +1,519 @@
+"""The HTTP server on a real job's telemetry: what each era of Grafana sends and can read, and what others send."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.control import Control, LaunchRecord, NodeRecord
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from kvstore.fence import begin_launch
+from kvstore.server import StateServer
+from kvstore.session import Session
+from kvstore.store import key_of
+from telemetry.events import Event, EventLog
+from telemetry.node import NodeTelemetry
+from telemetry.query.aggregators import AGGREGATORS
+from telemetry.query.filters import FILTER_TYPES
+from telemetry.settings import TelemetrySettings
+
+DEADLINE_S = 30.0
+SECOND_US = 1_000_000
+T0 = int(time.time()) - 120
+"""The first sample: the samples are 100 s long, one each half second, on 2 nodes of 2 devices."""
+
+
+@dataclass(frozen=True)
+class Served:
+    port: int
+    token: str
+    telnet_port: int
+    directory: Path
+    node: NodeTelemetry
+
+    def request(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
+                return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
+
+    def json(self, path: str, body: Any = None) -> Any:
+        status, _, content = self.request(path, body)
+        assert status == 200, content
+        return strict(content)
+
+
+def strict(content: bytes) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(content, parse_constant=refuse)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("node1")
+    directory.chmod(0o700)
+    path = directory / "endpoint.json"
+    endpoint = state_server.endpoint
+    endpoint.save(path)
+    client = endpoint.connect()
+    begin_launch(client, endpoint, 0)
+    record = LaunchRecord(0, tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2)), (), ())
+    Control(client, endpoint, 0).write_launch(record)
+    Control(client, endpoint, 0).ask("verdicts", [{"host": "node2", "gpu": "0", "evidence": "gpu 0 is slow"}])
+    EventLog(client, endpoint).add(Event((T0 + 50) * SECOND_US, "xid", "XID 79", "node1", "1"))
+    telnet_port = free_port()
+    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\ndump_dir: {directory}/dumps\n")
+    variables = {ENDPOINT_FILE: str(path), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
+    session = Session(JobEnvironment.current(variables), endpoint, endpoint.connect())
+    with NodeTelemetry(session, TelemetrySettings(default_tmdb_window=3600)) as node:
+        fill(node)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "telemetry.server", "--port", "0"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=variables,
+            cwd=Path(__file__).parents[2],
+            text=True,
+        )
+        assert server.stdout is not None
+        assert server.stdin is not None
+        port = int(server.stdout.readline().rsplit(":", 1)[1])
+        assert f"ssh -N -L {port}:localhost:{port}" in server.stdout.readline()
+        token = (directory / "telemetry-token").read_text()
+        yield Served(port, token, telnet_port, directory, node)
+        server.stdin.close()
+        assert server.wait(DEADLINE_S) == 0
+        server.stdout.close()
+
+
+def fill(node: NodeTelemetry) -> None:
+    times = T0 * SECOND_US + np.arange(200) * SECOND_US // 2
+    for host in (1, 2):
+        for gpu in (0, 1):
+            key = key_of("DeviceUtilization", {"host": f"node{host}", "gpu": str(gpu)})
+            node.store.extend(key, times, np.full(200, 10.0 * host + gpu))
+        key = key_of("network_receive", {"host": f"node{host}"})
+        node.store.extend(key, times, 1000.0 * host * np.arange(200, dtype=np.float64))
+    gappy = np.concatenate([times[:40], times[120:]])
+    node.store.extend(key_of("gappy", {"host": "node1"}), gappy, np.ones(len(gappy)))
+    node.store.extend(key_of("broken", {"host": "node1"}), times[:3], np.array([1.0, np.nan, np.inf]))
+
+
+def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
+    """Decode as Grafana's Go back end does: what its typed decoder would refuse, this refuses."""
+    elements = strict(content)
+    assert isinstance(elements, list)
+    for element in elements:
+        assert isinstance(element["metric"], str)
+        assert all(isinstance(part, str) for pair in element["tags"].items() for part in pair)
+        assert all(isinstance(tag, str) for tag in element["aggregateTags"])
+        if arrays:
+            assert isinstance(element["dps"], list)
+            points = [tuple(point) for point in element["dps"]]
+            assert all(len(point) == 2 for point in points)
+        else:
+            assert isinstance(element["dps"], dict)
+            points = [(int(key), value) for key, value in element["dps"].items()]
+            assert list(element["dps"]) == sorted(element["dps"]), "Go sorts keys as text"
+        for time_s, value in points:
+            assert isinstance(time_s, int)
+            assert abs(time_s - time.time()) < 1e7, "not in seconds"
+            assert isinstance(value, int | float)
+            assert not isinstance(value, bool)
+        for note in element.get("globalAnnotations", []):
+            assert isinstance(note["description"], str)
+            assert isinstance(note["startTime"], int)
+            assert note["startTime"] < 1e11
+    return elements
+
+
+HOST_FILTER = {"type": "wildcard", "tagk": "host", "filter": "*", "groupBy": True}
+TARGET = {
+    "metric": "DeviceUtilization",
+    "aggregator": "avg",
+    "downsample": "10s-avg",
+    "filters": [HOST_FILTER],
+    "tags": {},
+}
+START, END = T0 - T0 % 10, T0 + 100
+LEGACY = {"start": START * 1000, "msResolution": False, "globalAnnotations": True}
+ERAS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "10.4-12.3 browser, 2.2": ("/api/query", {**LEGACY, "queries": [TARGET, TARGET]}, False),
+    "10.4-12.3 browser, 2.3": ("/api/query", {**LEGACY, "showQuery": True, "queries": [TARGET, TARGET]}, False),
+    "10.4-12.2 back end": ("/api/query", {"start": START * 1000, "end": END * 1000, "queries": [TARGET]}, False),
+    "11.2-11.5 back end": (
+        "/api/query?arrays=true",
+        {"start": START * 1000, "end": END * 1000, "queries": [TARGET]},
+        True,
+    ),
+    "12.3-13 back end": ("/api/query", {"start": START, "end": END, "queries": [TARGET]}, False),
+    "12.3-13 back end, 2.4": ("/api/query?arrays=true", {"start": START, "end": END, "queries": [TARGET]}, True),
+    "back end, nothing chosen": (
+        "/api/query",
+        {"start": START, "end": END, "queries": [{**TARGET, "aggregator": "", "downsample": "10s-avg-"}]},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_panel_request_of_every_grafana_is_answered_in_its_form(served: Served, era: str) -> None:
+    path, body, arrays = ERAS[era]
+
+    status, headers, content = served.request(path, body)
+
+    assert status == 200
+    assert headers["content-type"].startswith("application/json")
+    elements = go_strict(content, arrays=arrays)
+    assert [element["tags"] for element in elements] == [{"host": "node1"}, {"host": "node2"}] * len(body["queries"])
+    assert elements[0]["aggregateTags"] == ["gpu"]
+    values = {point[1] for point in elements[0]["dps"]} if arrays else set(elements[0]["dps"].values())
+    assert values == {10.5}
+    if body.get("showQuery"):
+        assert [element["query"]["index"] for element in elements] == [0, 0, 1, 1]
+
+
+def test_milliseconds_are_given_only_when_asked_for(served: Served) -> None:
+    body = {**LEGACY, "msResolution": True, "queries": [{**TARGET, "downsample": "500ms-avg"}]}
+
+    first = next(iter(served.json("/api/query", body)[0]["dps"]))
+
+    assert first == str(T0 * 1000)
+
+
+def test_a_sum_without_downsampling_collapses_points_within_a_second(served: Served) -> None:
+    body = {"start": T0, "end": T0 + 100, "queries": [{"metric": "DeviceUtilization", "aggregator": "max"}]}
+
+    (element,) = go_strict(served.request("/api/query", body)[2])
+
+    assert len(element["dps"]) == 100
+    assert set(element["dps"].values()) == {21.0}
+
+
+def test_a_gap_is_null_for_the_browser_and_left_out_for_the_back_end(served: Served) -> None:
+    target = {"metric": "gappy", "aggregator": "avg", "downsample": "10s-avg-null"}
+
+    browser = served.json("/api/query", {**LEGACY, "queries": [target]})[0]["dps"]
+    back_end = go_strict(served.request("/api/query", {"start": START, "end": END, "queries": [target]})[2])[0]["dps"]
+
+    assert None in browser.values()
+    assert back_end == {time_s: value for time_s, value in browser.items() if value is not None}
+
+
+def test_values_that_are_no_numbers_are_never_emitted(served: Served) -> None:
+    body = {"start": START, "end": END, "queries": [{"metric": "broken", "aggregator": "sum", "downsample": "1s-sum"}]}
+
+    (element,) = go_strict(served.request("/api/query", body)[2])
+
+    assert element["dps"] == {str(T0): 1.0}
+
+
+def test_rates_are_per_second(served: Served) -> None:
+    target = {"metric": "network_receive", "aggregator": "sum", "downsample": "10s-last", "rate": True}
+
+    (element,) = go_strict(served.request("/api/query", {"start": START, "end": END, "queries": [target]})[2])
+
+    assert sorted(element["dps"].values())[len(element["dps"]) // 2] == pytest.approx(6000)
+
+
+def test_an_unknown_metric_is_an_empty_answer(served: Served) -> None:
+    assert served.json("/api/query", {"start": START, "queries": [{"metric": "nobody", "aggregator": "sum"}]}) == []
+
+
+def test_a_get_query_means_the_same(served: Served) -> None:
+    url = f"/api/query?start={START}&end={END}&m=avg:10s-avg:DeviceUtilization%7Bhost=*%7D"
+
+    assert served.json(url) == served.json("/api/query", {"start": START, "end": END, "queries": [TARGET]})
+
+
+def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
+    wait_for(lambda: served.json("/health")["missing"] == ["node2"])
+
+    _, headers, _ = served.request("/api/query", {"start": START, "queries": [TARGET]})
+
+    assert headers["x-laggard-missing-nodes"] == "node2"
+
+
+def test_events_come_as_annotations_of_the_first_element(served: Served) -> None:
+    wait_for(lambda: any("launch" in each["description"] for each in served.json("/api/annotation?start_time=1h-ago")))
+    body = {"start": START, "end": int(time.time()) + 1, "queries": [{"aggregator": "sum", "metric": "laggard.events"}]}
+
+    elements = go_strict(served.request("/api/query", body)[2])
+
+    told = [note["description"] for note in elements[0]["globalAnnotations"]]
+    assert told[0] == "xid: XID 79"
+    assert any(text.startswith("verdict: gpu 0 is slow") for text in told)
+    assert any(text.startswith("launch: 0 began on node1, node2") for text in told)
+    assert all("globalAnnotations" not in element for element in elements[1:])
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/api/suggest?type=metrics&q=Dev&max=1000", ["DeviceUtilization"]),
+        ("/api/suggest?type=tagk&q=&max=1000", ["gpu", "host"]),
+        ("/api/suggest?type=tagv&q=node&max=1000", ["node1", "node2"]),
+        ("/api/suggest?q=cpu&type=metrics", []),
+        ("/api/v1/suggest?q=Device&type=metrics", ["DeviceUtilization"]),
+        ("/api/aggregators", list(AGGREGATORS)),
+    ],
+)
+def test_names_are_suggested(served: Served, path: str, expected: list[str]) -> None:
+    found = served.json(path)
+
+    assert [name for name in found if not name.startswith("put.")] == expected
+
+
+def test_variables_find_tag_names_and_values(served: Served) -> None:
+    names = served.json("/api/search/lookup?m=DeviceUtilization&limit=1000")
+    values = served.json("/api/search/lookup?m=DeviceUtilization%7Bgpu=*,host=node1,host=node2%7D&limit=0")
+    one = served.json("/api/search/lookup?m=DeviceUtilization%7Bgpu=0,host=node1%7C%7D&limit=1000")
+
+    assert {key for result in names["results"] for key in result["tags"]} == {"host", "gpu"}
+    assert (names["type"], names["totalResults"]) == ("LOOKUP", 4)
+    assert {result["tags"]["gpu"] for result in values["results"]} == {"0", "1"}
+    assert [result["tags"] for result in one["results"]] == [{"gpu": "0", "host": "node1"}]
+
+
+def test_filter_types_are_the_keys_of_an_object(served: Served) -> None:
+    assert set(served.json("/api/config/filters")) == set(FILTER_TYPES)
+
+
+def test_the_version_is_told(served: Served) -> None:
+    assert served.json("/api/version")["version"].startswith("2.")
+
+
+def test_an_answer_is_compressed_for_who_asks(served: Served) -> None:
+    body = {"start": START, "end": END, "queries": [{**TARGET, "downsample": "1s-avg"}]}
+
+    _, headers, content = served.request("/api/query", body, {"Accept-Encoding": "gzip"})
+
+    assert headers["content-encoding"] == "gzip"
+    assert strict(gzip.decompress(content)) == served.json("/api/query", body)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "method", "status"),
+    [
+        ("/api/nothing", None, "GET", 404),
+        ("/", None, "GET", 404),
+        ("/api/query", None, "DELETE", 405),
+        ("/api/put", None, "GET", 405),
+        ("/api/query", None, "GET", 400),
+        ("/api/query", b"{", "POST", 400),
+        ("/api/query", b"[" * 100_000, "POST", 400),
+        ("/api/query", b"\xff\xfe", "POST", 400),
+        ("/api/query", b'{"start": NaN, "queries": [{"metric": "m"}]}', "POST", 400),
+        ("/api/query", {"start": START, "queries": [{"metric": "m", "downsample": "1m-magic"}]}, "POST", 400),
+        ("/api/query", {"start": 1, "queries": [{"metric": "m", "downsample": "1ms-avg"}]}, "POST", 413),
+        ("/api/query?start=1h-ago&m=nonsense", None, "GET", 400),
+        ("/api/suggest?type=magic", None, "GET", 400),
+        ("/api/suggest?type=metrics&max=x", None, "GET", 400),
+        ("/api/search/lookup?m=%7Bx%7D", None, "GET", 400),
+        ("/api/put", [], "POST", 401),
+        ("/api/annotation", {"description": "x"}, "POST", 401),
+    ],
+)
+def test_a_bad_request_is_refused_with_opentsdbs_error_body(
+    served: Served, path: str, body: Any, method: str, status: int
+) -> None:
+    code, headers, content = served.request(path, body, method=method)
+
+    assert code == status
+    assert headers["content-type"].startswith("application/json")
+    error = strict(content)["error"]
+    assert error["code"] == status
+    assert isinstance(error["message"], str)
+    assert "Traceback" not in content.decode()
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(served: Served) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE_S)
+    connection.putrequest("POST", "/api/query")
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    piece = b" " * (1 << 20)
+    for _ in range(17):
+        connection.send(piece)
+
+    answer = connection.getresponse()
+
+    assert answer.status == 413
+    connection.close()
+
+
+def test_a_gzip_bomb_is_refused(served: Served) -> None:
+    bomb = gzip.compress(b" " * (100 << 20))
+
+    status, _, _ = served.request("/api/query", bomb, {"Content-Encoding": "gzip"})
+
+    assert status == 413
+
+
+def bearer(served: Served) -> dict[str, str]:
+    return {"Authorization": f"Bearer {served.token}"}
+
+
+def test_samples_are_put_with_the_token_and_found(served: Served) -> None:
+    points = [
+        {"metric": "put.one", "timestamp": T0 + 10, "value": "1.5", "tags": {"host": "other"}},
+        {"metric": "put.one", "timestamp": (T0 + 11) * 1000 + 250, "value": 2, "tags": {"host": "other"}},
+    ]
+    basic = {"Authorization": "Basic " + base64.b64encode(f"laggard:{served.token}".encode()).decode()}
+
+    first = served.request(
+        "/api/put", gzip.compress(json.dumps(points).encode()), {**basic, "Content-Encoding": "gzip"}
+    )
+    second = served.request("/api/put?details", [*points, {"metric": "bad name!"}], bearer(served))
+    third = served.request("/api/put", {"metric": "put.one"}, bearer(served))
+
+    assert (first[0], first[2]) == (204, b"")
+    assert second[0] == 400
+    assert {key: strict(second[2])[key] for key in ("success", "failed")} == {"success": 2, "failed": 1}
+    assert third[0] == 400
+    query = f"/api/query?start={T0}&m=sum:1s-last:put.one%7Bhost=other%7D&ms=true"
+    wait_for(lambda: served.json(query))
+    assert list(served.json(query)[0]["dps"].values()) == [1.5, 2.0]
+
+
+def test_lines_of_put_are_taken_with_any_blanks_and_bad_ones_named(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.telnet_port), DEADLINE_S) as connection:
+        lines = connection.makefile("rwb")
+        lines.write(f"put put.line {T0} 4 fqdn=node01  job=123\n".encode())
+        lines.write(b"put bad\nversion\nunknown\n")
+        lines.flush()
+        answers = [lines.readline() for _ in range(3)]
+        lines.write(b"exit\n")
+        lines.flush()
+        assert lines.read() == b""
+
+    assert answers[0].startswith(b"put: illegal argument")
+    assert b"2.4" in answers[1]
+    assert answers[2].startswith(b"unknown command")
+    wait_for(lambda: served.json(f"/api/query?start={T0}&m=sum:put.line%7Bjob=123%7D"))
+
+
+def test_a_note_can_be_added_with_the_token(served: Served) -> None:
+    status, _, _ = served.request("/api/annotation", {"description": "here", "startTime": T0 + 5}, bearer(served))
+
+    assert status == 200
+    assert any("here" in note["description"] for note in served.json(f"/api/annotation?start_time={T0}"))
+
+
+def test_prometheus_reads_the_newest_values(served: Served) -> None:
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    now_us = round(time.time() * SECOND_US)
+    served.node.store.add("DevicePowerUsage", {"host": "node1", "gpu": "0"}, now_us, 301.5)
+    served.node.store.add("network_errors", {"host": "node1"}, now_us, 7.0)
+    served.node.store.add('odd "name"', {"k\n": 'v"\\\n'}, now_us, 1.0)
+
+    _, headers, content = served.request("/metrics", headers={"Accept": "application/openmetrics-text"})
+    families = {family.name: family for family in parser.text_string_to_metric_families(content.decode())}
+
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    (sample,) = families["DCGM_FI_DEV_POWER_USAGE"].samples
+    assert (sample.labels, sample.value) == ({"hostname": "node1", "gpu": "0"}, 301.5)
+    assert families["laggard_node_network_errors"].type == "counter"
+    classic = served.request("/metrics")[2].decode()
+    assert "# TYPE laggard_node_network_errors_total counter\n" in classic
+
+
+def test_the_newest_point_of_a_series_is_given_by_itself(served: Served) -> None:
+    (point,) = served.json("/api/query/last?timeseries=DeviceUtilization%7Bhost=node2,gpu=1%7D")
+
+    assert (point["value"], point["timestamp"]) == ("21.0", (T0 + 99) * 1000 + 500)
+
+
+def test_a_client_that_sends_nothing_does_not_keep_others_waiting(served: Served) -> None:
+    idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(50)]
+    for each in idle:
+        each.sendall(b"POST /api/query HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
+
+    assert served.json("/api/version")
+
+    for each in idle:
+        each.close()
+
+
+def test_opentsdbs_python_client_writes_and_reads(served: Served) -> None:
+    pytest.importorskip("opentsdb")
+    program = f"""
+import opentsdb
+client = opentsdb.TSDBClient("127.0.0.1", opentsdb_port={served.port}, static_tags={{"node": "x"}})
+client.close()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "no address")])  # noqa: S104
+def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: str) -> None:
+    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), LAUNCH: "0", NODE: "node1"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "telemetry.server", "--host", host],
+        env=variables,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_named_in_one_line(served: Served) -> None:
+    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), LAUNCH: "0", NODE: "node1"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "telemetry.server", "--port", str(served.port)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert str(served.port) in done.stderr
