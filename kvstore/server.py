@@ -111,7 +111,9 @@ class StateServer:
         port : int, optional
             Port to listen on; a free one by default.
         fsync : {"always", "everysec", "no"}
-            When a write is on disk: before it is acknowledged, within a second, or when the system sees fit.
+            When a write is on disk: before it is acknowledged, within two seconds, or when the system sees fit.
+            Only ``always`` keeps every acknowledged write when the server is killed: ``everysec`` holds writes back in
+            its memory while the disk is busy.
         binary : Path, optional
             Server program; by default the one in the environment variable ``LAGGARD_STATE_SERVER``, else the one that
             is installed with this package.
