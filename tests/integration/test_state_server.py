@@ -17,7 +17,7 @@ import pytest
 
 from kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateUnavailableError
 from kvstore.fence import begin_launch
-from kvstore.server import StateServer
+from kvstore.server import Fsync, StateServer
 from kvstore.state import State
 
 # Bounds a hang only.
@@ -235,13 +235,27 @@ def test_a_program_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("fsync", ["always", "no"])
-def test_flushing_leaves_the_chosen_setting_as_it_was(tmp_path: Path, fsync: str) -> None:
+def test_flushing_leaves_the_chosen_setting_as_it_was(tmp_path: Path, fsync: Fsync) -> None:
     with (
-        StateServer.start(tmp_path, job="a", fsync=fsync) as server,  # type: ignore[arg-type]
+        StateServer.start(tmp_path, job="a", fsync=fsync) as server,
         server.endpoint.connect() as client,
     ):
         server.flush_to_disk(DEADLINE_S)
         assert client.config_get("appendfsync") == {"appendfsync": fsync}
+
+
+@pytest.mark.parametrize("fsync", ["everysec", "no"])
+def test_what_was_flushed_survives_a_kill_under_any_setting(tmp_path: Path, fsync: Fsync) -> None:
+    with StateServer.start(tmp_path, job="a", fsync=fsync) as server, server.endpoint.connect() as client:
+        begin_launch(client, server.endpoint, 0)
+        state = State(client, server.endpoint, 0)
+        for n in range(20):
+            state[f"{n}"] = bytes(100_000)
+        server.flush_to_disk(DEADLINE_S)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait_exit(DEADLINE_S)
+    with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+        assert len(State(client, server.endpoint, 0)) == 20
 
 
 def test_flushing_a_dead_server_says_so(tmp_path: Path) -> None:
