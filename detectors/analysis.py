@@ -103,6 +103,7 @@ class SlowGPUAnalysis:
         self._told_hosts: dict[str, int] = {}
         self._last: tuple[Device, ...] = ()
         self._last_rows = np.zeros(0, np.intp)
+        self._rates, self._scales = Rates(0, 0), Scales(self._history, Grouping(np.zeros(0, np.int32)))
         self._regroup()
 
     # -- readings in ---------------------------------------------------------------------------------------------------
@@ -233,16 +234,19 @@ class SlowGPUAnalysis:
         whole[np.array(columns)[:, None], self._last_rows] = values
         return whole
 
-    def _regroup(self, codes: NDArray[np.int32] | None = None) -> None:
-        """Group the devices anew, after some came or left or classes were found."""
+    def _regroup(self, codes: NDArray[np.int32] | None = None, *, learned: bool = True) -> None:
+        """Group the devices anew, after some came or left or classes were found; what the groups learned may stay."""
         if codes is None:
             labels = [self._labels.get(device) for device in self._devices] if self._labels is not None else []
             codes = codes_of(labels) if labels else np.zeros(len(self._devices), np.int32)
         self._grouping = Grouping(codes)
         self._hosts = codes_of([host for host, _ in self._devices])
         self._devices_of = Counter(host for host, _ in self._devices)
-        self._rates = Rates(len(self._probes), len(self._grouping))
-        self._scales = Scales(self._history, self._grouping)
+        shape = (len(self._probes), len(self._grouping))
+        if learned and self._rates.rounds.shape[2:] == shape:
+            self._scales.learn_noise(self._history, self._grouping)
+        else:
+            self._rates, self._scales = Rates(*shape), Scales(self._history, self._grouping)
 
     def _recognise(self, log_seconds: Floats) -> None:
         """Look for clear classes; where they changed, a device that is still learning its baseline begins again."""
@@ -250,7 +254,7 @@ class SlowGPUAnalysis:
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
-            self._regroup(codes)
+            self._regroup(codes, learned=False)
 
     # -- one round -----------------------------------------------------------------------------------------------------
 

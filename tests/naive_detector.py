@@ -1,6 +1,7 @@
 """The obvious slow detector: one device, one probe, one round at a time, in plain Python; an oracle for the fast one.
 
-It knows single-probe jobs whose devices stay the same, and their groups.  It answers with each device's evidence.
+It knows single-probe jobs of fewer than 16 devices, which stay the same, and their groups.  It answers with each
+device's evidence, up to the first verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ class Memory:
     evidence: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(TESTS, 0.0))
     run: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
     runs: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
-    told: bool = False
 
 
 @dataclass
@@ -135,18 +135,12 @@ class NaiveDetector:
                 slow = max(0.8, (1 + rate) / 2)
                 factor = slow / rate if exceeding else (1 - slow) / (1 - rate)
                 memory.evidence[key] = min((memory.evidence[key] + share) * factor, 100 / self.budget)
-                if not memory.told:
-                    group.rounds[key] += 1
-                    if not exceeding and memory.run[key]:
-                        group.runs[key] += 1
-                        group.exceedances[key] += memory.run[key]
-                        memory.runs[key] += 1
+                group.rounds[key] += 1
+                if not exceeding and memory.run[key]:
+                    group.runs[key] += 1
+                    group.exceedances[key] += memory.run[key]
+                    memory.runs[key] += 1
                 memory.run[key] = memory.run[key] + 1 if exceeding else 0
-            by_level = [
-                sum(memory.evidence[test, level] for test in ("self", "peer")) for level in ("report", "restart")
-            ]
-            if max(by_level) >= 1 / self.budget:
-                memory.told = True
 
     def remember(
         self, label: str, members: list[Device], here: list[Device], residual: Mapping[Device, float], common: float

@@ -87,7 +87,7 @@ class RunningJob:
 
     def agent_of(self, node: str) -> psutil.Process:
         """Return the agent of an active node."""
-        parent = self.process_of(node, "ray.scripts").parent()
+        parent = self.process_of(node, "resilience.ray_node").parent()
         assert parent is not None
         return parent
 

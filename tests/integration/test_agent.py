@@ -78,7 +78,7 @@ def start_daemon(agent: AgentAtWork, directory: Path, environment: dict[str, str
     """Have the agent start a process, in Ray's place, that starts a daemon; return the daemon's pid."""
     pid_file = directory / "pid"
     agent.say(do="set-up", directory=str(directory), files={}, environment=environment)
-    agent.say(do="start-ray", command=[sys.executable, "-c", DAEMON, str(pid_file)])
+    agent.say(do="start-ray", command=[sys.executable, "-c", DAEMON, str(pid_file)], arguments=[])
     agent.hear("ray-started")
     wait_until(lambda: pid_file.exists() and pid_file.read_text())
     return int(pid_file.read_text())
@@ -113,7 +113,7 @@ def test_the_end_of_ray_is_told_and_takes_the_rest_with_it(agent: AgentAtWork, t
 def test_a_node_is_stopped_by_force_if_it_must_be(agent: AgentAtWork, tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
-    agent.say(do="start-ray", command=[sys.executable, "-c", stubborn])
+    agent.say(do="start-ray", command=[sys.executable, "-c", stubborn], arguments=[])
     pid = agent.hear("ray-started")["pid"]
     agent.say(do="stop-ray")
     agent.hear("ray-ended")

@@ -121,11 +121,13 @@ def test_the_fast_detector_agrees_with_the_obvious_slow_one(
     analysis, naive = SlowGPUAnalysis(min_slowdown=min_slowdown, groups=labels), NaiveDetector(labels, min_slowdown)
     analysis.expect(devices)
     for one_round in seconds:
-        analysis.update(readings(devices, one_round))
+        verdicts = analysis.update(readings(devices, one_round))
         naive.update(readings(devices, one_round))
         evidence = analysis.to_state()["history"]["evidence"][:, :, 0]
         expected = [
             [[naive.memory[d].evidence[test, level] for d in devices] for level in ("report", "restart")]
             for test in ("self", "peer")
         ]
-        np.testing.assert_allclose(evidence, expected, rtol=2e-3)
+        np.testing.assert_allclose(evidence, expected, rtol=2e-4)
+        if verdicts:
+            break

@@ -289,3 +289,13 @@ def test_check_finds_a_device_born_slow_and_only_suspects_ordinary_silicon() -> 
 
 def test_state_stays_under_300_bytes_a_device_with_three_probes() -> None:
     assert History.empty(1000, 3).nbytes <= 300 * 1000
+
+
+def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None:
+    seconds = quiet(17, 60)
+    seconds[:40, :16] *= np.where(np.random.default_rng(1).random((40, 16, 1, 1)) < 0.2, 1.5, 1)
+    newcomer = SlowGPUAnalysis()
+    play(newcomer, names(4), seconds[:40, :16])
+    seconds[40:43, 2] *= 1.5  # three disturbed rounds are nothing new in this group
+    assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:])
+    assert newcomer.to_state()["history"]["evidence"].max() < 1
