@@ -9,7 +9,37 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Account", "LaunchSummary"]
+__all__ = ["Account", "Gap", "LaunchSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """From the decision to relaunch until the next launch's program is started, in seconds.
+
+    Attributes
+    ----------
+    stop_s
+        Until the old program had ended.
+    fence_s
+        Until nothing of it could write, all that it wrote was on disk, and nothing of it ran on the primary.
+    nodes_s
+        Until the bad node was out of the cluster, the new one in it, and nothing of the old launch ran on the others.
+    """
+
+    stop_s: float
+    fence_s: float
+    nodes_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The whole gap."""
+        return self.stop_s + self.fence_s + self.nodes_s
+
+    def __str__(self) -> str:
+        return (
+            f"the gap was {self.total_s:.1f} s: {self.stop_s:.2f} s to end the program, "
+            f"{self.fence_s:.2f} s to fence it, {self.nodes_s:.2f} s to change the nodes"
+        )
 
 
 @dataclass(slots=True)
@@ -24,8 +54,8 @@ class LaunchSummary:
         Its nodes, the primary first.
     began_s
         When its program was started, in seconds since the job began.
-    gap_s
-        From the decision to relaunch until this launch's program was started; ``None`` for the first launch.
+    gap
+        What it cost to get here from the launch before; ``None`` for the first launch.
     ended_s
         When its program had ended, in seconds since the job began.
     why
@@ -35,7 +65,7 @@ class LaunchSummary:
     launch: int
     nodes: tuple[str, ...]
     began_s: float
-    gap_s: float | None = None
+    gap: Gap | None = None
     ended_s: float = 0.0
     why: str = ""
 
@@ -69,12 +99,13 @@ class Account:
         self._console.print(f"[dim]{minutes:02.0f}:{seconds:04.1f}[/] [{style or 'bold'}]{what:<9}[/] ", end="")
         self._console.print(text, markup=False)
 
-    def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap_s: float | None) -> None:
+    def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None) -> None:
         """Tell that a launch's program was started."""
-        self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap_s))
+        self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap))
         waiting = f"; reserve: {', '.join(reserve)}" if reserve else ""
-        gap = f"; the gap was {gap_s:.1f} s" if gap_s is not None else ""
-        self.tell("launch", f"{launch} on {', '.join(nodes)} (primary: {nodes[0]}){waiting}{gap}", "bold green")
+        self.tell("launch", f"{launch} on {', '.join(nodes)} (primary: {nodes[0]}){waiting}", "bold green")
+        if gap is not None:
+            self.tell("gap", str(gap))
 
     def launch_ended(self, why: str) -> None:
         """Note the end of the newest launch."""
@@ -93,7 +124,7 @@ class Account:
                 ", ".join(row.nodes),
                 f"{row.began_s:.1f} s",
                 f"{row.ended_s - row.began_s:.1f} s",
-                "" if row.gap_s is None else f"{row.gap_s:.1f} s",
+                "" if row.gap is None else f"{row.gap.total_s:.1f} s",
                 row.why,
             )
         self._console.print(table)

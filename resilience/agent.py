@@ -4,20 +4,22 @@ The allocation starts one on each node (``python -m resilience.agent``). It list
 answers on its standard output, both in JSON lines, so a pipe to it is all that the controller needs: a local pipe, or
 one that ``srun`` or ``ssh`` carries. When that pipe closes, the controller is gone, and everything on this node ends.
 
-===========================================  ==========================================================
-controller says                              agent does
-===========================================  ==========================================================
-``{"do": "set-up", "files", "environment"}``  writes the node's private files, mode 0600
-``{"do": "start-ray", "command"}``           starts the node's Ray processes
-``{"do": "stop-ray"}``                       ends them in good order, then by force
-``{"do": "sweep", "below"}``                 ends what is left of launches below that number
-===========================================  ==========================================================
+==============================================  =======================================================
+controller says                                 agent does
+==============================================  =======================================================
+``{"do": "set-up", "files", "environment"}``    writes the node's private files, mode 0600
+``{"do": "warm-up", "command"}``                starts a command that waits to be told its arguments
+``{"do": "start-ray", "command", "arguments"}``  starts it, if need be, and tells it its arguments
+``{"do": "stop-ray"}``                          ends it: the raylet in good order, the rest by force
+``{"do": "sweep", "below"}``                    ends what is left of launches below that number
+==============================================  =======================================================
 
 It says ``alive`` every second, ``ray-started``, ``ray-ended`` and ``swept``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import psutil
 
@@ -94,8 +96,10 @@ class Agent:
         match command["do"]:
             case "set-up":
                 self._set_up(Path(command["directory"]), command["files"], command["environment"])
+            case "warm-up":
+                self._warm_up(command["command"])
             case "start-ray":
-                self._start_ray(command["command"])
+                self._start_ray(command["command"], command["arguments"])
             case "stop-ray":
                 self._stop_ray()
             case "sweep":
@@ -112,19 +116,25 @@ class Agent:
         self._directory = directory
         self._environment = environment
 
-    def _start_ray(self, command: list[str]) -> None:
+    def _warm_up(self, command: list[str]) -> subprocess.Popen[bytes]:
         with (self._directory / "ray.log").open("ab") as log:
             self._ray = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environment},
                 cwd=self._directory,
             )
-        self._ray_exit = os.pidfd_open(self._ray.pid)
+        return self._ray
+
+    def _start_ray(self, command: list[str], arguments: list[str]) -> None:
+        ray = self._ray or self._warm_up(command)
+        self._ray_exit = os.pidfd_open(ray.pid)
         self._selector.register(self._ray_exit, selectors.EVENT_READ, self._ray_ended)
-        self._say("ray-started", pid=self._ray.pid)
+        self._say("ray-started", pid=ray.pid)
+        with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", ray.stdin) as pipe:
+            pipe.write(json.dumps(arguments).encode() + b"\n")  # a broken pipe: it has ended, and we are told so
 
     def _ray_ended(self) -> bool:
         assert self._ray is not None  # noqa: S101 - for the type checker: registered together with it
@@ -139,11 +149,12 @@ class Agent:
         if self._ray is None:
             self._say("ray-ended", exit_code=0)
             return
-        self._ray.send_signal(signal.SIGTERM)  # in good order, so that the cluster is told at once
-        try:
-            self._ray.wait(ORDERLY_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._ray.kill()
+        # The raylet tells the cluster at once that its node leaves; nothing else here needs an orderly end.
+        raylets = [p for p in psutil.Process(self._ray.pid).children() if p.name() == "raylet"]
+        for raylet in raylets:
+            raylet.terminate()
+        psutil.wait_procs(raylets, ORDERLY_STOP_S)
+        self._ray.kill()
         self._ray_ended()
 
     def _forget_ray_exit(self) -> None:

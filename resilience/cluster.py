@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -114,11 +113,16 @@ class RayCluster:
         self.begin_change(wanted)
         self.finish_change(wanted, launch=0)
 
+    def warm_up(self, hosts: Iterable[str]) -> None:
+        """Prepare nodes that may soon be swapped in."""
+        for host in hosts:
+            self.nodes[host].warm_up()
+
     def begin_change(self, active: Sequence[str]) -> None:
         """Start Ray on those of the given hosts that have none, without waiting."""
         for host in active:
             if self.nodes[host].ray != "up":
-                self.nodes[host].start_ray(self._ray_command(self.nodes[host].record))
+                self.nodes[host].start_ray(self._ray_arguments(self.nodes[host].record))
 
     def finish_change(self, active: Sequence[str], launch: int) -> int:
         """Leave exactly the given hosts in the cluster, with no process of a launch before ``launch`` on them.
@@ -171,14 +175,11 @@ class RayCluster:
             node.wait(max(0.1, until_s - time.monotonic()))
         self.nodes.clear()
 
-    def _ray_command(self, node: NodeRecord) -> list[str]:
+    def _ray_arguments(self, node: NodeRecord) -> list[str]:
         role = ["--head", f"--port={self._port}", "--include-dashboard=false"]
         if node != self._primary:
             role = [f"--address={self.address}"]
         return [
-            sys.executable,
-            "-c",
-            "from ray.scripts.scripts import main; main()",
             "start",
             "--block",
             *role,

@@ -26,7 +26,7 @@ from kvstore.environment import LAUNCH, TELEMETRY_LEVEL
 from kvstore.fence import begin_launch, current_launch
 from kvstore.server import StateServer
 from kvstore.state import State
-from resilience.account import Account
+from resilience.account import Account, Gap
 from resilience.allocation import Allocation
 from resilience.cluster import NodeFiles, RayCluster
 from resilience.policy import (
@@ -129,7 +129,7 @@ class Controller:
         try:
             self._cluster.start(self._roster.active)
             self._account.tell("cluster", f"up: Ray on {', '.join(self._roster.active)}")
-            self._begin_launch(gap_from_s=None)
+            self._begin_launch()
             reader = threading.Thread(target=self._read_requests, name="requests", daemon=True)
             reader.start()
             exit_code = self._serve()
@@ -217,14 +217,16 @@ class Controller:
         self._abandon(lost)
         self._cluster.begin_change(roster.active)  # a reserve node comes up while the program saves its state
         self._stop_program(self._plan.grace_s)
-        self._begin_launch(gap_from_s=decided_s)
+        self._begin_launch(stop_s=time.monotonic() - decided_s)
 
-    def _begin_launch(self, gap_from_s: float | None) -> None:
+    def _begin_launch(self, stop_s: float | None = None) -> None:
+        began_s = time.monotonic()
         previous = current_launch(self._client, self._server.endpoint)
         self._launch = 0 if previous is None else previous + 1
         begin_launch(self._client, self._server.endpoint, self._launch)  # the fence: the old launch writes no more
         self._server.flush_to_disk(END_DEADLINE_S)
         ended = self._end_leftovers()
+        fenced_s = time.monotonic()
         ended += self._cluster.finish_change(self._roster.active, self._launch)
         if ended:
             self._account.tell("swept", f"{ended} processes of the old launch ended")
@@ -237,8 +239,9 @@ class Controller:
         Control(self._client, self._server.endpoint, self._launch).write_launch(record)
         self._commits = self._state().commits()
         self._program = Program(self._plan.command, self._launch, self._program_environment(), self._news)
-        gap_s = None if gap_from_s is None else time.monotonic() - gap_from_s
-        self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, gap_s)
+        gap = None if stop_s is None else Gap(stop_s, fenced_s - began_s, time.monotonic() - fenced_s)
+        self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, gap)
+        self._cluster.warm_up(self._roster.reserve[:1])
 
     def _program_environment(self) -> Mapping[str, str]:
         return self._cluster.environment(self._records[self._roster.primary])

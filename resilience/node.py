@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Literal
 from kvstore.control import NodeRecord
 
 __all__ = ["Node"]
+
+RAY_COMMAND = (sys.executable, "-m", "resilience.ray_node")
 
 RayStatus = Literal["down", "up", "ended"]
 
@@ -51,6 +54,7 @@ class Node:
         self._news = news
         self._clock = clock
         self._stopping = False
+        self._warm = False
         self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
         self._reader.start()
 
@@ -63,11 +67,18 @@ class Node:
         """Have the agent write the node's private files and remember its environment."""
         self._say(do="set-up", directory=directory, files=files, environment=environment)
 
-    def start_ray(self, command: list[str]) -> None:
-        """Have the agent start the node's Ray processes."""
+    def warm_up(self) -> None:
+        """Have the agent load Ray ahead of time."""
+        if not self._warm:
+            self._warm = True
+            self._say(do="warm-up", command=RAY_COMMAND)
+
+    def start_ray(self, arguments: list[str]) -> None:
+        """Have the agent start the node's Ray processes with these arguments of the ``ray`` command."""
         self._stopping = False
+        self._warm = True
         self.ray = "up"
-        self._say(do="start-ray", command=command)
+        self._say(do="start-ray", command=RAY_COMMAND, arguments=arguments)
 
     def stop_ray(self) -> None:
         """Have the agent end the node's Ray processes; ``ray`` becomes ``down`` when that is done."""

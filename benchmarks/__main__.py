@@ -1,0 +1,25 @@
+"""``python -m benchmarks NAME [OPTIONS]``: run one benchmark and print its tables."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+BENCHMARKS = {
+    "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
+    "restart": "from a verdict to the first line of the next launch, and where the time goes",
+    "state": "State beside the plain client and files on disk",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmark that the first argument names."""
+    if not arguments or arguments[0] not in BENCHMARKS:
+        sys.stderr.write("usage: python -m benchmarks NAME [OPTIONS]\n\n")
+        sys.stderr.writelines(f"  {name:<10} {what}\n" for name, what in BENCHMARKS.items())
+        return 2
+    return int(importlib.import_module(f"benchmarks.{arguments[0]}").main(arguments[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""Restart: from a verdict to the first line of the program in the next launch, and where the time goes.
+
+One job on virtual nodes, two active and two virtual devices each. In every launch the program brings one actor up on
+each device, then a verdict accuses its last node; the controller relaunches with a node of the reserve. Also: from the
+command to the program's first line, with three virtual nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import description
+
+PROGRAM = """
+import time
+print("first line", time.time(), flush=True)
+
+import dataclasses, sys
+import ray
+from detectors import Verdict
+from kvstore.control import Control
+from kvstore.session import current_session
+from resilience import Job
+
+job = Job.current()
+if not job.reserve:
+    sys.exit(0)
+ray.init()
+
+@ray.remote(num_gpus=1)
+class Worker:
+    def ready(self):
+        return True
+
+workers = [Worker.remote() for node in job.nodes for _ in node.devices]
+ray.get([worker.ready.remote() for worker in workers])
+session = current_session()
+control = Control(session.client, session.endpoint, session.environment.launch)
+verdict = Verdict(job.nodes[-1].hostname, "0", 2.0, "very slow", "the benchmark accuses it", action="restart")
+print("verdict", time.time(), flush=True)
+control.ask("verdicts", [dataclasses.asdict(verdict)])
+time.sleep(600)
+"""
+DEADLINE_S = 600
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks restart", description=__doc__)
+    parser.add_argument("--relaunches", type=int, default=10)
+    parser.add_argument("--startups", type=int, default=5)
+    options = parser.parse_args(arguments)
+    console = Console()
+    console.print(description())
+    startups = [startup_s() for _ in range(options.startups)]
+    output, account = run(PROGRAM, options.relaunches + 2)
+    firsts = [float(moment) for moment in re.findall(r"first line (\S+)", output)]
+    verdicts = [float(moment) for moment in re.findall(r"verdict (\S+)", output)]
+    gaps = [first - verdict for first, verdict in zip(firsts[1:], verdicts, strict=True)]
+    phases = [
+        [float(seconds) for seconds in found]
+        for found in re.findall(r"gap was \S+ s: (\S+) s .*?, (\S+) s .*?, (\S+) s ", account)
+    ]
+    ends, fences, changes = (list(values) for values in zip(*phases, strict=True))
+    rows = {
+        f"verdict to first line, {len(gaps)} relaunches": gaps,
+        "- the program ends": ends,
+        "- fence, log on disk, leftovers ended": fences,
+        "- the nodes change": changes,
+        "- hearing the verdict, starting Python": [gap - sum(parts) for gap, parts in zip(gaps, phases, strict=True)],
+        f"command to first line, {len(startups)} starts": startups,
+    }
+    table = Table(title="seconds")
+    for column in ("", "median", "worst", "best"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in rows.items():
+        table.add_row(name, f"{statistics.median(values):.2f}", f"{max(values):.2f}", f"{min(values):.2f}")
+    console.print(table)
+    return 0
+
+
+def startup_s() -> float:
+    """Return the seconds from the command to the program's first line."""
+    began_s = time.time()
+    output, _ = run("import time; print(time.time())", 3)
+    return float(output) - began_s
+
+
+def run(source: str, nodes: int) -> tuple[str, str]:
+    """Run a job on virtual nodes, two of them active; return the program's output and laggard's account."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / "program.py"
+        program.write_text(source)
+        command = [sys.executable, "-m", "resilience.cli", f"--local-nodes={nodes}", "--nodes=2"]
+        done = subprocess.run(
+            [*command, "--virtual-gpus=2", "--resilient", str(program)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"the job failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout, done.stderr
