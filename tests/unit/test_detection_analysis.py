@@ -297,5 +297,5 @@ def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None
     newcomer = SlowGPUAnalysis()
     play(newcomer, names(4), seconds[:40, :16])
     seconds[40:43, 2] *= 1.5  # three disturbed rounds are nothing new in this group
-    assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:])
-    assert newcomer.to_state()["history"]["evidence"].max() < 1
+    assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:43])
+    assert newcomer.to_state()["history"]["evidence"].max() < 0.1
