@@ -293,7 +293,7 @@ def test_state_stays_under_300_bytes_a_device_with_three_probes() -> None:
 
 def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None:
     seconds = quiet(17, 60)
-    seconds[:40, :16] *= np.where(np.random.default_rng(1).random((40, 16, 1, 1)) < 0.2, 1.5, 1)
+    seconds[:38, :16] *= np.where(np.random.default_rng(1).random((38, 16, 1, 1)) < 0.2, 1.5, 1)
     newcomer = SlowGPUAnalysis()
     play(newcomer, names(4), seconds[:40, :16])
     seconds[40:44, 16] *= 1.5  # a few disturbed rounds are nothing new in this group
