@@ -21,7 +21,7 @@ def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServ
 @pytest.fixture
 def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     """Start ``laggard`` with some arguments; a program's source may come first."""
-    jobs = []
+    jobs: list[RunningJob] = []
 
     def start(*arguments: str, program: str | None = None) -> RunningJob:
         directory = tmp_path / f"job{len(jobs)}"
