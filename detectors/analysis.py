@@ -23,7 +23,7 @@ from detectors.verdict import Action, Severity, Verdict
 
 __all__ = ["SlowGPUAnalysis"]
 
-_CLASS_ROUNDS = (1, 2, 4, 8)  # when to look for clear classes; then they stay
+_CLASS_ROUNDS = (1, 2, 4, 8)  # of the same devices together, when to look for clear classes; then they stay
 _TOP_RANK = 6
 _STATE_VERSION = 1
 
@@ -148,7 +148,8 @@ class SlowGPUAnalysis:
             )
         np.add.at(self._history.bad_readings, self._last_rows, bad)
         self._round += 1
-        if self._labels is None and self._round in _CLASS_ROUNDS and log_seconds.size:
+        self._rounds_together += 1
+        if self._labels is None and self._rounds_together in _CLASS_ROUNDS and log_seconds.size:
             self._recognise(log_seconds)
         return self._judge(log_seconds, noise, np.nan if now_s is None else now_s)
 
@@ -239,6 +240,7 @@ class SlowGPUAnalysis:
         if codes is None:
             labels = [self._labels.get(device) for device in self._devices] if self._labels is not None else []
             codes = codes_of(labels) if labels else np.zeros(len(self._devices), np.int32)
+            self._rounds_together = 0
         self._grouping = Grouping(codes)
         self._hosts = codes_of([host for host, _ in self._devices])
         self._devices_of = Counter(host for host, _ in self._devices)

@@ -299,3 +299,12 @@ def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None
     seconds[40:44, 16] *= 1.5  # a few disturbed rounds are nothing new in this group
     assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:44])
     assert newcomer.to_state()["history"]["evidence"].max() < 0.1
+
+
+def test_classes_are_recognised_again_after_devices_came() -> None:
+    seconds = quiet(24, 40)
+    seconds[:, 8:16] *= 2
+    seconds[30:, 9] *= 1.1
+    analysis = SlowGPUAnalysis()
+    assert not play(analysis, names(4), seconds[:16, :16])
+    assert who(play(analysis, names(6), seconds[16:])) == [("node2", "1")]
