@@ -79,7 +79,11 @@ class Endpoint:
 
     def save(self, path: Path) -> None:
         """Write the endpoint to a file that only its owner can read, all at once."""
-        write_private(path, json.dumps(asdict(self)))
+        write_private(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Return what `save` writes; it holds the password."""
+        return json.dumps(asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Endpoint:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, cast
 
-__all__ = ["TetheredProcess"]
+__all__ = ["TetheredProcess", "tethered"]
 
 # Runs in the child first: asks the kernel to kill it together with its parent, then becomes the program.
 # A little program of its own rather than a hook between fork and exec, which can deadlock in a process with threads.
@@ -27,6 +28,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 _TAIL_LINES = 30
 _DRAIN_S = 1.0
+
+
+def tethered(command: Sequence[str]) -> list[str]:
+    """Return a command line that runs `command` and is killed by the kernel when the thread that starts it ends."""
+    return [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), *command]
 
 
 class TetheredProcess:
@@ -109,7 +115,7 @@ def _popen(command: list[str], stdin: bytes, directory: Path, inherit_fd: int) -
     os.close(writer)
     with os.fdopen(reader, "rb") as source:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), *command],
+            tethered(command),
             cwd=directory,
             stdin=source,
             stdout=subprocess.PIPE,

@@ -7,13 +7,12 @@ write), then what is left of it is ended, and only then does the next launch beg
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -111,7 +110,7 @@ class Controller:
         self._launches_without_progress = 0
         self._commits = 0
         self._program: Program | None = None
-        files = {"endpoint.json": json.dumps(asdict(server.endpoint))}
+        files = {"endpoint.json": server.endpoint.to_json()}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry_level)}
         self._cluster = RayCluster(
             allocation, plan.runtime_dir, NodeFiles(files, environment), self._news, plan.ray_port

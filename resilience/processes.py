@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable
 
 import psutil
 
-__all__ = ["adopt_orphans", "die_with_parent", "end_descendants", "environment_of", "reap_orphans"]
+__all__ = ["adopt_orphans", "end_descendants", "environment_of", "reap_orphans"]
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.02
 
@@ -26,16 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def adopt_orphans() -> None:
     """Make this process the new parent of its descendants' orphans (``PR_SET_CHILD_SUBREAPER``, Linux)."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends; for ``preexec_fn``."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from resilience.processes import die_with_parent
+from kvstore.tether import tethered
 
 __all__ = ["Program", "ProgramError", "command_of"]
 
@@ -49,7 +49,7 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
 class Program:
     """The program of one launch, running.
 
-    Its end is announced on ``news``. It is killed by the kernel if the controller dies.
+    Its end is announced on ``news``. The kernel kills it when the thread that started it ends: let that be the main one.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Program:
         # Ray gives these to every worker of the program, and to what the workers start.
         job_config = {"runtime_env": {"env_vars": variables}}
         self._process = subprocess.Popen(
-            command,
+            tethered(command),
             env={
                 **os.environ,
                 # Ray's greetings; a user who wants them sets the variable
@@ -81,7 +81,6 @@ class Program:
                 **variables,
                 "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job_config),
             },
-            preexec_fn=die_with_parent,
         )
         self.exit_code: int | None = None
         self._news = news
