@@ -49,7 +49,7 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
 class Program:
     """The program of one launch, running.
 
-    Its end is announced on ``news``. The kernel kills it when the thread that started it ends: let that be the main one.
+    Its end is announced on ``news``. The kernel kills it when the thread that started it ends: use the main one.
 
     Parameters
     ----------
