@@ -1,0 +1,122 @@
+"""Reading at a fixed rate: a thread for each thing that is read, so that one that stalls stalls no other."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kvstore.store import SampleStore
+
+__all__ = ["Reading", "ReadingLoop", "Stalled", "SupportsRead", "next_tick"]
+
+_log = logging.getLogger("laggard.collectors")
+
+STOP_DEADLINE_S = 1.0
+RETRY_S = 10.0
+# A reading that begins this little late is stamped with its nominal time: a steady rate packs well.
+_PUNCTUAL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value; tags beside those of its loop."""
+
+    metric: str
+    value: float
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+SupportsRead = Callable[[], Iterable[Reading]]
+
+
+@dataclass(slots=True)
+class Stalled:
+    """How a loop keeps up.
+
+    Attributes
+    ----------
+    lag_s
+        How late the last reading began.
+    duration_s
+        How long it took.
+    missed
+        Readings that were left out.
+    begun_s
+        When the reading began that has not ended yet, on the monotonic clock; None between readings.
+    """
+
+    lag_s: float = 0.0
+    duration_s: float = 0.0
+    missed: int = 0
+    begun_s: float | None = None
+
+
+def next_tick(now_s: float, interval_s: float) -> float:
+    """Return the next whole multiple of the interval, so that all loops of all nodes read at the same times."""
+    return (math.floor(now_s / interval_s) + 1) * interval_s
+
+
+class ReadingLoop:
+    """Reads at every tick and stores what was read.
+
+    Parameters
+    ----------
+    name
+        For the thread and the log.
+    read
+        Returns readings; an OSError or RuntimeError means that there are none, for a while.
+    interval_s
+        Seconds from one tick to the next.
+    store, tags
+        Where the readings go, and with which tags.
+    """
+
+    def __init__(
+        self, name: str, read: SupportsRead, interval_s: float, store: SampleStore, tags: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self.pace = Stalled()
+        self._read = read
+        self._interval_s = interval_s
+        self._store = store
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"read-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; a reading that hangs is left behind."""
+        self._ended.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _run(self) -> None:
+        due_s = next_tick(time.time(), self._interval_s)
+        while not self._ended.wait(max(0.0, due_s - time.time())):
+            begun_s = time.time()
+            self.pace.lag_s = max(0.0, begun_s - due_s)
+            punctual = self.pace.lag_s < _PUNCTUAL * self._interval_s
+            failed = not self._tick(due_s if punctual else begun_s)
+            next_s = next_tick(time.time(), self._interval_s)
+            self.pace.missed += max(0, round((next_s - due_s) / self._interval_s) - 1)
+            due_s = next_s + (RETRY_S if failed else 0.0)
+
+    def _tick(self, stamp_s: float) -> bool:
+        self.pace.begun_s = time.monotonic()
+        try:
+            readings = list(self._read())
+        except (OSError, RuntimeError) as error:
+            _log.warning("no readings of %s, trying again in %g s: %s", self.name, RETRY_S, error)
+            return False
+        finally:
+            self.pace.duration_s = time.monotonic() - self.pace.begun_s
+            self.pace.begun_s = None
+        for reading in readings:
+            self._store.add(reading.metric, {**self.tags, **reading.tags}, round(stamp_s * 1e6), reading.value)
+        return True

@@ -1,0 +1,170 @@
+/* A small libnvidia-ml.so.1 for the tests: two devices, or three where one stalls, with values that tell who is read.
+
+   FAKE_NVML_LOST=<n>   device n is lost
+   FAKE_NVML_STALL=<n>  reading device n never ends
+   FAKE_NVML_XID=<x>    device 1 reports XID x once
+   FAKE_NVML_GPM=1      device 0 has GPM
+   FAKE_NVML_OLD=1      functions and fields of newer drivers are missing or not supported
+*/
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
+
+typedef struct { int number; } Device;
+static Device devices[] = {{0}, {1}, {2}};
+
+static int setting(const char *name) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : -1;
+}
+
+static int check(Device *device) {
+    if (setting("FAKE_NVML_STALL") == device->number)
+        for (;;) pause();
+    return setting("FAKE_NVML_LOST") == device->number ? LOST : OK;
+}
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return OK; }
+int nvmlInit_v2(void) { return OK; }
+int nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : "some error"; }
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = setting("FAKE_NVML_STALL") >= 0 ? 3 : 2;
+    return OK;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned number, Device **handle) {
+    if (number > 2) return INVALID;
+    *handle = &devices[number];
+    return OK;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **handle) {
+    if (strcmp(uuid, "GPU-one")) return NOT_FOUND;
+    *handle = &devices[1];
+    return OK;
+}
+
+int nvmlDeviceGetUtilizationRates(Device *device, unsigned rates[2]) {
+    rates[0] = 50 + device->number;
+    rates[1] = 20;
+    return check(device);
+}
+
+int nvmlDeviceGetMemoryInfo(Device *device, unsigned long long memory[3]) {
+    memory[0] = 80ULL << 30;
+    memory[2] = 20ULL << 30;
+    memory[1] = memory[0] - memory[2];
+    return check(device);
+}
+
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *milliwatts) {
+    *milliwatts = 300500 + device->number;
+    return check(device);
+}
+
+int nvmlDeviceGetTemperature(Device *device, int sensor, unsigned *celsius) {
+    (void)sensor;
+    *celsius = 60;
+    return check(device);
+}
+
+int nvmlDeviceGetTemperatureV(Device *device, int temperature[3]) {
+    temperature[2] = 60;
+    return check(device);
+}
+
+int nvmlDeviceGetClockInfo(Device *device, int clock, unsigned *mhz) {
+    *mhz = clock == 1 ? 1980 : 2619;
+    return check(device);
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(Device *device, unsigned long long *mask) {
+    if (setting("FAKE_NVML_OLD") > 0) return NOT_SUPPORTED;
+    *mask = 0x4;
+    return check(device);
+}
+
+typedef struct {
+    uint32_t field, scope;
+    int64_t timestamp, latency;
+    int type, code;
+    union { double d; unsigned u; unsigned long long ull; } value;
+} Field;
+
+int nvmlDeviceGetFieldValues(Device *device, int count, Field *fields) {
+    for (int i = 0; i < count; i++) {
+        fields[i].code = OK;
+        fields[i].type = 3;
+        switch (fields[i].field) {
+        case 83: fields[i].value.ull = 5000; break;
+        case 82: fields[i].type = 1; fields[i].value.u = 70; break;
+        case 138: fields[i].value.ull = fields[i].scope == 0xFFFFFFFF ? 3 : 0; break;
+        default: fields[i].code = NOT_SUPPORTED;
+        }
+        if (setting("FAKE_NVML_OLD") > 0) fields[i].code = NOT_SUPPORTED;
+    }
+    return check(device);
+}
+
+typedef struct { unsigned version, supported; } GpmSupport;
+typedef struct {
+    unsigned id;
+    int code;
+    double value;
+    char *names[3];
+} GpmMetric;
+typedef struct {
+    unsigned version, count;
+    int *sample1, *sample2;
+    GpmMetric metrics[];
+} GpmGet;
+
+static int samples_taken;
+
+int nvmlGpmQueryDeviceSupport(Device *device, GpmSupport *support) {
+    support->supported = setting("FAKE_NVML_GPM") > 0 && device->number == 0;
+    return OK;
+}
+int nvmlGpmSampleAlloc(int **sample) { *sample = calloc(1, sizeof **sample); return OK; }
+int nvmlGpmSampleGet(Device *device, int *sample) { *sample = ++samples_taken; return check(device); }
+int nvmlGpmMetricsGet(GpmGet *get) {
+    for (unsigned i = 0; i < get->count; i++) {
+        get->metrics[i].code = get->metrics[i].id == 10 ? NOT_SUPPORTED : OK;
+        get->metrics[i].value = 100 * (*get->sample2 - *get->sample1) + get->metrics[i].id;
+    }
+    return OK;
+}
+
+typedef struct { Device *device; unsigned long long type, data; unsigned instance, compute; } Event;
+static int events_told;
+
+int nvmlEventSetCreate(void **set) { *set = &events_told; return OK; }
+int nvmlDeviceRegisterEvents(Device *device, unsigned long long types, void *set) {
+    (void)device; (void)types; (void)set;
+    return OK;
+}
+int nvmlEventSetWait_v2(void *set, Event *event, unsigned milliseconds) {
+    (void)set;
+    if (setting("FAKE_NVML_XID") < 0 || events_told++) {
+        usleep(milliseconds * 1000);
+        return TIMEOUT;
+    }
+    event->device = &devices[1];
+    event->data = setting("FAKE_NVML_XID");
+    return OK;
+}
+
+typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute; } Process;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, Process *processes) {
+    if (!processes) { *count = 1; return INSUFFICIENT; }
+    *count = 1;
+    processes[0].pid = 4321;
+    processes[0].memory = 1 << 20;
+    return check(device);
+}

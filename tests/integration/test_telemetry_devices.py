@@ -1,0 +1,257 @@
+"""NVIDIA devices through the real binding on a library of our own, and the node agent on top."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from collectors.gpu_metrics import VirtualReader
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL
+from kvstore.server import StateServer
+from telemetry.bus import NodeAsker
+from telemetry.events import EventLog
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 30.0
+
+READ_ALL = """
+import json, sys, time
+from collectors.nvml import nvml_readers
+xids = []
+readers = nvml_readers(json.loads(sys.argv[1]), lambda gpu, number: xids.append([gpu, number]))
+found = {}
+for reader in readers:
+    try:
+        for _ in range(2):
+            found[reader.gpu] = {r.metric: r.value for r in reader.read()}
+            time.sleep(0.12)
+        found[reader.gpu] |= {f"{r.metric} {r.tags['pid']}": r.value for r in reader.processes()}
+    except RuntimeError as error:
+        found[reader.gpu] = str(error)
+until = time.monotonic() + 20
+while sys.argv[2] == "xid" and not xids and time.monotonic() < until:
+    time.sleep(0.01)
+print(json.dumps([found, xids]))
+"""
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("fake_nvml.c")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
+    return folder
+
+
+def read_devices(library: Path, names: list[str] | None = None, wait: str = "", **settings: str) -> tuple[Any, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, json.dumps(names), wait],
+        env={"LD_LIBRARY_PATH": str(library), **settings},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    found, xids = json.loads(done.stdout)
+    return found, xids
+
+
+def test_every_field_that_a_device_has_is_read_and_no_other(fake_nvml: Path) -> None:
+    found, _ = read_devices(fake_nvml)
+
+    assert found["1"] == {
+        "DeviceUtilization": 51,
+        "DeviceMemoryBusy": 20,
+        "DeviceMemoryUsed": 20 << 30,
+        "DeviceMemoryUtilization": 25.0,
+        "DevicePowerUsage": 300.501,
+        "DeviceTemperature": 60,
+        "DeviceSmClock": 1980,
+        "DeviceMemoryClock": 2619,
+        "DeviceClockEventReasons": 4,
+        "DeviceEnergy": 5.0,
+        "DeviceMemoryTemperature": 70,
+        "DeviceNvlinkTransmit": 3072,
+        "DeviceXids": 0,
+        "ProcessDeviceMemory 4321": 1 << 20,
+    }
+
+
+def test_an_old_driver_means_fewer_fields(fake_nvml: Path) -> None:
+    found, _ = read_devices(fake_nvml, FAKE_NVML_OLD="1")
+
+    assert found["0"]["DeviceUtilization"] == 50
+    assert not {"DeviceClockEventReasons", "DeviceEnergy", "DeviceMemoryTemperature"} & set(found["0"])
+
+
+def test_a_device_with_gpm_tells_how_busy_its_parts_are(fake_nvml: Path) -> None:
+    found, _ = read_devices(fake_nvml, FAKE_NVML_GPM="1")
+
+    # one sample lies between the two, and the number of the metric is added
+    assert found["0"]["DeviceSmActive"] == 102
+    assert found["0"]["DeviceTensorActive"] == 105
+    assert "DeviceDramActive" not in found["0"]
+    assert "DeviceSmActive" not in found["1"]
+
+
+def test_a_lost_device_says_so_and_the_other_is_read(fake_nvml: Path) -> None:
+    found, _ = read_devices(fake_nvml, FAKE_NVML_LOST="0")
+
+    assert "lost" in found["0"]
+    assert found["1"]["DeviceUtilization"] == 51
+
+
+def test_an_xid_is_told_with_its_device(fake_nvml: Path) -> None:
+    _, xids = read_devices(fake_nvml, wait="xid", FAKE_NVML_XID="79")
+
+    assert xids == [["1", 79]]
+
+
+def test_devices_are_found_by_number_and_by_uuid_under_the_names_that_cuda_uses(fake_nvml: Path) -> None:
+    found, _ = read_devices(fake_nvml, ["GPU-one", "0", "GPU-unknown"])
+
+    assert {name: values["DeviceUtilization"] for name, values in found.items()} == {"GPU-one": 51, "0": 50}
+
+
+def test_without_a_driver_there_are_no_devices(tmp_path: Path) -> None:
+    assert read_devices(tmp_path) == ({}, [])
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def run_agent(state_server: StateServer, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    state_server.endpoint.save(tmp_path / "endpoint.json")
+    agents = []
+
+    def run(node: str, level: int, **settings: str) -> subprocess.Popen[bytes]:
+        variables = {
+            ENDPOINT_FILE: str(tmp_path / "endpoint.json"),
+            LAUNCH: "0",
+            NODE: node,
+            TELEMETRY_LEVEL: str(level),
+            **settings,
+        }
+        agents.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "collectors.node_agent"], stdin=subprocess.PIPE, env=variables, cwd=ROOT
+            )
+        )
+        return agents[-1]
+
+    yield run
+    for agent in agents:
+        agent.kill()
+        agent.communicate()
+
+
+class Node:
+    def __init__(self, server: StateServer, name: str) -> None:
+        self._asker = NodeAsker(server.endpoint.connect(), server.endpoint)
+        self._name = name
+
+    def newest(self) -> dict[tuple[str, str], float]:
+        replies = self._asker.ask({"kind": "newest"}, hosts=[self._name])
+        found = replies.by_host.get(self._name, [])
+        return {(each["metric"], each["tags"].get("gpu", "")): each["value"] for each in found}
+
+
+@pytest.mark.parametrize(
+    ("level", "there", "not_there"),
+    [
+        (1, set(), {("load_average", "")}),
+        (2, {("load_average", ""), ("used_RAM", ""), ("cpu_percent", "")}, {("DeviceUtilization", "0")}),
+        (3, {("load_average", ""), ("DeviceUtilization", "0"), ("DevicePowerUsage", "1")}, {("db_size", "")}),
+        (4, {("DeviceUtilization", "1"), ("db_size", ""), ("collector_missed", "")}, set()),
+    ],
+)
+def test_the_agent_reads_what_its_level_says(
+    state_server: StateServer,
+    tmp_path: Path,
+    run_agent: Callable[..., subprocess.Popen[bytes]],
+    level: int,
+    there: set[tuple[str, str]],
+    not_there: set[tuple[str, str]],
+) -> None:
+    name = f"level{level}"
+    agent = run_agent(name, level, **{VIRTUAL_DEVICES: "2", VIRTUAL_DEVICE_DIR: str(tmp_path)})
+    node = Node(state_server, name)
+    asker = NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
+    wait_for(lambda: name in asker.hosts())
+
+    wait_for(lambda: there <= set(node.newest()))
+
+    assert not not_there & set(node.newest())
+    assert agent.stdin is not None
+    agent.stdin.close()
+    assert agent.wait(DEADLINE_S) == 0
+
+
+def test_the_agent_ends_at_sigterm(
+    state_server: StateServer, run_agent: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    agent = run_agent("ending", 2)
+    asker = NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
+    wait_for(lambda: "ending" in asker.hosts())
+
+    agent.send_signal(signal.SIGTERM)
+
+    assert agent.wait(DEADLINE_S) == 0
+    assert "ending" not in asker.hosts()
+
+
+def test_a_device_that_stalls_stalls_no_other_and_is_told_of(
+    state_server: StateServer, fake_nvml: Path, run_agent: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    agent = run_agent("stalling", 3, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_STALL="2", FAKE_NVML_XID="48")
+    node = Node(state_server, "stalling")
+    events = EventLog(state_server.endpoint.connect(), state_server.endpoint)
+
+    def told(kind: str) -> list[str]:
+        return [each.text for each in events.between(0, 2**60) if each.kind == kind and each.host == "stalling"]
+
+    wait_for(lambda: told("stall"))
+
+    assert told("stall") == ["gpu 2 does not answer for 5 s"]
+    assert told("xid") == ["XID 48 on stalling gpu 1"]
+    newest = node.newest()
+    assert newest["DeviceUtilization", "0"] == 50
+    assert newest["DeviceUtilization", "1"] == 51
+    assert ("DeviceUtilization", "2") not in newest
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(DEADLINE_S) == 0, "a hanging driver must not keep the agent"
+
+
+def test_a_virtual_device_is_as_busy_as_its_kernels_were(tmp_path: Path) -> None:
+
+    now_s = [0.0]
+    reader = VirtualReader("0", tmp_path, lambda: now_s[0])
+    device = VirtualDevice("0", tmp_path)
+    _, busy_s = device.timed(lambda: sum(range(2_000_000)))
+    now_s[0] = 4 * busy_s
+
+    found = {reading.metric: reading.value for reading in reader.read()}
+
+    assert found["DeviceUtilization"] == pytest.approx(25, abs=0.1)
+    assert found["DevicePowerUsage"] == pytest.approx(120, abs=1)
