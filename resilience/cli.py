@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import sys
@@ -30,7 +31,8 @@ __all__ = ["main"]
 
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
-# Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR.
+# Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
+RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
 RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 
@@ -114,6 +116,8 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
 
     A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
     too few nodes are left; 93 when launches make no progress; 2 for wrong usage.
+
+    A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """
     options = JobOptions(**given)
     settings = options.settings()
@@ -157,7 +161,7 @@ class _Folders:
 
 @contextlib.contextmanager
 def _folders(state_dir: Path | None) -> Iterator[_Folders]:
-    runtime = Path(tempfile.mkdtemp(prefix="laggard-", dir=RUNTIME_ROOT))
+    runtime = Path(tempfile.mkdtemp(prefix="laggard-", dir=os.environ.get(RUNTIME_ROOT_VARIABLE, RUNTIME_ROOT)))
     folders = _Folders(runtime, state_dir or runtime / "state")
     try:
         yield folders

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,15 +24,17 @@ def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServ
 def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     """Start ``laggard`` with some arguments; a program's source may come first."""
     jobs: list[RunningJob] = []
+    runtime_root = tempfile.mkdtemp(prefix="lt-", dir="/tmp")  # not in tmp_path, which is too long for Ray's sockets
 
     def start(*arguments: str, program: str | None = None) -> RunningJob:
         directory = tmp_path / f"job{len(jobs)}"
         directory.mkdir()
         if program is not None:
             (directory / "program.py").write_text(textwrap.dedent(program))
-        jobs.append(RunningJob(directory, *arguments, *(["program.py"] if program is not None else [])))
+        jobs.append(RunningJob(directory, runtime_root, *arguments, *(["program.py"] if program is not None else [])))
         return jobs[-1]
 
     yield start
     for job in jobs:
         job.end()
+    shutil.rmtree(runtime_root, ignore_errors=True)

@@ -25,7 +25,7 @@ THREE_NODES = ("--local-nodes=3", "--nodes=2", "--virtual-gpus=2")
 class RunningJob:
     """A ``laggard`` command, its output in files, every process of it marked."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, runtime_root: str, *arguments: str) -> None:
         self.directory = directory
         self._marker = secrets.token_hex(8)
         self._out, self._err = directory / "stdout", directory / "stderr"
@@ -36,7 +36,7 @@ class RunningJob:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, MARKER: self._marker},
+                env={**os.environ, MARKER: self._marker, "LAGGARD_RUNTIME_ROOT": runtime_root},
             )
 
     @property

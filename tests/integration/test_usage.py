@@ -1,0 +1,124 @@
+"""Bad input gets one clear line that names the value and the way out, and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resilience.cli import main
+
+# Nothing of these may start a process, so they are called in this one.
+
+
+@pytest.fixture(autouse=True)
+def _own_runtime_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text("print('started')")
+    return str(path)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line with which these arguments are refused."""
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("laggard: ")
+    return line.removeprefix("laggard: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--local-nodes=3", "--nodes=4"], r"--nodes=4 is more than the allocation of 3: use at most 3"),
+        (["--nodes=0"], r"--nodes=0 leaves no node to run on: use 1 to 1"),
+        (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
+        (["--exhaust-resources"], r"--exhaust-resources says how far to relaunch, so it needs --resilient"),
+        (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
+        (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
+        (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
+        (["--grace=-1"], r"Invalid value for '--grace': -1"),
+    ],
+)
+def test_options_that_cannot_be(
+    capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str
+) -> None:
+    assert re.match(message, refusal(capfd, *options, program))
+
+
+def test_a_program_that_cannot_be_run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert refusal(capfd, "missing.py") == "there is no program missing.py"
+    assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--resilient"))
+    (tmp_path / "data.csv").touch()
+    assert "cannot be run: make it executable" in refusal(capfd, str(tmp_path / "data.csv"))
+
+
+def test_ports_that_are_taken(capfd: pytest.CaptureFixture[str], program: str, taken_port: int) -> None:
+    for option, what in (("--state-port", "the state server"), ("--ray-port", "Ray's head")):
+        assert refusal(capfd, f"{option}={taken_port}", program) == (
+            f"port {taken_port} for {what} is taken: name another with {option}, or leave it out"
+        )
+
+
+def test_a_state_directory_that_is_a_file(capfd: pytest.CaptureFixture[str], program: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is a file" in refusal(capfd, f"--state-dir={tmp_path / 'file'}", program)
+    below = tmp_path / "file" / "below"
+    assert refusal(capfd, f"--state-dir={below}", program).startswith(f"cannot keep state in {below}: Not a directory")
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be an ordinary user for a while: root may write everywhere."""
+    monkeypatch.delenv("LAGGARD_RUNTIME_ROOT")  # our folder is not open to that user
+    ours = os.geteuid()
+    if ours == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(ours)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_state_directory_without_permission(capfd: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capfd, "--state-dir=/usr/lib/laggard-state", "sh") == (
+        "cannot keep state in /usr/lib/laggard-state: Permission denied; "
+        "name a directory that you can write to and that has space"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_state_directory_without_space(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
+    if mount.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
+    try:
+        (tmp_path / "filler").write_bytes(bytes(60 << 10))
+        with contextlib.suppress(OSError), (tmp_path / "filler").open("ab") as file:
+            while True:
+                file.write(bytes(1))
+                file.flush()
+        line = refusal(capfd, f"--state-dir={tmp_path / 'state'}", "sh")
+        assert line.startswith(f"cannot keep state in {tmp_path / 'state'}: ")
+        assert "space" in line
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
