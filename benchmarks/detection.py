@@ -537,7 +537,7 @@ def plot(setting: Setting, path: Path) -> None:
     ratios = (1.01, 1.02, 1.03, 1.05, 1.08, 1.1, 1.15, 1.2, 1.33, 1.5, 2.0, 2.5)
     trials = max(20, setting.trials // 20)
     by_ratio = [_flags(setting, 64, ratio, trials) for ratio in ratios]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.subplots()
     for name in ("laggard", *RULES):
         false = 100 * np.mean([flags[name][0] for flags in by_ratio])
@@ -546,7 +546,7 @@ def plot(setting: Setting, path: Path) -> None:
         axes.plot([100 * (ratio - 1) for ratio in ratios], found, marker="o", label=f"{name}: {false:.0f} %", **style)
     axes.set(xscale="log", xlabel="slowdown of one GPU among 64 (%)", ylabel="found within five rounds (%)")
     axes.set_xticks([1, 2, 3, 5, 10, 20, 50, 100], ["1", "2", "3", "5", "10", "20", "50", "100"])
-    axes.legend(title="healthy jobs with a false alarm", fontsize="small")
+    figure.legend(title="healthy jobs with a flag", fontsize="small", loc="outside right upper")
     figure.savefig(path, dpi=120)
 
 
