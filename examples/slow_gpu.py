@@ -81,8 +81,9 @@ def wigner_matrix(size: int, seed: Sequence[int]) -> NDArray[np.float64]:
 
 
 def eigenvalues_on(array_module: Any, matrix: NDArray[np.float64]) -> Any:
-    """Return the eigenvalues, computed where the array module computes."""
-    return array_module.linalg.eigvalsh(array_module.asarray(matrix))
+    """Return the eigenvalues, computed where the array module computes, in the host's memory."""
+    values = array_module.linalg.eigvalsh(array_module.asarray(matrix))
+    return values.get() if hasattr(values, "get") else values  # CuPy's way home
 
 
 @ray.remote(num_cpus=0)

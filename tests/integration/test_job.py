@@ -201,7 +201,7 @@ def test_what_an_old_launch_leaves_is_ended_and_could_not_write(start_job: Start
 
 def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(start_job: Start) -> None:
     program = """
-        import dataclasses, time
+        import dataclasses, os, time
         from detectors import Verdict
         from kvstore.control import Control
         from kvstore.session import current_session
@@ -210,9 +210,12 @@ def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(sta
         control = Control(session.client, session.endpoint, session.environment.launch)
         verdict = Verdict("node1", "0", 2.0, "very slow", "node1 gpu 0 is slow", action="restart")
         control.ask("verdicts", [dataclasses.asdict(verdict)])
-        time.sleep(2)  # a relaunch would begin within this time
+        while not os.path.exists("go-on"):
+            time.sleep(0.05)
     """
     job = start_job(*RESILIENT, program=program)
+    job.wait_for("no relaunch")
+    (job.directory / "go-on").touch()
     assert job.finish() == 0, job.everything()
     assert "node1 gpu 0 is slow (very slow)" in job.account
     assert "no relaunch: the primary is never excluded" in job.account
