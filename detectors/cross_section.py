@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import trim_mean
 
 from detectors.history import RESTART
 from detectors.statistics import Floats, Group, center_and_spread, count_of
@@ -60,5 +59,7 @@ def born_slow(
 
 def _middle_mean(noise: Floats) -> float:
     """Return the mean of the middle half: steadier than the median of few devices, and as deaf to a few noisy ones."""
+    from scipy.stats import trim_mean  # half a second to load, which no program's start should pay
+
     there = noise[~np.isnan(noise)]
     return float(trim_mean(there, 0.25)) if len(there) else 0.0
