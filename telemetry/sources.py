@@ -26,9 +26,10 @@ from telemetry.query.engine import (
     evaluate,
     finish_parts,
     is_wanted,
+    n_groups,
     parts_of,
     read_start_us,
-    thin_out,
+    thin_out_all,
 )
 from telemetry.query.errors import QueryTooLargeError
 from telemetry.query.merging import Partial
@@ -41,6 +42,7 @@ __all__ = ["Found", "LocalSource", "NodesSource", "Source", "answer_question"]
 MAX_TRAVELLING_SAMPLES = 2_000_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
+SERIES_A_PART = 3
 
 
 @dataclass(slots=True)
@@ -109,11 +111,12 @@ class NodesSource:
             return Found(evaluate(query, span, thinned, thinned=True))
         merge = query.aggregator.mergeable and query.downsample is not None
         replies = self._ask(query, span, "parts" if merge else "series", hosts)
-        if merge:
-            parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply["parts"]]
-            return Found(finish_parts(query, span, parts), replies.missing)
-        series = [each for reply in replies.by_host.values() for each in unpack_series(reply)]
-        return Found(evaluate(query, span, series, thinned=True), replies.missing)
+        series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
+        parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
+        if not parts:
+            return Found(evaluate(query, span, series, thinned=True), replies.missing)
+        parts += parts_of(query, span, series, thinned=True)
+        return Found(finish_parts(query, span, parts), replies.missing)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -166,10 +169,11 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
             span = Span(question["start_us"], question["end_us"], question["milliseconds"])
             zone = parse_zone(question["zone"])
             query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
-            series = _series(store, query, span)
-            if kind == "parts":
-                return {"parts": [_pack_part(part) for part in parts_of(query, span, series)]}
-            return pack_series(thin_out(query, span, each) for each in series)
+            thinned = thin_out_all(query, span, list(_series(store, query, span)))
+            # A part is six arrays, a series one and its times: parts pay where a group has several series.
+            if kind == "parts" and len(thinned) > SERIES_A_PART * n_groups(query, thinned):
+                return {"parts": [_pack_part(part) for part in parts_of(query, span, thinned, thinned=True)]}
+            return pack_series(thinned)
         case "samples":
             return pack_series(_samples(store, question))
         case "keys":

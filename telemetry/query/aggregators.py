@@ -47,6 +47,11 @@ class Aggregator:
     reduce: Callable[[Floats], Floats]
     mergeable: bool = False
 
+    @property
+    def keeps_one(self) -> bool:
+        """Whether a single value is its own aggregate."""
+        return self.name not in {"count", "dev", "diff", "squareSum"}
+
 
 def aggregator(name: str) -> Aggregator:
     """Return an aggregator by its name.

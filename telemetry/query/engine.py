@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstore.timeseries import Floats, Times, TimeSeries, tidy
 from telemetry.query.aggregators import Aggregator, Gaps, aggregator
-from telemetry.query.downsampling import Downsample, buckets, downsample
+from telemetry.query.downsampling import Downsample, buckets, can_downsample_together, downsample, downsample_together
 from telemetry.query.errors import QueryTooLargeError
 from telemetry.query.filters import matches
 from telemetry.query.merging import Line, Partial, merge_lines, partial_of
@@ -24,9 +24,11 @@ __all__ = [
     "evaluate",
     "finish_parts",
     "is_wanted",
+    "n_groups",
     "parts_of",
     "read_start_us",
     "thin_out",
+    "thin_out_all",
 ]
 
 MAX_STEPS = 500_000_000
@@ -120,6 +122,26 @@ def thin_out(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
     return replace(series, times_us=starts[at], values=thinned)
 
 
+def thin_out_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """Downsample many series in one pass; each becomes what :func:`thin_out` makes of it."""
+    spec = query.downsample
+    if spec is None or not can_downsample_together(spec) or len(series) < 2:
+        return [thin_out(query, span, each) for each in series]
+    starts = buckets(spec, span.start_us, span.end_us)
+    tidied = [tidy(each.times_us, each.values) for each in series]
+    times_us, values = (np.concatenate([pair[i] for pair in tidied]) for i in (0, 1))
+    owner = np.repeat(np.arange(len(series)), [len(times) for times, _ in tidied])
+    kept = (times_us >= starts[0]) & (times_us <= span.end_us)
+    if not kept.all():
+        times_us, values, owner = times_us[kept], values[kept], owner[kept]
+    owners, at, thinned = downsample_together(spec, starts, owner, times_us, values)
+    ends = np.searchsorted(owners, np.arange(len(series) + 1))
+    return [
+        TimeSeries(each.metric, each.tags, starts[at[begin:end]], thinned[begin:end])
+        for each, begin, end in zip(series, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    ]
+
+
 def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[Answer]:
     """Answer one sub-query.
 
@@ -146,7 +168,7 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     """
     wanted = [each for each in series if is_wanted(query, each.tags)]
     if not thinned:
-        wanted = [thin_out(query, span, each) for each in wanted]
+        wanted = thin_out_all(query, span, wanted)
     wanted = [each for each in wanted if len(each.times_us)]
     return [
         answer
@@ -155,12 +177,14 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     ]
 
 
-def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries]) -> list[GroupPart]:
+def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[GroupPart]:
     """Return one node's parts of the answer. The query's aggregator must be mergeable, and it must downsample."""
     spec = query.downsample
     assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
     starts = buckets(spec, span.start_us, span.end_us)
-    wanted = [thin_out(query, span, each) for each in series if is_wanted(query, each.tags)]
+    wanted = [each for each in series if is_wanted(query, each.tags)]
+    if not thinned:
+        wanted = thin_out_all(query, span, wanted)
     how = _merging(query, spec)
     parts = []
     for (metric, key), group in _grouped(query, [each for each in wanted if len(each.times_us)]).items():
@@ -189,6 +213,11 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
     return answers
 
 
+def n_groups(query: SubQuery, series: Sequence[TimeSeries]) -> int:
+    """Return how many lines the answer will have."""
+    return len(_grouped(query, series))
+
+
 def _merging(query: SubQuery, spec: Downsample | None) -> Aggregator:
     fills = spec is not None and spec.fill is not None
     return replace(query.aggregator, gaps=Gaps.SKIP) if fills else query.aggregator
@@ -208,6 +237,11 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
 
 def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
     spec = query.downsample
+    if len(group) == 1 and query.aggregator.keeps_one and (spec is None or spec.fill is None):
+        (only,) = group
+        line = _line(only, only.times_us, None)
+        present = np.ones(len(line.at), dtype=bool)
+        return _answer(query, span, only.times_us[line.at], present, line.values, metric, dict(only.tags), [])
     if spec is None:
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:

@@ -1,0 +1,432 @@
+"""The telemetry: what a sample costs, what the store holds, how fast queries are answered, and whether rubbish harms.
+
+Where a Python with ``dragonhpc[telemetry]`` is named, Dragon's own code runs beside it in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from benchmarks.machine import description
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from kvstore.server import StateServer
+from kvstore.session import Session
+from kvstore.store import SampleStore, key_of
+from telemetry.batches import socket_name
+from telemetry.bus import NodeAsker
+from telemetry.sender import BatchSocket
+
+__all__ = ["main"]
+
+DEADLINE_S = 60.0
+QUERY_SERIES, QUERY_POINTS = 64, 300
+
+ADD = """
+import statistics, sys, time
+from telemetry import Telemetry
+rate, seconds = float(sys.argv[1]), float(sys.argv[2])
+telemetry = Telemetry()
+costs = []
+for _ in range(1000):
+    begun = time.perf_counter_ns()
+    for _ in range(100):
+        telemetry.add_data("loss", 1.5, tagk="rank", tagv="3")
+    costs.append((time.perf_counter_ns() - begun) / 100)
+    time.sleep(0.001)
+telemetry.finalize()
+names = [f"metric{i}" for i in range(10)]
+begun, count = time.perf_counter(), 0
+while (elapsed := time.perf_counter() - begun) < seconds:
+    for _ in range(int(elapsed * rate) - count):
+        telemetry.add_data(names[count % 10], count * 0.5)
+        count += 1
+elapsed = time.perf_counter() - begun
+telemetry.finalize()
+costs.sort()
+print(statistics.median(costs), costs[950], count, count / elapsed, telemetry.dropped)
+"""
+
+READ = """
+import statistics, time
+from telemetry import AnalysisClient
+client = AnalysisClient()
+client.connect()
+times = []
+for _ in range(21):
+    begun = time.perf_counter()
+    (series,) = client.get_data("many")
+    times.append(time.perf_counter() - begun)
+assert len(series["dps"]) == 30_000
+print(statistics.median(times), max(times))
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of one node, with its agent and its server."""
+
+    session: Session
+    variables: dict[str, str]
+    agent: psutil.Process
+    server: psutil.Process
+    port: int
+
+    def run(self, source: str, *arguments: object) -> list[float]:
+        """Run a program of the job; return the numbers that it prints."""
+        done = subprocess.run(
+            [sys.executable, "-c", source, *map(str, arguments)],
+            env=self.variables,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return [float(word) for word in done.stdout.split()]
+
+    def samples(self) -> int:
+        """Return how many samples the node has."""
+        found = NodeAsker(self.session.client, self.session.endpoint).ask({"kind": "newest"}).by_host["node1"]
+        return int(sum(each["value"] for each in found if each["metric"] == "telemetry_samples"))
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks telemetry", description=__doc__)
+    parser.add_argument("--dragon", type=Path, metavar="PYTHON", help="a Python that has dragonhpc[telemetry]")
+    parser.add_argument("--rate", type=int, default=300_000, help="samples a second to sustain (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for how long (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=20_000, help="bad requests to send (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the bad requests (default: %(default)s)")
+    options = parser.parse_args(argv)
+
+    print(description(), end="\n\n")
+    with tempfile.TemporaryDirectory(prefix="laggard-") as directory, _job(Path(directory)) as job:
+        _print_add(job, options.rate, options.seconds, options.dragon)
+        _print_query(job, options.dragon)
+        _print_read(job)
+        _print_agent(job)
+        _print_store()
+        return _print_rubbish(job, options.requests, options.seed)
+
+
+def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None:
+    median, p95, count, reached, dropped = job.run(ADD, rate, seconds)
+    print("add_data, in the calling thread     median   95th percentile       samples/s   dropped")
+    print(
+        f"  laggard                     {median / 1000:9.2f} us  {p95 / 1000:12.2f} us  {reached:14,.0f}  {dropped:8.0f}"
+    )
+    print(f"  ({count:,.0f} samples in {seconds:g} s, paced, all of them in the store afterwards or dropped)")
+    if dragon is not None:
+        with _dragon(dragon, "store") as port:
+            n_calls = 500
+            ns, total_ns = _numbers([str(dragon), "-m", "benchmarks.telemetry_peer", "add", str(n_calls), str(port)])
+            rate_per_s = n_calls / total_ns * 1e9
+            print(f"  Dragon                      {ns / 1000:9.2f} us  {'':15}  {rate_per_s:14,.0f}")
+            print(f"  {ns / median:,.0f} times less a call")
+    print()
+
+
+def _print_query(job: Job, dragon: Path | None) -> None:
+    now_us = int(time.time()) * 1_000_000
+    times = now_us - (QUERY_POINTS - np.arange(QUERY_POINTS, dtype=np.int64)) * 1_000_000
+    door = BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
+    values = np.full(QUERY_POINTS, 300.0) + np.arange(QUERY_POINTS, dtype=np.float64) % 7
+    batch = {key_of("power", {"host": "node1", "gpu": str(gpu)}): (times, values) for gpu in range(QUERY_SERIES)}
+    assert door.send(batch)  # noqa: S101
+    start = int(times[0]) // 1_000_000 - 1
+    by_gpu = {"type": "wildcard", "tagk": "gpu", "filter": "*", "groupBy": True}
+    query = {"metric": "power", "aggregator": "avg", "filters": [by_gpu]}
+    span = {"start": start, "end": start + QUERY_POINTS + 1}
+
+    def body(number: int) -> bytes:
+        # The number makes it another question, with as long an answer.
+        marked = {**query, "downsample": "1s-avg", "number": number}
+        return json.dumps({**span, "queries": [marked]}).encode()
+
+    _wait_for(lambda: len(json.loads(_post(job.port, body(0)))) == QUERY_SERIES)
+    print(f"query of {QUERY_SERIES} series x {QUERY_POINTS} points        median   95th percentile       queries/s")
+    fresh = _query_row("laggard, each another", job.port, body)
+    repeated = _query_row("laggard, the same again", job.port, lambda _: body(0))
+    if dragon is not None:
+        with _dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS) as port:
+            peers = json.dumps({"start": start * 1000, "queries": [query]}).encode()
+            theirs = _query_row("Dragon", port, lambda _: peers)
+        print(f"  {fresh / theirs:.1f} and {repeated / theirs:.1f} times as many as Dragon")
+    print()
+
+
+def _query_row(name: str, port: int, body: Callable[[int], bytes]) -> float:
+    connection = http.client.HTTPConnection("localhost", port, timeout=DEADLINE_S)
+    times_s: list[float] = []
+    begun_s = time.perf_counter()
+    while time.perf_counter() - begun_s < 5 or len(times_s) < 5:
+        one_s = time.perf_counter()
+        connection.request("POST", "/api/query", body(len(times_s)), {"Content-Type": "application/json"})
+        answer = connection.getresponse().read()
+        times_s.append(time.perf_counter() - one_s)
+    connection.close()
+    assert sum(len(element["dps"]) for element in json.loads(answer)) >= QUERY_SERIES * (QUERY_POINTS - 2)  # noqa: S101
+    times_s.sort()
+    per_s = len(times_s) / sum(times_s)
+    p95_s = times_s[int(0.95 * len(times_s))]
+    print(f"  {name:<24} {1000 * statistics.median(times_s):12.1f} ms  {1000 * p95_s:12.1f} ms  {per_s:14.1f}")
+    return per_s
+
+
+def _print_read(job: Job) -> None:
+    times = int(time.time()) * 1_000_000 - np.arange(30_000, dtype=np.int64)[::-1] * 1000
+    door = BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
+    assert door.send({key_of("many", {"host": "node1"}): (times, np.random.default_rng(1).normal(size=30_000))})  # noqa: S101
+    time.sleep(0.5)  # until it is stored
+    median_s, worst_s = job.run(READ)
+    print(f"get_data of 30,000 points: {1000 * median_s:.1f} ms, the slowest of 21 {1000 * worst_s:.1f} ms\n")
+
+
+def _print_agent(job: Job) -> None:
+    begun, begun_s = job.agent.cpu_times(), time.monotonic()
+    time.sleep(20)
+    used = job.agent.cpu_times()
+    share = (used.user + used.system - begun.user - begun.system) / (time.monotonic() - begun_s)
+    memory = job.agent.memory_info().rss / 2**20
+    print(f"node agent, level 4, 2 Hz, 8 virtual devices: {100 * share:.2f} % of a core, {memory:.0f} MiB\n")
+
+
+def _print_store() -> None:
+    print("store, 200 series at 2 Hz             bytes/sample (tracemalloc)    samples        MB")
+    for window_s in (300, 3600):
+        size, n_samples = _measure_store(window_s)
+        print(f"  window of {window_s:>4} s {'':20} {size / n_samples:12.2f}  {n_samples:19,}  {size / 1e6:8.2f}")
+    print()
+
+
+def _measure_store(window_s: int) -> tuple[int, int]:
+    ticks = 2 * window_s + 60
+    columns = [_column(ticks, kind) for kind in range(200)]
+    keys = [key_of(f"metric{i // 8}", {"host": "node1", "gpu": str(i % 8)}) for i in range(200)]
+    now_s = [1_700_000_000.0]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    store = SampleStore(window_s, clock=lambda: now_s[0])
+    for tick in range(ticks):
+        now_s[0] += 0.5
+        stamp = np.array([round(now_s[0] * 1e6)])
+        for key, column in zip(keys, columns, strict=True):
+            store.extend(key, stamp, column[tick : tick + 1])
+        if tick % 4 == 0:
+            store.trim()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return used, store.size().samples
+
+
+def _column(n: int, kind: int) -> NDArray[np.float64]:
+    """Return a metric's values: constants, counts, milliwatts, bytes that add up, a slow curve with one decimal."""
+    generator = np.random.default_rng(kind)
+    values: NDArray[np.float64]
+    match kind % 5:
+        case 0:
+            values = np.full(n, 700.0)
+        case 1:
+            values = generator.integers(0, 100, n).astype(np.float64)
+        case 2:
+            values = np.clip(generator.normal(300, 30, n), 0, 700).round(3)
+        case 3:
+            values = np.cumsum(generator.integers(0, 10**7, n)).astype(np.float64)
+        case _:
+            values = np.clip(40 + np.cumsum(generator.normal(0, 0.3, n)), 0, 100).round(1)
+    return values
+
+
+def _print_rubbish(job: Job, n_requests: int, seed: int) -> int:
+    generator = random.Random(seed)
+    statuses: Counter[int] = Counter()
+    slowest_s = 0.0
+    connection = http.client.HTTPConnection("127.0.0.1", job.port, timeout=DEADLINE_S)
+    for _ in range(n_requests):
+        method, path, body = _bad_request(generator)
+        begun_s = time.perf_counter()
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            answer.read()
+            statuses[answer.status] += 1
+        except (http.client.HTTPException, ConnectionError):
+            statuses[0] += 1
+            connection.close()
+        slowest_s = max(slowest_s, time.perf_counter() - begun_s)
+    print(f"{n_requests:,} requests of rubbish: {', '.join(f'{n} x {s}' for s, n in sorted(statuses.items()))}")
+    print(f"  slowest {slowest_s:.2f} s, server at {job.server.memory_info().rss / 2**20:.0f} MiB afterwards")
+    failures = sum(n for status, n in statuses.items() if status >= 500 or status == 0)
+    print(f"  failures of the server: {failures}")
+    return 1 if failures else 0
+
+
+WORDS = [
+    "sum",
+    "avg",
+    "none",
+    "p999",
+    "1m-avg",
+    "1ms-sum-nan",
+    "0all-dev",
+    "1dc-avg",
+    "-",
+    "*",
+    "a|b",
+    "((((",
+    ".*.*",
+    "é",
+]
+PATHS = [
+    "/api/query",
+    "/api/query/last",
+    "/api/suggest",
+    "/api/search/lookup",
+    "/api/put",
+    "/api/annotation",
+    "/api/config/filters",
+    "/api/v1/query",
+    "/metrics",
+    "/health",
+    "/nowhere",
+]
+NAMES = ["start", "end", "m", "q", "type", "max", "limit", "arrays", "ms", "tz", "timeseries", "start_time"]
+
+
+def _bad_request(generator: random.Random) -> tuple[str, str, bytes | None]:
+    from urllib.parse import quote
+
+    def value(depth: int = 0) -> object:
+        kinds: list[Callable[[], object]] = [
+            lambda: generator.choice(WORDS),
+            lambda: generator.choice([0, -1, 1, 2**31, 2**63, 10**30, 1e308, -0.5, True, None]),
+            lambda: generator.choice(["1h-ago", "power", "2026/01/01", "999999y-ago", "regexp(a+)", "node1"]),
+            lambda: [value(depth + 1) for _ in range(generator.randrange(3))],
+            lambda: {generator.choice(FIELDS): value(depth + 1) for _ in range(generator.randrange(4))},
+        ]
+        return generator.choice(kinds if depth < 4 else kinds[:3])()
+
+    def query() -> object:
+        body = {name: value() for name in generator.sample(FIELDS, generator.randrange(len(FIELDS)))}
+        return {"start": generator.choice(["1h-ago", 0, value()]), "queries": [{"metric": "power", **body}], **body}
+
+    method = generator.choice(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+    path = generator.choice(PATHS)
+    if generator.random() < 0.5:
+        pairs = [f"{generator.choice(NAMES)}={quote(str(value()))}" for _ in range(generator.randrange(5))]
+        path += "?" + "&".join(pairs)
+    body = json.dumps(generator.choice([value, query, query])()).encode()
+    if generator.random() < 0.1:
+        body = body[: generator.randrange(len(body) + 1)] + bytes(generator.randrange(256) for _ in range(5))
+    return method, path, None if method == "GET" else body
+
+
+FIELDS = [
+    "queries",
+    "metric",
+    "aggregator",
+    "downsample",
+    "rate",
+    "rateOptions",
+    "filters",
+    "tags",
+    "type",
+    "tagk",
+    "filter",
+    "groupBy",
+    "explicitTags",
+    "end",
+    "msResolution",
+    "showQuery",
+    "timezone",
+    "limit",
+    "value",
+    "timestamp",
+]
+
+
+@contextlib.contextmanager
+def _job(directory: Path) -> Iterator[Job]:
+    variables = {ENDPOINT_FILE: str(directory / "endpoint.json"), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
+    variables |= {"LAGGARD_VIRTUAL_DEVICES": "8", "LAGGARD_VIRTUAL_DEVICE_DIR": str(directory)}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(StateServer.start(directory / "state", job="benchmark"))
+        server.endpoint.save(directory / "endpoint.json")
+        agent = stack.enter_context(_process([sys.executable, "-m", "collectors.node_agent"], variables))
+        asker = NodeAsker(server.endpoint.connect(), server.endpoint)
+        _wait_for(lambda: asker.hosts() == ["node1"])
+        http_server = stack.enter_context(
+            _process([sys.executable, "-m", "telemetry.server", "--port", "0"], variables)
+        )
+        assert http_server.stdout is not None  # noqa: S101
+        port = int(http_server.stdout.readline().rsplit(b":", 1)[1])
+        session = Session(JobEnvironment.current(variables), server.endpoint, server.endpoint.connect())
+        yield Job(session, variables, psutil.Process(agent.pid), psutil.Process(http_server.pid), port)
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str], variables: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@contextlib.contextmanager
+def _dragon(python: Path, command: str, *numbers: int) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    arguments = [str(python), "-m", "benchmarks.telemetry_peer", command, str(port), *map(str, numbers)]
+    with _process(arguments):
+        _wait_for(lambda: _listens(port))
+        yield port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _numbers(command: Sequence[str]) -> list[float]:
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def _post(port: int, body: bytes) -> bytes:
+    connection = http.client.HTTPConnection("localhost", port, timeout=DEADLINE_S)
+    with contextlib.closing(connection):
+        connection.request("POST", "/api/query", body, {"Content-Type": "application/json"})
+        return connection.getresponse().read()
+
+
+def _wait_for(done: Callable[[], object]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        if time.monotonic() > until_s:
+            raise TimeoutError("the benchmark's processes did not come up")
+        threading.Event().wait(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
