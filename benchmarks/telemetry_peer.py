@@ -16,6 +16,8 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,8 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS datapoints (metric varchar(50), timestamp v
 
 def add(n_calls: int, port: int) -> None:
     os.environ["DRAGON_TELEMETRY_LEVEL"] = "1"
-    from dragon.telemetry.telemetry import Telemetry  # type: ignore[import-not-found]
-
-    telemetry = Telemetry.__new__(Telemetry)
+    kind = import_module("dragon.telemetry.telemetry").Telemetry
+    telemetry = kind.__new__(kind)
     vars(telemetry).update(
         metrics_url=f"http://localhost:{port}/api/metrics", formatted_data={"dps": {}}, _telemetry_level=1
     )
@@ -41,9 +42,7 @@ def add(n_calls: int, port: int) -> None:
 def store(port: int) -> None:
     with sqlite3.connect(_database()) as connection:
         connection.execute(SCHEMA)
-    from dragon.telemetry.tsdb_app import app  # type: ignore[import-not-found]
-
-    _serve(app, port)
+    _serve(import_module("dragon.telemetry.tsdb_app").app, port)
 
 
 def query(port: int, n_series: int, n_points: int) -> None:
@@ -56,10 +55,9 @@ def query(port: int, n_series: int, n_points: int) -> None:
             for gpu in range(n_series)
         ]
         connection.executemany("INSERT INTO datapoints VALUES (?,?,?,?)", rows)
-    from dragon.telemetry.aggregator_app import app  # type: ignore[import-not-found]
-    from dragon.telemetry.dragon_server import DragonServer  # type: ignore[import-not-found]
-
-    server = DragonServer.__new__(DragonServer)
+    app = import_module("dragon.telemetry.aggregator_app").app
+    kind = import_module("dragon.telemetry.dragon_server").DragonServer
+    server = kind.__new__(kind)
     server.offline_telemetry_args = None
     asked: queue.Queue[dict[str, Any]] = queue.Queue()
     answered: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -84,9 +82,9 @@ def _database() -> Path:
 
 
 def _serve(app: Any, port: int, **hooks: Any) -> None:
-    from gunicorn.app.base import BaseApplication  # type: ignore[import-not-found]
+    base: Any = import_module("gunicorn.app.base").BaseApplication
 
-    class Application(BaseApplication):  # type: ignore[misc]
+    class Application(base):  # type: ignore[misc]
         def load_config(self) -> None:
             options = {"bind": f"localhost:{port}", "workers": 1, "loglevel": "critical", **hooks}
             for name, value in options.items():
@@ -100,4 +98,5 @@ def _serve(app: Any, port: int, **hooks: Any) -> None:
 
 if __name__ == "__main__":
     command, *numbers = sys.argv[1:]
-    {"add": add, "store": store, "query": query}[command](*map(int, numbers))
+    commands: dict[str, Callable[..., None]] = {"add": add, "store": store, "query": query}
+    commands[command](*map(int, numbers))

@@ -17,6 +17,7 @@ from telemetry.catalogue import EVENTS
 from telemetry.events import Event, EventSource, series_of_events
 from telemetry.query import BadQueryError, SubQuery, query_from_json, query_from_url
 from telemetry.query.aggregators import AGGREGATORS
+from telemetry.query.downsampling import buckets
 from telemetry.query.engine import Answer, Span, evaluate
 from telemetry.query.filters import FILTER_TYPES
 from telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
@@ -111,6 +112,8 @@ def query(service: Service, call: Call) -> Reply:
 
 
 def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:
+    if sub_query.downsample is not None:
+        buckets(sub_query.downsample, span.start_us, span.end_us)  # too many are refused, whether there are data or not
     if sub_query.metric == EVENTS:
         return evaluate(sub_query, span, series_of_events(events)), []
     found = service.source.evaluate(sub_query, span)

@@ -471,16 +471,6 @@ def test_a_client_that_sends_nothing_does_not_keep_others_waiting(served: Served
         each.close()
 
 
-def test_opentsdbs_python_client_writes_and_reads(served: Served) -> None:
-    pytest.importorskip("opentsdb")
-    program = f"""
-import opentsdb
-client = opentsdb.TSDBClient("127.0.0.1", opentsdb_port={served.port}, static_tags={{"node": "x"}})
-client.close()
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)
-
-
 @pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "no address")])  # noqa: S104
 def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: str) -> None:
     variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), LAUNCH: "0", NODE: "node1"}
