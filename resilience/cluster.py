@@ -176,7 +176,7 @@ class RayCluster:
         self.nodes.clear()
 
     def _ray_arguments(self, node: NodeRecord) -> list[str]:
-        role = ["--head", f"--port={self._port}", "--include-dashboard=false"]
+        role = ["--head", f"--port={self._port}", "--include-dashboard=false", "--no-monitor"]
         if node != self._primary:
             role = [f"--address={self.address}"]
         return [
