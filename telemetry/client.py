@@ -14,7 +14,7 @@ from telemetry.gathering import gather
 from telemetry.query.times import ALL_TIME_US, SECOND_US
 from telemetry.settings import job_settings
 
-__all__ = ["AnalysisClient", "DataSeries"]
+__all__ = ["AnalysisClient", "DataSeries", "request_dump"]
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -111,14 +111,7 @@ class AnalysisClient:
         NodeError
             If a file could not be written.
         """
-        replies = self._asker().ask({"kind": "dump"}, hosts=self._dump_hosts(), deadline_s=DUMP_DEADLINE_S)
-        if replies.missing:
-            _log.warning("no dump from %s: no answer in time", ", ".join(replies.missing))
-        return [f"{host}:{path}" for host, path in sorted(replies.by_host.items())]
-
-    def _dump_hosts(self) -> list[str] | None:
-        dump_node = job_settings(self._connected().environment).dump_node
-        return [dump_node] if dump_node else None
+        return request_dump(self._connected())
 
     def _asker(self) -> NodeAsker:
         session = self._connected()
@@ -128,6 +121,16 @@ class AnalysisClient:
         if self._session is None:
             raise RuntimeError("the AnalysisClient is not connected: call connect() first")
         return self._session
+
+
+def request_dump(session: Session) -> list[str]:
+    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
+    dump_node = job_settings(session.environment).dump_node
+    asker = NodeAsker(session.client, session.endpoint)
+    replies = asker.ask({"kind": "dump"}, hosts=[dump_node] if dump_node else None, deadline_s=DUMP_DEADLINE_S)
+    if replies.missing:
+        _log.warning("no dump from %s: no answer in time", ", ".join(replies.missing))
+    return [f"{host}:{path}" for host, path in sorted(replies.by_host.items())]
 
 
 def _data_series(series: TimeSeries) -> DataSeries:

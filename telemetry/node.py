@@ -80,7 +80,7 @@ class NodeTelemetry:
         self._open.close()
         self._keeper.join(STOP_DEADLINE_S)
         if self._settings.dump_dir and not self._settings.dump_node:
-            self._dump()
+            self._dump_or_complain()
 
     def _take(self, batch: Batch) -> None:
         for key, (times_us, values) in batch.items():

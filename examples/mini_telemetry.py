@@ -1,0 +1,89 @@
+"""Look at a job's telemetry after the job is gone: serve its dumps to Grafana.
+
+A job writes dumps where its settings say (`dump_dir`), at its end or when it calls `AnalysisClient().db_dump()`. Any
+number of dumps, of any nodes and times, are served as one:
+
+    python examples/mini_telemetry.py dumps/
+    python examples/mini_telemetry.py --demo --grafana grafana/
+
+The second makes up ten minutes of two nodes first, one of whose devices is slow, and writes Grafana's provisioning:
+start Grafana with GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-D or Ctrl-C ends the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kvstore.timeseries import TimeSeries
+from telemetry.dashboards import write_grafana
+from telemetry.dump import DumpError, write_dump
+from telemetry.events import Event, series_of_events
+from telemetry.server.runtime import ServerError, serve_dump
+from telemetry.settings import TelemetrySettings
+
+DEMO_S = 600
+INTERVAL_S = 0.5
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Serve dumps of a job's telemetry to Grafana.")
+    parser.add_argument("dumps", type=Path, nargs="*", help="files, or folders of files")
+    parser.add_argument("--port", type=int, default=4242, help="port at 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--demo", action="store_true", help="make up a dump, for a first look")
+    parser.add_argument("--grafana", type=Path, metavar="DIR", help="write Grafana's provisioning there")
+    given = parser.parse_args(arguments)
+    if not given.dumps and not given.demo:
+        parser.error("name a dump, or make one up with --demo")
+    return given
+
+
+def made_up(now_s: float) -> Iterator[TimeSeries]:
+    """Yield the readings of two nodes of two devices; node2's device 1 becomes slow halfway."""
+    random = np.random.default_rng(1)
+    times_us = (np.arange(now_s - DEMO_S, now_s, INTERVAL_S) * 1e6).astype(np.int64)
+    late = np.arange(len(times_us)) > len(times_us) // 2
+    for host in ("node1", "node2"):
+        load = random.normal(8, 0.5, len(times_us)).round(2)
+        yield TimeSeries("load_average", {"host": host}, times_us, load)
+        for gpu in ("0", "1"):
+            slow = late & (host == "node2") & (gpu == "1")
+            tags = {"host": host, "gpu": gpu}
+            watts = random.normal(np.where(slow, 180.0, 300.0), 5.0).round(1)
+            seconds = random.normal(np.where(slow, 0.016, 0.010), 0.0002).round(6)
+            yield TimeSeries("DevicePowerUsage", tags, times_us, watts)
+            yield TimeSeries("DeviceUtilization", tags, times_us, random.integers(92, 100, len(times_us)).astype(float))
+            yield TimeSeries("gpu-probe-time", tags, times_us, seconds)
+    accused_us = int(times_us[len(times_us) // 2]) + 9_000_000
+    yield from series_of_events([Event(accused_us, "verdict", "gpu 1 of node2 takes 1.6 times as long", "node2", "1")])
+
+
+def main() -> int:
+    """Serve until standard input closes."""
+    given = parse_arguments()
+    if given.grafana:
+        for path in write_grafana(given.grafana, f"http://localhost:{given.port}"):
+            print(f"wrote {path}")
+    with tempfile.TemporaryDirectory() as directory:
+        if given.demo:
+            now_s = time.time()
+            given.dumps.append(write_dump(directory, "demo", now_s, made_up(now_s)))
+        try:
+            serve_dump(given.dumps, TelemetrySettings(), "127.0.0.1", given.port)
+        except (DumpError, ServerError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

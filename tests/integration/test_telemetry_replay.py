@@ -1,0 +1,117 @@
+"""Dumps served again after their job is gone, and opened by others."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvstore.timeseries import TimeSeries
+from telemetry.dump import read_dump, write_dump
+from telemetry.events import Event, series_of_events
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60.0
+T0 = 1_700_000_000
+
+
+def dump(directory: Path, host: str, first_s: int, count: int) -> Path:
+    times_us = (T0 + first_s + np.arange(count, dtype=np.int64)) * 1_000_000
+    values = np.arange(first_s, first_s + count, dtype=np.float64)
+    series = [TimeSeries("power", {"host": host, "gpu": gpu}, times_us, values) for gpu in ("0", "1")]
+    events = series_of_events([Event((T0 + 5) * 1_000_000, "xid", "XID 79", host, "0")])
+    return write_dump(str(directory), host, float(T0 + first_s + count), [*series, *events])
+
+
+@contextmanager
+def served(*command: str | Path) -> Iterator[int]:
+    server = subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        while not (line := server.stdout.readline()).startswith("telemetry at"):
+            assert line, "the server has ended"
+        yield int(line.rsplit(":", 1)[1])
+    finally:
+        server.stdin.close()
+        assert server.wait(DEADLINE_S) == 0
+        server.stdout.close()
+
+
+def get(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+        return json.loads(answer.read())
+
+
+def test_dumps_of_several_nodes_and_times_are_served_as_one(tmp_path: Path) -> None:
+    for host in ("node1", "node2"):
+        dump(tmp_path, host, 0, 100)
+        dump(tmp_path, host, 50, 100)  # overlaps: what both hold counts once
+
+    with served("-m", "telemetry.server", "--port", "0", "--dump", tmp_path) as port:
+        query = f"/api/query?start={T0}&end={T0 + 200}&m=sum:10s-count:power"
+        (element,) = get(port, query)
+        names = get(port, "/api/suggest?type=metrics&q=p")
+        notes = get(port, f"/api/annotation?start_time={T0}")
+        health = get(port, "/health")
+
+    assert set(element["dps"].values()) == {40.0}
+    assert len(element["dps"]) == 15
+    assert element["aggregateTags"] == ["gpu", "host"]
+    assert names == ["power"]
+    assert [note["custom"]["host"] for note in notes] == ["node1", "node2"]
+    assert health["samples"] == 4 * 150 + 2
+
+
+def test_a_dump_is_plain_csv_for_everybody_else(tmp_path: Path) -> None:
+    path = dump(tmp_path, "node1", 0, 3)
+
+    with gzip.open(path, "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    assert rows[1] == {
+        "time_s": f"{T0 + 1}.000000",
+        "metric": "power",
+        "value": "1.0",
+        "host": "node1",
+        "gpu": "0",
+        "tags": "host=node1&gpu=0",
+    }
+
+
+def test_a_dump_of_many_samples_is_read_whole(tmp_path: Path) -> None:
+    assert read_dump([dump(tmp_path, "node1", 0, 20_000)]).size().samples == 40_001
+
+
+def test_the_example_makes_up_a_job_and_serves_it(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    command: list[str | Path] = [
+        "examples/mini_telemetry.py",
+        "--demo",
+        "--port",
+        str(port),
+        "--grafana",
+        tmp_path / "grafana",
+    ]
+    with served(*command) as served_port:
+        found = get(served_port, "/api/query?start=15m-ago&m=max:0all-max:gpu-probe-time%7Bhost=*%7D")
+
+    assert served_port == port
+    slowest = {element["tags"]["host"]: max(element["dps"].values()) for element in found}
+    assert slowest["node2"] > 1.3 * slowest["node1"]
+    assert (tmp_path / "grafana" / "dashboards" / "overview.json").exists()
