@@ -1,13 +1,15 @@
 """Control records: which nodes a launch runs on, and what is asked of the controller.
 
-Keys of a job: ``launch:<n>`` (the record of launch n, JSON) and ``requests`` (a stream that the controller reads).
-The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen.
+Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads) and
+``exclusions`` (host names and when each may be used again).
+The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen,
+but for the exclusions: those are the controller's alone, and outlast launches and jobs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -21,6 +23,7 @@ __all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
 RequestKind = Literal["verdicts", "notices", "reboot"]
 
 _REQUESTS = "requests"
+_EXCLUSIONS = "exclusions"
 _MAX_REQUESTS = 10_000
 
 
@@ -102,6 +105,15 @@ class Control:
         if text is None:
             raise LookupError(f"launch {self._launch} has no record in the state server")
         return LaunchRecord.from_json(text)
+
+    def write_exclusions(self, until_s: Mapping[str, float]) -> None:
+        """Store which hosts are excluded, and each one's end of quarantine as Unix time."""
+        self._client.set(self._endpoint.key(_EXCLUSIONS), json.dumps(dict(until_s)))
+
+    def read_exclusions(self) -> dict[str, float]:
+        """Return what :meth:`write_exclusions` stored last, in this job or in one before it."""
+        text = cast("bytes | None", self._client.get(self._endpoint.key(_EXCLUSIONS)))
+        return {} if text is None else dict(json.loads(text))
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
         """Send a request to the controller.

@@ -67,6 +67,24 @@ def cli() -> None:
     help="With --resilient: go on with fewer than --nodes nodes, down to the primary alone.",
 )
 @click.option(
+    "--quarantine",
+    "quarantine_s",
+    type=click.FloatRange(min=1),
+    default=86400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a node stays excluded; with --state-dir the next jobs there remember it.",
+)
+@click.option("--max-restarts", type=click.IntRange(min=0), metavar="N", help="Relaunches in all.  [default: no limit]")
+@click.option(
+    "--max-restarts-per-hour",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="N",
+    help="Relaunches within any hour.",
+)
+@click.option(
     "--telemetry-level",
     "-T",
     type=click.IntRange(0, 4),
@@ -115,7 +133,7 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Run PROGRAM on the nodes of the allocation; what follows PROGRAM is its own.
 
     A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
-    too few nodes are left; 93 when launches make no progress; 2 for wrong usage.
+    too few nodes are left; 93 when launches make no progress or restarts are used up; 2 for wrong usage.
 
     A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """

@@ -20,7 +20,7 @@ from resilience.allocation import Allocation
 from resilience.gcs import NodeDirectory
 from resilience.node import Node
 
-__all__ = ["ClusterError", "NodeFiles", "RayCluster", "free_port", "port_is_taken"]
+__all__ = ["ClusterError", "NodeDownError", "NodeFiles", "RayCluster", "free_port", "port_is_taken"]
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
@@ -42,6 +42,10 @@ _RAY_SETTINGS = {
 
 class ClusterError(RuntimeError):
     """The cluster did not come up."""
+
+
+class NodeDownError(ClusterError):
+    """A node that should be in the cluster is lost; :meth:`RayCluster.lost` names it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +100,36 @@ class RayCluster:
         }
         return variables | self._allocation.device_variables(node, directory)
 
-    def start(self, active: Iterable[str]) -> None:
-        """Start the agents of all nodes, and Ray on the active ones.
+    def start(self, active: Sequence[str]) -> None:
+        """Start the agents of all nodes, and begin to start Ray on the active ones."""
+        for record in self._allocation.nodes:
+            self._start_agent(record)
+        self.begin_change(active)
+
+    def start_anew(self, active: Sequence[str]) -> None:
+        """End Ray on every node and begin to start it again with a new head; the old head is lost or abandoned.
 
         Raises
         ------
         ClusterError
-            If a node does not come up in time; the message names it and shows the end of its log.
+            If a node's old Ray processes do not end in time.
         """
-        for record in self._allocation.nodes:
-            node = Node(record, self._allocation.start_agent(record), self._news)
-            files = {**self._setup.files, "ray-token": self._token}
-            node.set_up(str(self._node_directory(record)), files, self.environment(record))
-            self.nodes[record.hostname] = node
-        wanted = list(active)
-        self.begin_change(wanted)
-        self.finish_change(wanted, launch=0)
+        if self._primary.hostname not in self.nodes:
+            self._start_agent(self._primary)
+        up = [node for node in self.nodes.values() if node.ray == "up"]
+        for node in up:
+            node.stop_ray()
+        if not self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S):
+            slow = ", ".join(node.record.hostname for node in up if node.ray == "up")
+            raise ClusterError(f"the old Ray processes could not be ended on {slow}")
+        self._directory_of_nodes = None
+        self.begin_change(active)
+
+    def _start_agent(self, record: NodeRecord) -> None:
+        node = Node(record, self._allocation.start_agent(record), self._news)
+        files = {**self._setup.files, "ray-token": self._token}
+        node.set_up(str(self._node_directory(record)), files, self.environment(record))
+        self.nodes[record.hostname] = node
 
     def warm_up(self, hosts: Iterable[str]) -> None:
         """Prepare nodes that may soon be swapped in."""
@@ -121,7 +139,7 @@ class RayCluster:
     def begin_change(self, active: Sequence[str]) -> None:
         """Start Ray on those of the given hosts that have none, without waiting."""
         for host in active:
-            if self.nodes[host].ray != "up":
+            if self.nodes[host].ray == "down":
                 self.nodes[host].start_ray(self._ray_arguments(self.nodes[host].record))
 
     def finish_change(self, active: Sequence[str], launch: int) -> int:
@@ -134,9 +152,13 @@ class RayCluster:
 
         Raises
         ------
+        NodeDownError
+            If a node does not come up in time, or is lost meanwhile; the message shows the end of its log.
         ClusterError
-            If a node does not come up, or a process cannot be ended, in time.
+            If a process cannot be ended in time.
         """
+        wanted = [self.nodes[host] for host in active]
+        self._raise_if_lost(wanted)
         up = [node for node in self.nodes.values() if node.ray == "up"]
         leaving = [node for node in up if node.record.hostname not in active]
         staying = [node for node in up if node not in leaving]
@@ -144,21 +166,24 @@ class RayCluster:
             node.stop_ray()
         for node in staying:
             node.sweep(launch)
-        if not self._wait_for(lambda: all(n.swept is not None or n.gone for n in staying), STOP_DEADLINE_S):
+        if not self._wait_for(lambda: all(n.swept is not None or self._is_lost(n) for n in staying), STOP_DEADLINE_S):
             slow = ", ".join(node.record.hostname for node in staying if node.swept is None)
             raise ClusterError(f"processes of an old launch could not be ended on {slow}")
-        self._wait_for(lambda: all(node.ray != "up" or node.gone for node in leaving), STOP_DEADLINE_S)
-        self._wait_until_members({self.nodes[host].record.address for host in active})
+        self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
+        self._wait_until_members(wanted)
         return sum(node.swept or 0 for node in staying)
 
     def lost(self) -> list[str]:
         """Return the hosts whose agent is gone or silent, or whose Ray processes ended by themselves."""
-        now_s = time.monotonic()
-        return [
-            host
-            for host, node in self.nodes.items()
-            if node.gone or node.ray == "ended" or now_s - node.heard_s > SILENT_NODE_S
-        ]
+        return [host for host, node in self.nodes.items() if self._is_lost(node)]
+
+    def _is_lost(self, node: Node) -> bool:
+        return node.gone or node.ray == "ended" or time.monotonic() - node.heard_s > SILENT_NODE_S
+
+    def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if self._is_lost(node):
+                raise NodeDownError(f"{node.record.hostname} is not up: {self._last_words(node.record)}")
 
     def abandon(self, host: str) -> None:
         """Give a lost node up: end what is left of it, as far as it can be reached."""
@@ -197,15 +222,18 @@ class RayCluster:
         with self._news:
             return self._news.wait_for(done, deadline_s)
 
-    def _wait_until_members(self, addresses: set[str]) -> None:
+    def _wait_until_members(self, nodes: Sequence[Node]) -> None:
+        addresses = {node.record.address for node in nodes}
         until_s = time.monotonic() + START_DEADLINE_S
         while (members := self._members()) != addresses:
-            for host, node in self.nodes.items():
-                if node.record.address in addresses and (node.gone or node.ray == "ended"):
-                    raise ClusterError(f"Ray did not start on {host}: {self._last_words(node.record)}")
+            self._raise_if_lost(nodes)
             if time.monotonic() > until_s:
-                missing = ", ".join(sorted(addresses ^ members))
-                raise ClusterError(f"the cluster is not complete after {START_DEADLINE_S:.0f} s: look at {missing}")
+                missing = [node for node in nodes if node.record.address not in members]
+                for node in missing:
+                    node.give_up()
+                self._raise_if_lost(missing)
+                strangers = ", ".join(sorted(members - addresses))
+                raise ClusterError(f"{strangers} did not leave the cluster within {START_DEADLINE_S:.0f} s")
             self._wait_for(lambda: False, POLL_S)  # Ray's directory of nodes has no event to wait for
 
     def _members(self) -> set[str]:

@@ -2,7 +2,8 @@
 
 It decides nothing by itself; see :mod:`resilience.policy`. Its order of work at a relaunch keeps the invariants: the
 program is asked to stop and given its grace, then the launch number rises (from here on nothing of the old launch can
-write), then what is left of it is ended, and only then does the next launch begin.
+write), then what is left of it is ended, and only then does the next launch begin. A node that is lost on the way is an
+event like any other: the policy is asked again, and the nodes change once more before the launch begins.
 """
 
 from __future__ import annotations
@@ -10,24 +11,20 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import psutil
-import redis
 
 from detectors.verdict import Verdict
-from kvstore.control import Control, LaunchRecord, Request
+from kvstore.control import LaunchRecord, Request
 from kvstore.environment import LAUNCH, TELEMETRY_LEVEL
-from kvstore.fence import begin_launch, current_launch
 from kvstore.server import StateServer
-from kvstore.state import State
 from resilience.account import Account, Gap
 from resilience.allocation import Allocation
-from resilience.cluster import NodeFiles, RayCluster
+from resilience.cluster import NodeDownError, NodeFiles, RayCluster
 from resilience.policy import (
     End,
     Event,
@@ -37,16 +34,20 @@ from resilience.policy import (
     ProgramEnded,
     Relaunch,
     Report,
-    Roster,
     Settings,
+    Standing,
+    begin,
     decide,
 )
 from resilience.processes import adopt_orphans, end_descendants, environment_of
 from resilience.program import Program
+from resilience.records import Records
+from resilience.requests import RequestReader
+from resilience.roster import Roster
 
 __all__ = ["Controller", "JobPlan", "StopRequested", "stop_on_signals"]
 
-REQUEST_WAIT_S = 1.0
+NEWS_WAIT_S = 1.0
 # A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.
 LOSS_NEWS_S = 1.0
 LAST_GRACE_S = 5.0
@@ -99,17 +100,14 @@ class Controller:
         self._server = server
         self._account = account
         self._news = threading.Condition()
-        self._requests: deque[Request] = deque()
-        self._failure: redis.RedisError | None = None
-        self._ended = threading.Event()
-        self._records = {node.hostname: node for node in allocation.nodes}
-        hosts = tuple(self._records)
-        self._roster = Roster(hosts[: plan.settings.nodes], hosts[plan.settings.nodes :])
-        self._client = server.endpoint.connect()
+        self._nodes = {node.hostname: node for node in allocation.nodes}
+        self._records = Records(server.endpoint)
+        self._requests: RequestReader | None = None
+        self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
         self._launch = -1
-        self._launches_without_progress = 0
         self._commits = 0
         self._program: Program | None = None
+        self._phases: list[float] = []  # when the running relaunch was decided, when its program had ended, was fenced
         files = {"endpoint.json": server.endpoint.to_json()}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry_level)}
         self._cluster = RayCluster(
@@ -121,17 +119,13 @@ class Controller:
 
         Raises
         ------
-        ClusterError, redis.RedisError
-            If the cluster does not come up, or the state server is lost.
+        ClusterError, KVStoreError
+            If old processes cannot be ended, or the state server is lost.
         """
         adopt_orphans()
         try:
-            self._cluster.start(self._roster.active)
-            self._account.tell("cluster", f"up: Ray on {', '.join(self._roster.active)}")
-            self._begin_launch()
-            reader = threading.Thread(target=self._read_requests, name="requests", daemon=True)
-            reader.start()
-            exit_code = self._serve()
+            begun = begin(self._plan.settings, tuple(self._nodes), self._records.remembered(), time.time())
+            exit_code = self._end(begun) if isinstance(begun, End) else self._serve(begun)
         except StopRequested as stop:
             exit_code = 128 + stop.signum
             self._account.launch_ended(str(stop))
@@ -139,45 +133,72 @@ class Controller:
             self._stop_program(min(self._plan.grace_s, LAST_GRACE_S))
         finally:
             self._tear_down()
-        self._account.close(self._roster.excluded, exit_code)
+        self._account.close(self._roster.excluded_hosts, exit_code)
         return exit_code
 
-    def _serve(self) -> int:
-        while True:
-            event = self._next_event()
-            decision = decide(self._plan.settings, self._roster, event)
-            lost = [event.host] if isinstance(event, NodeLost) else []
-            match decision:
-                case End(exit_code, reason):
-                    self._account.launch_ended(reason)
-                    self._account.tell("end", reason, "bold green" if exit_code == 0 else "bold red")
-                    if not isinstance(event, ProgramEnded | ProgramDied):
-                        self._stop_program(self._plan.grace_s)
-                    return exit_code
-                case Report(roster, reason):
-                    self._roster = roster
-                    self._account.tell("report", f"no relaunch: {reason}", "bold yellow")
-                    self._abandon(lost)
-                case Relaunch(roster, reason):
-                    self._relaunch(roster, reason, lost)
+    @property
+    def _roster(self) -> Roster:
+        return self._standing.roster
 
-    def _next_event(self) -> Event:
+    def _serve(self, standing: Standing) -> int:
+        self._standing = standing
+        for exclusion in self._roster.excluded:
+            left_s = exclusion.until_s - time.time()
+            self._account.tell("excluded", f"{exclusion.host}, by an earlier launch or job: {left_s:.0f} s to go")
+        self._commits = self._records.commits()
+        self._requests = RequestReader(self._server.endpoint, self._news, self._records.last_request_id())
+        self._cluster.start(self._roster.active)
+        self._fence()
         while True:
-            with self._news:
-                self._news.wait_for(self._is_something_new, REQUEST_WAIT_S)
-            if self._failure is not None:
-                raise self._failure
-            if lost := self._cluster.lost():
-                return NodeLost(lost[0])
-            if self._program is not None and self._program.exit_code is not None:
-                return self._end_of_program(self._program.exit_code)
-            while self._requests:
-                if accused := self._hear(self._requests.popleft()):
-                    return accused
+            if self._program is None and not self._cluster.lost():
+                self._begin_launch()
+                continue
+            if (event := self._next_event()) is None:
+                continue
+            progressed = self._records.commits() > self._commits
+            decision = decide(self._plan.settings, self._standing, event, now_s=time.time(), progressed=progressed)
+            match decision:
+                case End():
+                    return self._end(decision)
+                case Report(standing, reason):
+                    self._stand(standing)
+                    self._account.tell("report", f"no relaunch: {reason}", "bold yellow")
+                    self._abandon(event)
+                case Relaunch(standing, reason, anew):
+                    self._stand(standing)
+                    self._account.launch_ended(reason)
+                    self._account.tell("relaunch", reason, "bold yellow")
+                    self._phases = self._phases or [time.monotonic()]
+                    self._end_launch(event, anew=anew)
+
+    def _stand(self, standing: Standing) -> None:
+        if standing.roster.excluded != self._roster.excluded:
+            # before we act on it: we may be killed on the way
+            self._records.remember(standing.roster.excluded, self._nodes.keys() - {self._roster.primary})
+        self._standing = standing
+
+    def _end(self, end: End) -> int:
+        self._account.launch_ended(end.reason)
+        self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
+        self._stop_program(self._plan.grace_s)
+        return end.exit_code
+
+    def _next_event(self) -> Event | None:
+        with self._news:
+            self._news.wait_for(self._is_something_new, NEWS_WAIT_S)
+        if lost := self._cluster.lost():
+            return NodeLost(lost[0])
+        if self._program is not None and self._program.exit_code is not None:
+            return self._end_of_program(self._program.exit_code)
+        while self._requests and self._requests.waiting:
+            if accused := self._hear(self._requests.waiting.popleft()):
+                return accused
+        return None
 
     def _is_something_new(self) -> bool:
         ended = self._program is not None and self._program.exit_code is not None
-        return ended or bool(self._requests) or self._failure is not None or bool(self._cluster.lost())
+        asked = self._requests is not None and bool(self._requests.waiting)
+        return ended or asked or bool(self._cluster.lost())
 
     def _end_of_program(self, exit_code: int) -> Event:
         if exit_code != 0:
@@ -185,11 +206,7 @@ class Controller:
                 self._news.wait_for(self._cluster.lost, LOSS_NEWS_S)
             if lost := self._cluster.lost():
                 return NodeLost(lost[0])
-        if exit_code >= 0:
-            return ProgramEnded(exit_code)
-        commits = self._state().commits()
-        self._launches_without_progress = self._launches_without_progress + 1 if commits == self._commits else 0
-        return ProgramDied(-exit_code, self._launches_without_progress)
+        return ProgramEnded(exit_code) if exit_code >= 0 else ProgramDied(-exit_code)
 
     def _hear(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launch:
@@ -208,45 +225,59 @@ class Controller:
         accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
         return NodesAccused(accused) if accused else None
 
-    def _relaunch(self, roster: Roster, reason: str, lost: Sequence[str]) -> None:
-        decided_s = time.monotonic()
-        self._account.launch_ended(reason)
-        self._account.tell("relaunch", reason, "bold yellow")
-        self._roster = roster
-        self._abandon(lost)
-        self._cluster.begin_change(roster.active)  # a reserve node comes up while the program saves its state
-        self._stop_program(self._plan.grace_s)
-        self._begin_launch(stop_s=time.monotonic() - decided_s)
+    def _end_launch(self, event: Event, *, anew: bool) -> None:
+        """End the running launch, if any, while the nodes of the next one come up."""
+        if anew:  # the program stands on the head that is lost, so it ends first
+            self._stop_program(self._plan.grace_s)
+            self._abandon(event)
+            self._cluster.start_anew(self._roster.active)
+        else:
+            self._abandon(event)
+            self._cluster.begin_change(self._roster.active)
+            self._stop_program(self._plan.grace_s)
+        if self._program is not None:
+            self._program = None
+            self._phases.append(time.monotonic())
+            self._fence()
+            self._phases.append(time.monotonic())
 
-    def _begin_launch(self, stop_s: float | None = None) -> None:
-        began_s = time.monotonic()
-        previous = current_launch(self._client, self._server.endpoint)
-        self._launch = 0 if previous is None else previous + 1
-        begin_launch(self._client, self._server.endpoint, self._launch)  # the fence: the old launch writes no more
+    def _fence(self) -> None:
+        """Close the old launch: nothing of it can write, all that it wrote is on disk, nothing of it runs here."""
+        self._launch = self._records.next_launch()
         self._server.flush_to_disk(END_DEADLINE_S)
-        ended = self._end_leftovers()
-        fenced_s = time.monotonic()
-        ended += self._cluster.finish_change(self._roster.active, self._launch)
-        if ended:
-            self._account.tell("swept", f"{ended} processes of the old launch ended")
+        self._tell_swept(self._end_leftovers())
+
+    def _begin_launch(self) -> None:
+        try:
+            self._tell_swept(self._cluster.finish_change(self._roster.active, self._launch))
+        except NodeDownError as down:
+            self._account.tell("lost", str(down), "bold yellow")
+            return  # the next event
         record = LaunchRecord(
             self._launch,
-            tuple(self._records[host] for host in self._roster.active),
-            tuple(self._records[host] for host in self._roster.reserve),
-            self._roster.excluded,
+            tuple(self._nodes[host] for host in self._roster.active),
+            tuple(self._nodes[host] for host in self._roster.reserve),
+            self._roster.excluded_hosts,
         )
-        Control(self._client, self._server.endpoint, self._launch).write_launch(record)
-        self._commits = self._state().commits()
+        self._records.write_launch(record)
+        self._commits = self._records.commits()
         self._program = Program(self._plan.command, self._launch, self._program_environment(), self._news)
-        gap = None if stop_s is None else Gap(stop_s, fenced_s - began_s, time.monotonic() - fenced_s)
-        self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, gap)
+        self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
+        self._phases = []
         self._cluster.warm_up(self._roster.reserve[:1])
 
-    def _program_environment(self) -> Mapping[str, str]:
-        return self._cluster.environment(self._records[self._roster.primary])
+    def _gap(self) -> Gap | None:
+        if len(self._phases) < 3:
+            return None  # the first launch
+        decided_s, stopped_s, fenced_s = self._phases
+        return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
 
-    def _state(self) -> State:
-        return State(self._client, self._server.endpoint, self._launch)
+    def _tell_swept(self, ended: int) -> None:
+        if ended:
+            self._account.tell("swept", f"{ended} processes of the old launch ended")
+
+    def _program_environment(self) -> Mapping[str, str]:
+        return self._cluster.environment(self._nodes[self._roster.primary])
 
     def _stop_program(self, grace_s: float) -> None:
         if self._program is None or self._program.exit_code is not None:
@@ -270,28 +301,13 @@ class Controller:
 
         return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
 
-    def _abandon(self, lost: Sequence[str]) -> None:
-        for host in lost:
-            self._cluster.abandon(host)
-
-    def _read_requests(self) -> None:
-        client = self._server.endpoint.connect()
-        control = Control(client, self._server.endpoint, self._launch)
-        last_id = control.last_request_id()
-        try:
-            while not self._ended.is_set():
-                for request_id, request in control.requests(last_id, REQUEST_WAIT_S):
-                    last_id = request_id
-                    with self._news:
-                        self._requests.append(request)
-                        self._news.notify_all()
-        except redis.RedisError as failure:
-            with self._news:
-                self._failure = failure
-                self._news.notify_all()
+    def _abandon(self, event: Event) -> None:
+        if isinstance(event, NodeLost):
+            self._cluster.abandon(event.host)
 
     def _tear_down(self) -> None:
-        self._ended.set()
+        if self._requests is not None:
+            self._requests.stop()
         if self._program is not None and self._program.exit_code is None:
             self._program.kill()
         self._cluster.stop()

@@ -29,6 +29,11 @@ class NodeDirectory:
         self._client = GcsClient(address=address)
 
     def alive_addresses(self) -> set[str]:
-        """Return the addresses of the nodes that are up."""
-        nodes = self._client.get_all_node_info(timeout=_TIMEOUT_S)
+        """Return the addresses of the nodes that are up; none where the head does not answer."""
+        from ray.exceptions import RpcError
+
+        try:
+            nodes = self._client.get_all_node_info(timeout=_TIMEOUT_S)
+        except RpcError:
+            return set()
         return {node.node_manager_address for node in nodes.values() if node.state == _ALIVE}

@@ -85,6 +85,10 @@ class Node:
         self._stopping = True
         self._say(do="stop-ray")
 
+    def give_up(self) -> None:
+        """Take Ray on the node for ended: it did not do what it should in time."""
+        self.ray = "ended"
+
     def sweep(self, below: int) -> None:
         """Have the agent end what is left of launches below a number; ``swept`` tells when that is done."""
         self.swept = None

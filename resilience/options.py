@@ -28,7 +28,7 @@ class JobOptions:
         Nodes in use; ``None``: all but the idle ones.
     idle
         Nodes kept in reserve; ``None``: all that are not in use.
-    resilient, exhaust_resources
+    resilient, exhaust_resources, quarantine_s, max_restarts, max_restarts_per_hour
         For the policy.
     virtual_gpus
         Virtual devices per node; 0: the machine's own GPUs.
@@ -47,6 +47,9 @@ class JobOptions:
     idle: int | None = None
     resilient: bool = False
     exhaust_resources: bool = False
+    quarantine_s: float = 86400.0
+    max_restarts: int | None = None
+    max_restarts_per_hour: int = 60
     virtual_gpus: int = 0
     telemetry_level: int = 1
     grace_s: float = 10.0
@@ -69,7 +72,14 @@ class JobOptions:
             )
         if self.exhaust_resources and not self.resilient:
             raise UsageError("--exhaust-resources says how far to relaunch, so it needs --resilient")
-        return Settings(self._active_nodes(total), self.resilient, self.exhaust_resources)
+        return Settings(
+            self._active_nodes(total),
+            self.resilient,
+            self.exhaust_resources,
+            self.quarantine_s,
+            self.max_restarts,
+            self.max_restarts_per_hour,
+        )
 
     def _active_nodes(self, total: int) -> int:
         if self.nodes is not None and self.nodes < 1:

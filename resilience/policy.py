@@ -1,75 +1,97 @@
 """The restart policy: from what happened to what to do. Pure: no clock, no process, no network.
 
-====================================  =============================================================================
-event                                 decision
-====================================  =============================================================================
-program ended by itself               end with its exit code
-restart verdict, or the program asks  relaunch without the bad nodes; against the primary, or without
-                                      ``--resilient``: report
-node lost                             primary: end with 69; active: relaunch without it; reserve: forget it
-program died by a signal              relaunch on the same nodes; after three launches without progress: end with 93
-====================================  =============================================================================
-
-A relaunch fills the places that became free from the reserve. Too few nodes left: with ``--exhaust-resources`` it goes
-on with fewer, down to the primary alone; otherwise the job ends with 69. Without ``--resilient`` nothing is relaunched.
+The first rule of `RULES` that fits an event makes the decision; a relaunch is then held against `LIMITS`, the first of
+which that is reached ends the job in its place. ``docs/restart.md`` shows both as tables, drawn from these lists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any
+
+from resilience.roster import Exclusion, Roster
 
 __all__ = [
     "EXIT_NO_PROGRESS",
     "EXIT_TOO_FEW_NODES",
+    "LIMITS",
+    "RULES",
     "Decision",
     "End",
     "Event",
+    "Limit",
     "NodeLost",
     "NodesAccused",
     "ProgramDied",
     "ProgramEnded",
+    "ProgramHung",
     "Relaunch",
     "Report",
-    "Roster",
+    "Rule",
     "Settings",
+    "Standing",
+    "WorkerDied",
+    "begin",
     "decide",
 ]
 
 EXIT_TOO_FEW_NODES = 69
 EXIT_NO_PROGRESS = 93
 MAX_LAUNCHES_WITHOUT_PROGRESS = 3
+# A program may keep checkpoints of its own, of which we see nothing: one that ran this long did not run in vain.
+LONG_LAUNCH_S = 3600.0
+STORM_WINDOW_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for: nodes in use, and how far to go when there are fewer."""
+    """What the user asked for.
+
+    Attributes
+    ----------
+    nodes
+        Nodes in use.
+    resilient
+        Relaunch at all.
+    exhaust_resources
+        Go on with fewer nodes, down to the primary alone.
+    quarantine_s
+        How long a node stays excluded.
+    max_restarts
+        Relaunches in all; ``None``: no limit.
+    max_restarts_per_hour
+        Relaunches within any hour.
+    """
 
     nodes: int
     resilient: bool = False
     exhaust_resources: bool = False
+    quarantine_s: float = 86400.0
+    max_restarts: int | None = None
+    max_restarts_per_hour: int = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """Which node does what, by host name. The first active node is the primary."""
+class Standing:
+    """How the job stands: all that the policy remembers.
 
-    active: tuple[str, ...]
-    reserve: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
+    Attributes
+    ----------
+    roster
+        Which node does what.
+    launched_s
+        When the newest launch was decided, as Unix time.
+    relaunched_s
+        When each relaunch so far was decided.
+    barren
+        Launches in a row that ended without progress.
+    """
 
-    @property
-    def primary(self) -> str:
-        """The node that holds the state server and the controller."""
-        return self.active[0]
-
-    def without(self, hosts: frozenset[str], places: int) -> Roster:
-        """Return the roster without the given hosts, its ``places`` filled from the reserve in order."""
-        good = [host for host in self.active if host not in hosts]
-        waiting = [host for host in self.reserve if host not in hosts]
-        free = max(0, places - len(good))
-        gone = [host for host in (*self.active, *self.reserve) if host in hosts]
-        return Roster((*good, *waiting[:free]), tuple(waiting[free:]), (*self.excluded, *gone))
+    roster: Roster
+    launched_s: float
+    relaunched_s: tuple[float, ...] = ()
+    barren: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +103,23 @@ class ProgramEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProgramDied:
-    """The program was ended by a signal that we did not send.
-
-    ``launches_without_progress`` counts the launches in a row, this one included, that committed nothing to State.
-    """
+    """The program was ended by a signal that we did not send."""
 
     signal: int
-    launches_without_progress: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """The program ended with an error after one of its workers had been killed."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramHung:
+    """The program hangs: it showed no sign of progress for this long."""
+
+    silent_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +136,16 @@ class NodeLost:
     host: str
 
 
-Event = ProgramEnded | ProgramDied | NodesAccused | NodeLost
+Event = ProgramEnded | ProgramDied | WorkerDied | ProgramHung | NodesAccused | NodeLost
 
 
 @dataclass(frozen=True, slots=True)
 class Relaunch:
-    """Begin the next launch with this roster."""
+    """Begin the next launch; ``anew``: with a new Ray cluster, since the old one has lost its head."""
 
-    roster: Roster
+    standing: Standing
     reason: str
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,68 +158,262 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Go on, with this roster, and tell the user."""
+    """Let the program go on, and tell the user."""
 
-    roster: Roster
+    standing: Standing
     reason: str
 
 
 Decision = Relaunch | End | Report
 
 
-def decide(settings: Settings, roster: Roster, event: Event) -> Decision:
-    """Return what to do about an event."""
-    match event:
-        case ProgramEnded(exit_code):
-            return End(exit_code, f"the program ended with exit code {exit_code}")
-        case ProgramDied(signal, launches):
-            return _after_death(settings, roster, signal, launches)
-        case NodesAccused(hosts):
-            return _after_accusation(settings, roster, hosts)
-        case NodeLost(host):
-            return _after_loss(settings, roster, host)
-    assert_never(event)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One event, and all that a rule may look at."""
+
+    settings: Settings
+    standing: Standing
+    event: Any  # of the type that the rule is for
+    now_s: float
+
+    @property
+    def roster(self) -> Roster:
+        """Which node does what."""
+        return self.standing.roster
+
+    @property
+    def bad(self) -> frozenset[str]:
+        """The accused hosts that can be done without."""
+        hosts: frozenset[str] = self.event.hosts
+        return hosts & {*self.roster.active, *self.roster.reserve} - {self.roster.primary}
+
+    def lacks(self, hosts: frozenset[str], *, lost: bool = False) -> Standing:
+        """Return how the job stands without some hosts."""
+        until_s = self.now_s + self.settings.quarantine_s
+        return replace(self.standing, roster=self.roster.without(hosts, self.settings.nodes, until_s, lost=lost))
 
 
-def _after_death(settings: Settings, roster: Roster, signal: int, launches_without_progress: int) -> Decision:
-    if not settings.resilient:
-        return End(128 + signal, f"the program died by signal {signal}; --resilient would relaunch it")
-    if launches_without_progress >= MAX_LAUNCHES_WITHOUT_PROGRESS:
-        return End(EXIT_NO_PROGRESS, f"{launches_without_progress} launches in a row committed nothing to State")
-    return Relaunch(roster, f"the program died by signal {signal}")
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What to do about an event; ``when`` and ``then`` say in words what ``holds`` and ``decision`` do."""
+
+    event: type
+    when: str
+    then: str
+    holds: Callable[[Case], bool]
+    decision: Callable[[Case], Decision]
 
 
-def _after_accusation(settings: Settings, roster: Roster, hosts: frozenset[str]) -> Decision:
-    bad = hosts & {*roster.active, *roster.reserve} - {roster.primary}
-    if not settings.resilient:
-        return Report(roster, "without --resilient nothing is relaunched")
-    if hosts and not bad:
-        why = "the primary is never excluded" if roster.primary in hosts else "it is not in use"
-        return Report(roster, why)
-    if not bad & {*roster.active} and hosts:
-        return Report(roster.without(bad, settings.nodes), "taken from the reserve")
-    return _relaunch_without(settings, roster, bad)
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What ends the job in place of a relaunch.
+
+    ``reached`` takes the settings and how the job would stand, and returns the reason, or None.
+    """
+
+    when: str
+    exit_code: int
+    reached: Callable[[Settings, Standing], str | None]
 
 
-def _after_loss(settings: Settings, roster: Roster, host: str) -> Decision:
-    if host == roster.primary:
-        return End(EXIT_TOO_FEW_NODES, f"the primary node {host} is lost")
-    if host not in roster.active:
-        remaining = replace(roster, reserve=tuple(h for h in roster.reserve if h != host))
-        return Report(remaining, f"{host} was not in use")
-    if not settings.resilient:
-        return End(EXIT_TOO_FEW_NODES, f"node {host} is lost; --resilient would relaunch without it")
-    return _relaunch_without(settings, roster, frozenset({host}))
+def _always(_: Case) -> bool:
+    return True
 
 
-def _relaunch_without(settings: Settings, roster: Roster, bad: frozenset[str]) -> Decision:
-    rest = roster.without(bad, settings.nodes)
-    if len(rest.active) < settings.nodes and not settings.exhaust_resources:
-        return End(
-            EXIT_TOO_FEW_NODES,
-            f"{len(rest.active)} good nodes are left and --nodes is {settings.nodes}; --exhaust-resources would go on",
-        )
-    return Relaunch(rest, _change(roster, rest))
+def _plain(case: Case) -> bool:
+    return not case.settings.resilient
+
+
+def _same_nodes(reason: Callable[[Any], str]) -> Callable[[Case], Decision]:
+    return lambda case: Relaunch(case.standing, reason(case.event))
+
+
+def _swap(hosts: Callable[[Case], frozenset[str]], *, lost: bool = False) -> Callable[[Case], Decision]:
+    def decision(case: Case) -> Decision:
+        after = case.lacks(hosts(case), lost=lost)
+        return Relaunch(after, _change(case.roster, after.roster))
+
+    return decision
+
+
+SAME = "relaunch on the same nodes"
+RULES: Sequence[Rule] = (
+    Rule(
+        ProgramEnded,
+        "",
+        "end with its exit code",
+        _always,
+        lambda c: End(c.event.exit_code, f"the program ended with exit code {c.event.exit_code}"),
+    ),
+    Rule(
+        ProgramDied,
+        "without `--resilient`",
+        "end with 128 + signal",
+        _plain,
+        lambda c: End(
+            128 + c.event.signal, f"the program died by signal {c.event.signal}; --resilient would relaunch it"
+        ),
+    ),
+    Rule(ProgramDied, "", SAME, _always, _same_nodes(lambda e: f"the program died by signal {e.signal}")),
+    Rule(
+        WorkerDied,
+        "without `--resilient`",
+        "end with its exit code",
+        _plain,
+        lambda c: End(c.event.exit_code, "a worker was killed and the program failed; --resilient would relaunch it"),
+    ),
+    Rule(
+        WorkerDied,
+        "",
+        SAME,
+        _always,
+        _same_nodes(lambda e: f"a worker was killed and the program failed with exit code {e.exit_code}"),
+    ),
+    Rule(
+        ProgramHung,
+        "without `--resilient`",
+        "report",
+        _plain,
+        lambda c: Report(c.standing, f"no progress for {c.event.silent_s:.0f} s; --resilient would relaunch it"),
+    ),
+    Rule(
+        ProgramHung, "", SAME, _always, _same_nodes(lambda e: f"the program hangs: no progress for {e.silent_s:.0f} s")
+    ),
+    Rule(
+        NodesAccused,
+        "without `--resilient`",
+        "report",
+        _plain,
+        lambda c: Report(c.standing, "without --resilient nothing is relaunched"),
+    ),
+    Rule(
+        NodesAccused,
+        "the primary is the only one accused that is in use",
+        "report: it is never excluded",
+        lambda c: not c.bad and c.roster.primary in c.event.hosts,
+        lambda c: Report(c.standing, "the primary is never excluded"),
+    ),
+    Rule(
+        NodesAccused,
+        "nobody accused is in use",
+        "report",
+        lambda c: bool(c.event.hosts) and not c.bad,
+        lambda c: Report(c.standing, "it is not in use"),
+    ),
+    Rule(
+        NodesAccused,
+        "only nodes of the reserve are accused",
+        "exclude them, without a relaunch",
+        lambda c: bool(c.bad) and c.bad.isdisjoint(c.roster.active),
+        lambda c: Report(c.lacks(c.bad), "taken from the reserve"),
+    ),
+    Rule(NodesAccused, "", "relaunch without them (nobody named: on the same nodes)", _always, _swap(lambda c: c.bad)),
+    Rule(
+        NodeLost,
+        "it is not in use",
+        "forget it",
+        lambda c: c.event.host not in c.roster.active,
+        lambda c: Report(
+            replace(c.standing, roster=c.roster.with_lost(c.event.host)), f"{c.event.host} is lost and was not in use"
+        ),
+    ),
+    Rule(
+        NodeLost,
+        "without `--resilient`",
+        "end with 69",
+        _plain,
+        lambda c: End(EXIT_TOO_FEW_NODES, f"node {c.event.host} is lost; --resilient would relaunch without it"),
+    ),
+    Rule(
+        NodeLost,
+        "it is the primary: Ray's head or its agent ended, but we still run",
+        "relaunch on the same nodes, with a new Ray cluster",
+        lambda c: c.event.host == c.roster.primary,
+        lambda c: Relaunch(c.standing, f"Ray's head on {c.event.host} is lost; a new cluster comes up", anew=True),
+    ),
+    Rule(NodeLost, "", "relaunch without it", _always, _swap(lambda c: frozenset({c.event.host}), lost=True)),
+)
+
+
+def _too_few(settings: Settings, standing: Standing) -> str | None:
+    left = len(standing.roster.active)
+    if left >= settings.nodes or settings.exhaust_resources:
+        return None
+    return f"{left} good nodes are left and --nodes is {settings.nodes}; --exhaust-resources would go on"
+
+
+def _no_progress(_: Settings, standing: Standing) -> str | None:
+    if standing.barren < MAX_LAUNCHES_WITHOUT_PROGRESS:
+        return None
+    return f"{standing.barren} launches in a row committed nothing to State"
+
+
+def _budget(settings: Settings, standing: Standing) -> str | None:
+    if settings.max_restarts is None or len(standing.relaunched_s) <= settings.max_restarts:
+        return None
+    return f"--max-restarts={settings.max_restarts} are used up"
+
+
+def _storm(settings: Settings, standing: Standing) -> str | None:
+    recent = sum(moment > standing.launched_s - STORM_WINDOW_S for moment in standing.relaunched_s)
+    if recent <= settings.max_restarts_per_hour:
+        return None
+    return f"--max-restarts-per-hour={settings.max_restarts_per_hour} are used up"
+
+
+LIMITS: Sequence[Limit] = (
+    Limit("fewer than `--nodes` good nodes are left, without `--exhaust-resources`", EXIT_TOO_FEW_NODES, _too_few),
+    Limit("the last three launches made no progress", EXIT_NO_PROGRESS, _no_progress),
+    Limit("`--max-restarts` are used up", EXIT_NO_PROGRESS, _budget),
+    Limit("`--max-restarts-per-hour` are used up", EXIT_NO_PROGRESS, _storm),
+)
+
+
+def begin(settings: Settings, hosts: Sequence[str], remembered: Sequence[Exclusion], now_s: float) -> Standing | End:
+    """Return how a job begins on an allocation, with the exclusions of the jobs before it.
+
+    The first host is the primary, and is taken whatever is remembered of it.
+    """
+    excluded = tuple(e for e in remembered if e.until_s > now_s and e.host in hosts[1:])
+    out = {exclusion.host for exclusion in excluded}
+    good = tuple(host for host in hosts if host not in out)
+    standing = Standing(Roster(good[: settings.nodes], good[settings.nodes :], excluded), now_s)
+    if reason := _too_few(settings, standing):
+        return End(EXIT_TOO_FEW_NODES, f"{reason}, and so would the end of a quarantine ({', '.join(sorted(out))})")
+    return standing
+
+
+def decide(settings: Settings, standing: Standing, event: Event, *, now_s: float, progressed: bool) -> Decision:
+    """Return what to do about an event.
+
+    Parameters
+    ----------
+    settings, standing
+        What the user asked for, and how the job stands.
+    event
+        What happened.
+    now_s
+        Unix time.
+    progressed
+        Whether the launch that runs has committed anything to State, or has told of a step.
+    """
+    standing = replace(standing, roster=standing.roster.at(now_s))
+    case = Case(settings, standing, event, now_s)
+    rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.holds(case))
+    decision = rule.decision(case)
+    if not isinstance(decision, Relaunch):
+        return decision
+    fruitful = progressed or now_s - standing.launched_s >= LONG_LAUNCH_S
+    after = replace(
+        decision.standing,
+        launched_s=now_s,
+        relaunched_s=(*standing.relaunched_s, now_s),
+        barren=0 if fruitful else standing.barren + 1,
+    )
+    for limit in LIMITS:
+        if reason := limit.reached(settings, after):
+            return End(limit.exit_code, reason)
+    return replace(decision, standing=after)
 
 
 def _change(before: Roster, after: Roster) -> str:

@@ -247,3 +247,38 @@ def test_a_killed_controller_leaves_nothing_running(start_job: Start) -> None:
     job.wait_for("counting")
     job.process.kill()
     wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+
+
+def test_a_lost_head_of_rays_is_replaced_on_the_same_nodes(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.process_of("node1", "gcs_server").kill()
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node2" in job.output
+    assert "counted yes" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_the_next_job_in_a_state_directory_begins_without_the_excluded_node(start_job: Start) -> None:
+    program = """
+        import time
+        from resilience import Job
+        from telemetry import AnalysisClient
+
+        job = Job.current()
+        print("launch", job.launch, "on", *(node.hostname for node in job.nodes), flush=True)
+        if job.launch == 0:
+            client = AnalysisClient()
+            client.connect()
+            client.reboot("node2")
+            time.sleep(600)
+    """
+    job = start_job(*RESILIENT, "--state-dir=state", program=program)
+    assert job.finish() == 0, job.everything()
+    state = ("--state-dir", str(job.directory / "state"))
+    after = start_job(*RESILIENT, *state, str(job.directory / "program.py"))
+    assert after.finish() == 0, after.everything()
+    assert "launch 2 on node1 node3" in after.output
+    too_few = start_job("--local-nodes=2", *state, str(job.directory / "program.py"))
+    assert too_few.finish() == 69, too_few.everything()
+    assert "the end of a quarantine (node2)" in too_few.account

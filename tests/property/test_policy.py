@@ -12,12 +12,16 @@ from resilience.policy import (
     NodesAccused,
     ProgramDied,
     ProgramEnded,
+    ProgramHung,
     Relaunch,
     Report,
-    Roster,
     Settings,
+    Standing,
+    WorkerDied,
+    begin,
     decide,
 )
+from resilience.roster import Roster
 
 HOSTS = [f"n{i}" for i in range(1, 7)]
 
@@ -30,40 +34,68 @@ settings = st.builds(
 events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
-    st.builds(ProgramDied, st.integers(1, 15), st.integers(0, 3)),
+    st.builds(ProgramDied, st.integers(1, 15)),
+    st.builds(WorkerDied, st.integers(1, 255)),
+    st.builds(ProgramHung, st.floats(1, 1e6)),
     st.builds(ProgramEnded, st.integers(0, 255)),
 )
 
 
-def beginning(chosen: Settings, size: int) -> Roster:
-    hosts = tuple(HOSTS[: max(size, chosen.nodes)])
-    return Roster(hosts[: chosen.nodes], hosts[chosen.nodes :])
+moments = st.floats(0, 1e6)
+courses = st.lists(st.tuples(events, moments, st.booleans()), max_size=30)
 
 
-@given(settings, st.integers(1, len(HOSTS)), st.lists(events, max_size=30))
-def test_a_job_keeps_its_primary_and_never_takes_an_excluded_node_back(
-    chosen: Settings, size: int, course: list[Event]
+def beginning(chosen: Settings, size: int) -> Standing:
+    begun = begin(chosen, HOSTS[: max(size, chosen.nodes)], [], 0.0)
+    assert isinstance(begun, Standing)
+    return begun
+
+
+def everyone(roster: Roster) -> list[str]:
+    return [*roster.active, *roster.reserve, *roster.excluded_hosts]
+
+
+@given(settings, st.integers(1, len(HOSTS)), courses)
+def test_a_job_keeps_its_primary_and_every_node_has_one_place(
+    chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
 ) -> None:
-    roster = beginning(chosen, size)
-    everyone = {*roster.active, *roster.reserve}
-    excluded: set[str] = set()
-    for event in course:
-        decision = decide(chosen, roster, event)
+    standing = beginning(chosen, size)
+    known, primary = set(everyone(standing.roster)), standing.roster.primary
+    now_s = 0.0
+    for event, passed_s, progressed in course:
+        now_s += passed_s
+        decision = decide(chosen, standing, event, now_s=now_s, progressed=progressed)
         if isinstance(decision, End):
             return
-        assert decision.roster.primary == roster.primary
-        roster = decision.roster
-        excluded |= set(roster.excluded)
-        assert set(roster.excluded) == excluded
-        assert not excluded & {*roster.active, *roster.reserve}
-        assert not {*roster.active} & {*roster.reserve}
-        assert {*roster.active, *roster.reserve} <= everyone
-        assert len(roster.active) <= chosen.nodes
+        standing = decision.standing
+        places = everyone(standing.roster)
+        assert standing.roster.primary == primary
+        assert len(places) == len(set(places))
+        assert set(places) <= known
+        assert len(standing.roster.active) <= chosen.nodes
+
+
+@given(settings, st.integers(1, len(HOSTS)), courses)
+def test_an_excluded_node_is_not_taken_back_before_its_time(
+    chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
+) -> None:
+    standing = beginning(chosen, size)
+    now_s = 0.0
+    until_s: dict[str, float] = {}
+    for event, passed_s, progressed in course:
+        now_s += passed_s
+        decision = decide(chosen, standing, event, now_s=now_s, progressed=progressed)
+        if isinstance(decision, End):
+            return
+        standing = decision.standing
+        until_s |= {exclusion.host: exclusion.until_s for exclusion in standing.roster.excluded}
+        in_use = {*standing.roster.active, *standing.roster.reserve}
+        assert not any(until_s.get(host, 0) > now_s for host in in_use)
 
 
 @given(settings, st.integers(1, len(HOSTS)), events)
 def test_nothing_is_relaunched_unless_asked_for(chosen: Settings, size: int, event: Event) -> None:
-    decision = decide(chosen, beginning(chosen, size), event)
+    decision = decide(chosen, beginning(chosen, size), event, now_s=0, progressed=True)
     assert chosen.resilient or not isinstance(decision, Relaunch)
 
 
@@ -71,29 +103,31 @@ def test_nothing_is_relaunched_unless_asked_for(chosen: Settings, size: int, eve
 def test_fewer_nodes_than_asked_for_are_used_only_with_exhaust_resources(
     chosen: Settings, size: int, event: Event
 ) -> None:
-    decision = decide(chosen, beginning(chosen, size), event)
+    decision = decide(chosen, beginning(chosen, size), event, now_s=0, progressed=True)
     if isinstance(decision, Relaunch) and not chosen.exhaust_resources:
-        assert len(decision.roster.active) == chosen.nodes
+        assert len(decision.standing.roster.active) == chosen.nodes
 
 
 @given(settings, st.integers(1, len(HOSTS)), st.lists(st.sampled_from(HOSTS), min_size=1))
-def test_verdicts_alone_cause_at_most_one_relaunch_per_node(chosen: Settings, size: int, accused: list[str]) -> None:
+def test_verdicts_alone_cause_at_most_one_relaunch_per_node_and_quarantine(
+    chosen: Settings, size: int, accused: list[str]
+) -> None:
     """Each relaunch costs a node that is not the primary, so it ends."""
-    roster = beginning(chosen, size)
-    spare = len(roster.active) + len(roster.reserve) - 1
+    standing = beginning(chosen, size)
+    spare = len(everyone(standing.roster)) - 1
     relaunches = 0
     for host in accused:
-        decision = decide(chosen, roster, NodesAccused(frozenset({host})))
+        decision = decide(chosen, standing, NodesAccused(frozenset({host})), now_s=0, progressed=True)
         if isinstance(decision, End):
             break
         relaunches += isinstance(decision, Relaunch)
-        roster = decision.roster
+        standing = decision.standing
     assert relaunches <= spare
 
 
 @given(settings, st.integers(1, len(HOSTS)), events)
 def test_a_report_leaves_the_running_program_its_nodes(chosen: Settings, size: int, event: Event) -> None:
-    roster = beginning(chosen, size)
-    decision = decide(chosen, roster, event)
+    standing = beginning(chosen, size)
+    decision = decide(chosen, standing, event, now_s=0, progressed=True)
     if isinstance(decision, Report):
-        assert decision.roster.active == roster.active
+        assert decision.standing.roster.active == standing.roster.active
