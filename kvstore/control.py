@@ -1,7 +1,7 @@
 """Control records: which nodes a launch runs on, and what is asked of the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads) and
-``exclusions`` (host names and when each may be used again).
+``exclusions`` (host names, and since when).
 The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen,
 but for the exclusions: those are the controller's alone, and outlast launches and jobs.
 """
@@ -106,9 +106,9 @@ class Control:
             raise LookupError(f"launch {self._launch} has no record in the state server")
         return LaunchRecord.from_json(text)
 
-    def write_exclusions(self, until_s: Mapping[str, float]) -> None:
-        """Store which hosts are excluded, and each one's end of quarantine as Unix time."""
-        self._client.set(self._endpoint.key(_EXCLUSIONS), json.dumps(dict(until_s)))
+    def write_exclusions(self, since_s: Mapping[str, float]) -> None:
+        """Store which hosts are excluded, and since when as Unix time."""
+        self._client.set(self._endpoint.key(_EXCLUSIONS), json.dumps(dict(since_s)))
 
     def read_exclusions(self) -> dict[str, float]:
         """Return what :meth:`write_exclusions` stored last, in this job or in one before it."""

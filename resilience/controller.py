@@ -143,8 +143,8 @@ class Controller:
     def _serve(self, standing: Standing) -> int:
         self._standing = standing
         for exclusion in self._roster.excluded:
-            left_s = exclusion.until_s - time.time()
-            self._account.tell("excluded", f"{exclusion.host}, by an earlier launch or job: {left_s:.0f} s to go")
+            hours = (time.time() - exclusion.since_s) / 3600
+            self._account.tell("excluded", f"{exclusion.host}, {hours:.1f} h ago by a job before this one")
         self._commits = self._records.commits()
         self._requests = RequestReader(self._server.endpoint, self._news, self._records.last_request_id())
         self._cluster.start(self._roster.active)
@@ -178,6 +178,8 @@ class Controller:
         self._standing = standing
 
     def _end(self, end: End) -> int:
+        if end.standing is not None:
+            self._stand(end.standing)
         self._account.launch_ended(end.reason)
         self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
         self._stop_program(self._plan.grace_s)

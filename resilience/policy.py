@@ -7,7 +7,7 @@ which that is reached ends the job in its place. ``docs/restart.md`` shows both 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilience.roster import Exclusion, Roster
@@ -150,10 +150,11 @@ class Relaunch:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End the job."""
+    """End the job; ``standing``: what is to be remembered, where it has changed."""
 
     exit_code: int
     reason: str
+    standing: Standing | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,7 @@ class Case:
 
     def lacks(self, hosts: frozenset[str], *, lost: bool = False) -> Standing:
         """Return how the job stands without some hosts."""
-        until_s = self.now_s + self.settings.quarantine_s
-        return replace(self.standing, roster=self.roster.without(hosts, self.settings.nodes, until_s, lost=lost))
+        return replace(self.standing, roster=self.roster.without(hosts, self.settings.nodes, self.now_s, lost=lost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,12 +374,12 @@ def begin(settings: Settings, hosts: Sequence[str], remembered: Sequence[Exclusi
 
     The first host is the primary, and is taken whatever is remembered of it.
     """
-    excluded = tuple(e for e in remembered if e.until_s > now_s and e.host in hosts[1:])
+    excluded = tuple(e for e in remembered if e.since_s > now_s - settings.quarantine_s and e.host in hosts[1:])
     out = {exclusion.host for exclusion in excluded}
     good = tuple(host for host in hosts if host not in out)
     standing = Standing(Roster(good[: settings.nodes], good[settings.nodes :], excluded), now_s)
     if reason := _too_few(settings, standing):
-        return End(EXIT_TOO_FEW_NODES, f"{reason}, and so would the end of a quarantine ({', '.join(sorted(out))})")
+        return End(EXIT_TOO_FEW_NODES, f"{reason}, and --quarantine=1 would take back {', '.join(sorted(out))}")
     return standing
 
 
@@ -397,7 +397,7 @@ def decide(settings: Settings, standing: Standing, event: Event, *, now_s: float
     progressed
         Whether the launch that runs has committed anything to State, or has told of a step.
     """
-    standing = replace(standing, roster=standing.roster.at(now_s))
+    standing = replace(standing, roster=standing.roster.readmitting(now_s - settings.quarantine_s))
     case = Case(settings, standing, event, now_s)
     rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.holds(case))
     decision = rule.decision(case)
@@ -412,7 +412,7 @@ def decide(settings: Settings, standing: Standing, event: Event, *, now_s: float
     )
     for limit in LIMITS:
         if reason := limit.reached(settings, after):
-            return End(limit.exit_code, reason)
+            return End(limit.exit_code, reason, after)
     return replace(decision, standing=after)
 
 

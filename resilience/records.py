@@ -55,15 +55,15 @@ class Records:
         self._patience.call(lambda: self._control(record.launch).write_launch(record))
 
     def remember(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
-        """Store who of ``hosts`` is excluded and until when; what is stored of other allocations' hosts stays."""
+        """Store who of ``hosts`` is excluded and since when; what is stored of other allocations' hosts stays."""
         others = [exclusion for exclusion in self.remembered() if exclusion.host not in hosts]
-        until_s = {exclusion.host: exclusion.until_s for exclusion in (*others, *exclusions)}
-        self._patience.call(lambda: self._control(0).write_exclusions(until_s))
+        since_s = {exclusion.host: exclusion.since_s for exclusion in (*others, *exclusions)}
+        self._patience.call(lambda: self._control(0).write_exclusions(since_s))
 
     def remembered(self) -> list[Exclusion]:
         """Return who was excluded when :meth:`remember` was last called, also by a job before this one."""
-        until_s = self._patience.call(self._control(0).read_exclusions)
-        return [Exclusion(host, moment) for host, moment in until_s.items()]
+        since_s = self._patience.call(self._control(0).read_exclusions)
+        return [Exclusion(host, moment) for host, moment in since_s.items()]
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, where a reader of new ones begins."""

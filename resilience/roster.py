@@ -15,14 +15,14 @@ class Exclusion:
     ----------
     host
         Its host name.
-    until_s
-        Unix time from which on it may be taken again.
+    since_s
+        Unix time of the exclusion; the settings of the job that asks say how long it lasts.
     lost
         Whether its agent is gone: then it cannot come back in this job, only in a later one.
     """
 
     host: str
-    until_s: float
+    since_s: float
     lost: bool = False
 
 
@@ -44,12 +44,12 @@ class Roster:
         """Host names of the nodes in quarantine."""
         return tuple(exclusion.host for exclusion in self.excluded)
 
-    def without(self, hosts: frozenset[str], places: int, until_s: float, *, lost: bool = False) -> Roster:
+    def without(self, hosts: frozenset[str], places: int, now_s: float, *, lost: bool = False) -> Roster:
         """Return the roster with the given hosts in quarantine, its ``places`` filled from the reserve in order."""
         good = [host for host in self.active if host not in hosts]
         waiting = [host for host in self.reserve if host not in hosts]
         free = max(0, places - len(good))
-        gone = [Exclusion(host, until_s, lost) for host in (*self.active, *self.reserve) if host in hosts]
+        gone = [Exclusion(host, now_s, lost) for host in (*self.active, *self.reserve) if host in hosts]
         return Roster((*good, *waiting[:free]), tuple(waiting[free:]), (*self.excluded, *gone))
 
     def with_lost(self, host: str) -> Roster:
@@ -57,8 +57,8 @@ class Roster:
         excluded = (replace(e, lost=True) if e.host == host else e for e in self.excluded)
         return Roster(self.active, tuple(h for h in self.reserve if h != host), tuple(excluded))
 
-    def at(self, now_s: float) -> Roster:
-        """Return the roster at a moment: nodes whose quarantine is over are at the end of the reserve."""
-        back = [e for e in self.excluded if e.until_s <= now_s and not e.lost]
+    def readmitting(self, excluded_until_s: float) -> Roster:
+        """Return the roster with the nodes that were excluded up to a moment at the end of the reserve."""
+        back = [e for e in self.excluded if e.since_s <= excluded_until_s and not e.lost]
         reserve = (*self.reserve, *(e.host for e in back))
         return Roster(self.active, reserve, tuple(e for e in self.excluded if e not in back))

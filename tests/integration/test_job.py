@@ -281,4 +281,7 @@ def test_the_next_job_in_a_state_directory_begins_without_the_excluded_node(star
     assert "launch 2 on node1 node3" in after.output
     too_few = start_job("--local-nodes=2", *state, str(job.directory / "program.py"))
     assert too_few.finish() == 69, too_few.everything()
-    assert "the end of a quarantine (node2)" in too_few.account
+    taken_back = start_job("--local-nodes=2", "--quarantine=1", *state, str(job.directory / "program.py"))
+    assert taken_back.finish() == 0, taken_back.everything()
+    assert "launch 3 on node1 node2" in taken_back.output
+    assert "--quarantine=1 would take back node2" in too_few.account

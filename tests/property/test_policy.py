@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,16 +83,16 @@ def test_an_excluded_node_is_not_taken_back_before_its_time(
 ) -> None:
     standing = beginning(chosen, size)
     now_s = 0.0
-    until_s: dict[str, float] = {}
+    since_s: dict[str, float] = {}
     for event, passed_s, progressed in course:
         now_s += passed_s
         decision = decide(chosen, standing, event, now_s=now_s, progressed=progressed)
         if isinstance(decision, End):
             return
         standing = decision.standing
-        until_s |= {exclusion.host: exclusion.until_s for exclusion in standing.roster.excluded}
+        since_s |= {exclusion.host: exclusion.since_s for exclusion in standing.roster.excluded}
         in_use = {*standing.roster.active, *standing.roster.reserve}
-        assert not any(until_s.get(host, 0) > now_s for host in in_use)
+        assert not any(since_s.get(host, -inf) > now_s - chosen.quarantine_s for host in in_use)
 
 
 @given(settings, st.integers(1, len(HOSTS)), events)

@@ -38,7 +38,7 @@ LATER_S = NOW_S + PLAIN.quarantine_s
 
 
 def out(*hosts: str, lost: bool = False) -> tuple[Exclusion, ...]:
-    return tuple(Exclusion(host, LATER_S, lost) for host in hosts)
+    return tuple(Exclusion(host, NOW_S, lost) for host in hosts)
 
 
 THREE = Roster(("n1", "n2"), ("n3",))
@@ -332,8 +332,15 @@ def test_a_job_that_would_begin_on_too_few_nodes_ends_with_69() -> None:
     assert begin(RESILIENT, ("n1", "n2", "n3"), out("n2", "n3"), NOW_S) == End(
         69,
         "1 good nodes are left and --nodes is 2; --exhaust-resources would go on, "
-        "and so would the end of a quarantine (n2, n3)",
+        "and --quarantine=1 would take back n2, n3",
     )
+
+
+def test_who_is_excluded_when_too_few_are_left_is_to_be_remembered() -> None:
+    end = after(RESILIENT, Standing(TWO, NOW_S), accused("n3"))
+    assert isinstance(end, End)
+    assert end.standing is not None
+    assert end.standing.roster.excluded_hosts == ("n2", "n3")
 
 
 def drawn() -> str:
