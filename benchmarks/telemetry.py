@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import psutil
@@ -36,7 +37,7 @@ from telemetry.batches import socket_name
 from telemetry.bus import NodeAsker
 from telemetry.sender import BatchSocket
 
-__all__ = ["main"]
+__all__ = ["bad_request", "main"]
 
 DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
@@ -260,7 +261,7 @@ def _print_rubbish(job: Job, n_requests: int, seed: int) -> int:
     slowest_s = 0.0
     connection = http.client.HTTPConnection("127.0.0.1", job.port, timeout=DEADLINE_S)
     for _ in range(n_requests):
-        method, path, body = _bad_request(generator)
+        method, path, body = bad_request(generator)
         begun_s = time.perf_counter()
         try:
             connection.request(method, path, body)
@@ -296,8 +297,8 @@ PATHS = [
 NAMES = ["start", "end", "m", "q", "type", "max", "limit", "arrays", "ms", "tz", "timeseries", "start_time"]
 
 
-def _bad_request(generator: random.Random) -> tuple[str, str, bytes | None]:
-    from urllib.parse import quote
+def bad_request(generator: random.Random) -> tuple[str, str, bytes | None]:
+    """Return method, path and body of a request that is mostly wrong."""
 
     def value(depth: int = 0) -> object:
         kinds: list[Callable[[], object]] = [

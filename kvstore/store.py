@@ -211,10 +211,9 @@ class SampleStore:
                 block_times, block_values = decode_block(block)
                 times.append(block_times)
                 values.append(block_values)
-        times_us, all_values = np.concatenate(times[::-1]), np.concatenate(values[::-1])
-        kept = (times_us >= start_us) & (times_us <= end_us)
-        times_us, all_values = tidy(times_us[kept], all_values[kept])
-        return (times_us, all_values) if len(times_us) else None
+        times_us, all_values = tidy(np.concatenate(times[::-1]), np.concatenate(values[::-1]))
+        begin, end = times_us.searchsorted(start_us, "left"), times_us.searchsorted(end_us, "right")
+        return (times_us[begin:end], all_values[begin:end]) if begin < end else None
 
     def _pack(self, line: _Line) -> None:
         times_us, values = np.array(line.times_us, dtype=np.int64), np.array(line.values, dtype=np.float64)

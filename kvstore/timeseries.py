@@ -40,7 +40,7 @@ def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
     finite = np.isfinite(values)
     if not finite.all():
         times_us, values = times_us[finite], values[finite]
-    if len(times_us) > 1 and (np.diff(times_us) < 0).any():
+    if (times_us[1:] < times_us[:-1]).any():
         order = np.argsort(times_us, kind="stable")
         times_us, values = times_us[order], values[order]
     return times_us, values

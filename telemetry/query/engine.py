@@ -154,7 +154,7 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     series
         All series of its metrics, or those that pass its filters.
     thinned
-        Whether they have been through :func:`thin_out` already.
+        Whether they have passed the filters and been through :func:`thin_out` already.
 
     Returns
     -------
@@ -166,9 +166,7 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     QueryTooLargeError
         If it would take too much memory or time.
     """
-    wanted = [each for each in series if is_wanted(query, each.tags)]
-    if not thinned:
-        wanted = thin_out_all(query, span, wanted)
+    wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
     wanted = [each for each in wanted if len(each.times_us)]
     return [
         answer
@@ -182,9 +180,7 @@ def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     spec = query.downsample
     assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
     starts = buckets(spec, span.start_us, span.end_us)
-    wanted = [each for each in series if is_wanted(query, each.tags)]
-    if not thinned:
-        wanted = thin_out_all(query, span, wanted)
+    wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
     how = _merging(query, spec)
     parts = []
     for (metric, key), group in _grouped(query, [each for each in wanted if len(each.times_us)]).items():
@@ -237,11 +233,10 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
 
 def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
     spec = query.downsample
-    if len(group) == 1 and query.aggregator.keeps_one and (spec is None or spec.fill is None):
+    if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
-        line = _line(only, only.times_us, None)
-        present = np.ones(len(line.at), dtype=bool)
-        return _answer(query, span, only.times_us[line.at], present, line.values, metric, dict(only.tags), [])
+        alone = np.ones(len(only.times_us), dtype=bool)
+        return _answer(query, span, only.times_us, alone, only.values, metric, dict(only.tags), [])
     if spec is None:
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
@@ -283,10 +278,12 @@ def _answer(
         times_us, values = times_us[present], values[present]
     if query.rate is not None:
         times_us, values = rate(query.rate, times_us, values)
-    kept = (times_us >= span.start_us) & (times_us <= span.end_us)
     if spec is None or spec.fill is None:
-        kept &= np.isfinite(values)
-    times_us, values = times_us[kept], values[kept]
+        finite = np.isfinite(values)
+        if not finite.all():
+            times_us, values = times_us[finite], values[finite]
+    begin, end = times_us.searchsorted(span.start_us, "left"), times_us.searchsorted(span.end_us, "right")
+    times_us, values = times_us[begin:end], values[begin:end]
     if not span.milliseconds:
         times_us, values = _whole_seconds(query, times_us, values)
     return Answer(metric, tags, aggregate_tags, times_us, values) if len(times_us) else None
@@ -295,7 +292,7 @@ def _answer(
 def _whole_seconds(query: SubQuery, times_us: Times, values: Floats) -> tuple[Times, Floats]:
     # Where nothing is said on how to make one point of a second's, OpenTSDB uses the aggregator.
     seconds = times_us - times_us % SECOND_US
-    if len(seconds) < 2 or (np.diff(seconds) > 0).all():
+    if (seconds[1:] > seconds[:-1]).all():
         return seconds, values
     name = query.downsample.function if query.downsample else query.aggregator.name
     starts = np.unique(seconds)

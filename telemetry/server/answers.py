@@ -6,7 +6,8 @@ would draw 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,13 @@ def _points(query: Query, sub_query: SubQuery, answer: Answer) -> Any:
         else:
             values, times_us = answer.values[finite].tolist(), times_us[finite]
     unit_us = 1000 if query.milliseconds else SECOND_US
-    times: Iterable[int] = (times_us // unit_us).tolist()
     if query.arrays:
+        times = (times_us // unit_us).tolist()
         return [[time, value] for time, value in zip(times, values, strict=True)]
-    return dict(zip(map(str, times), values, strict=True))
+    return dict(zip(_keys(times_us.tobytes(), unit_us), values, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _keys(times_us: bytes, unit_us: int) -> list[str]:
+    """Return times as JSON keys; the lines of an answer mostly share theirs."""
+    return [str(time) for time in (np.frombuffer(times_us, dtype=np.int64) // unit_us).tolist()]
