@@ -169,7 +169,9 @@ def _bound(host: str, port: int) -> socket.socket:
             raise ServerError(f"{host} is no loopback address: use 127.0.0.1, and ssh to come from elsewhere")
     except ValueError:
         raise ServerError(f"{host!r} is no address: use 127.0.0.1") from None
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends without delay only where the protocol is named; else the end of an answer may wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
