@@ -1,5 +1,6 @@
-/* A small libnvidia-ml.so.1 for the tests: two devices, or three where one stalls, with values that tell who is read.
+/* A small libnvidia-ml.so.1 for the tests: two devices, three where one stalls, or eight, with values that tell who is read.
 
+   FAKE_NVML_COUNT=<n>  there are n devices, at most 8
    FAKE_NVML_LOST=<n>   device n is lost
    FAKE_NVML_STALL=<n>  reading device n never ends
    FAKE_NVML_XID=<x>    device 1 reports XID x once
@@ -14,7 +15,7 @@
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
 
 typedef struct { int number; } Device;
-static Device devices[] = {{0}, {1}, {2}};
+static Device devices[] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 
 static int setting(const char *name) {
     const char *text = getenv(name);
@@ -33,12 +34,13 @@ int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : "some error"; }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
-    *count = setting("FAKE_NVML_STALL") >= 0 ? 3 : 2;
+    int wanted = setting("FAKE_NVML_COUNT");
+    *count = wanted > 0 ? wanted : setting("FAKE_NVML_STALL") >= 0 ? 3 : 2;
     return OK;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, Device **handle) {
-    if (number > 2) return INVALID;
+    if (number > 7) return INVALID;
     *handle = &devices[number];
     return OK;
 }

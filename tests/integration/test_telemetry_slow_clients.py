@@ -1,0 +1,91 @@
+"""Clients that do not get on are shown the door; the others are served meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+
+from telemetry.server import protocol
+from telemetry.server.app import RecentAnswers
+from telemetry.server.protocol import BoundedProtocol
+
+DEADLINE_S = 20.0
+HEAD_DEADLINE_S = 0.3
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(protocol, "HEAD_DEADLINE_S", HEAD_DEADLINE_S)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        config = uvicorn.Config(hello, http=BoundedProtocol, ws="none", lifespan="off", log_level="critical")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+def closed_by_server(connection: socket.socket) -> bool:
+    connection.settimeout(DEADLINE_S)
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(4096):
+            continue
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_a_head_that_does_not_end_ends_the_connection(port: int, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(sent)
+
+        assert closed_by_server(connection)
+
+
+def test_a_second_head_that_does_not_end_ends_the_connection_too(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.settimeout(DEADLINE_S)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET / HT")
+
+        assert closed_by_server(connection)
+
+
+def test_a_client_that_keeps_its_connection_may_think_between_requests(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(DEADLINE_S)
+        for _ in range(2):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            until_s = time.monotonic() + 2 * HEAD_DEADLINE_S
+            while time.monotonic() < until_s:
+                time.sleep(0.05)
+
+
+def test_a_recent_answer_is_good_for_a_moment_only() -> None:
+    now_s = [100.0]
+    recent = RecentAnswers(lambda: now_s[0])
+    answer = PlainTextResponse("x")
+
+    recent.put("question", answer)
+
+    assert recent.get("question") is answer
+    assert recent.get("another") is None
+    now_s[0] += 0.3
+    assert recent.get("question") is None

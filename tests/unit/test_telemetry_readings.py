@@ -1,0 +1,171 @@
+"""Readings of nodes and devices, from files and libraries of our own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.amd import AmdReader
+from collectors.node_metrics import NodeReader, control_group_of
+from collectors.readings import Reading, ReadingLoop, next_tick
+from kvstore.store import SampleStore
+from telemetry.catalogue import CATALOGUE
+
+DEADLINE_S = 20.0
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def read(reader: NodeReader) -> dict[str, float]:
+    return {reading.metric: reading.value for reading in reader.read()}
+
+
+@pytest.mark.parametrize(("now_s", "expected_s"), [(10.0, 10.5), (10.2, 10.5), (10.5, 11.0)])
+def test_ticks_are_whole_multiples_of_the_interval(now_s: float, expected_s: float) -> None:
+    assert next_tick(now_s, 0.5) == expected_s
+
+
+def test_a_node_is_read_by_dragons_names_and_all_names_are_in_the_catalogue() -> None:
+    found = read(NodeReader())
+
+    assert {"load_average", "used_RAM", "cpu_percent", "num_running_processes"} <= set(found) <= set(CATALOGUE)
+    assert found["num_running_processes"] >= 1
+    assert 0 < found["used_RAM"] <= 100
+
+
+def test_limits_and_pressure_come_from_the_control_group_and_the_kernel(tmp_path: Path) -> None:
+    write(tmp_path / "proc" / "pressure" / "cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n")
+    group = tmp_path / "group"
+    write(group / "memory.current", "1000\n")
+    write(group / "memory.max", "4000\n")
+    write(group / "cpu.max", "150000 100000\n")
+    write(group / "cpu.stat", "usage_usec 5\nthrottled_usec 3000000\n")
+    write(group / "memory.events", "low 0\noom 1\noom_kill 2\n")
+
+    found = read(NodeReader(tmp_path / "proc", group))
+
+    assert found["pressure_cpu"] == 2.5
+    assert "pressure_io" not in found
+    assert {name: value for name, value in found.items() if name.startswith("cgroup")} == {
+        "cgroup_memory": 1000,
+        "cgroup_memory_limit": 4000,
+        "cgroup_cpu_limit": 1.5,
+        "cgroup_throttled": 3.0,
+        "cgroup_oom_kills": 2,
+    }
+
+
+def test_a_group_without_limits_has_none(tmp_path: Path) -> None:
+    write(tmp_path / "memory.max", "max\n")
+    write(tmp_path / "cpu.max", "max 100000\n")
+
+    assert not {"cgroup_memory_limit", "cgroup_cpu_limit"} & set(read(NodeReader(control_group=tmp_path)))
+
+
+def test_the_control_group_is_found_by_the_process_file_system(tmp_path: Path) -> None:
+    write(tmp_path / "proc" / "self" / "cgroup", "0::/job/step\n")
+    write(tmp_path / "root" / "job" / "step" / "cgroup.controllers", "")
+
+    assert control_group_of(tmp_path / "proc", tmp_path / "root") == tmp_path / "root" / "job" / "step"
+    assert control_group_of(tmp_path / "nowhere", tmp_path / "root") is None
+
+
+def wait_for(done: Any) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def test_a_loop_stores_what_it_reads_with_its_tags_and_counts_what_it_misses() -> None:
+    store = SampleStore(1e9, clock=time.time)
+    gate = threading.Event()
+
+    def read_slowly() -> Iterator[Reading]:
+        yield Reading("m", 1.0, {"pid": "5"})
+        gate.wait(DEADLINE_S)
+
+    loop = ReadingLoop("slow", read_slowly, 0.05, store, {"host": "a"})
+    loop.start()
+    wait_for(lambda: loop.pace.begun_s is not None)
+    begun_s = time.monotonic()
+    wait_for(lambda: time.monotonic() - begun_s > 0.2)
+    gate.set()
+    wait_for(lambda: store.size().samples >= 2)
+    loop.stop()
+
+    assert store.series_keys() == [("m", (("host", "a"), ("pid", "5")))]
+    assert loop.pace.missed >= 3
+
+
+def test_a_loop_outlives_a_reading_that_fails() -> None:
+    store = SampleStore(1e9, clock=time.time)
+    asked = threading.Event()
+
+    def fail() -> Iterator[Reading]:
+        asked.set()
+        raise RuntimeError("the device is gone")
+
+    loop = ReadingLoop("failing", fail, 0.05, store, {})
+    loop.start()
+    assert asked.wait(DEADLINE_S)
+    loop.stop()
+
+    assert store.size().samples == 0
+
+
+class Amd:
+    """What the library answers for one device."""
+
+    class AmdSmiException(Exception):  # noqa: N818 - the library's name
+        pass
+
+    def __init__(self, *, lost: bool = False) -> None:
+        self._lost = lost
+
+    def amdsmi_get_gpu_metrics_info(self, handle: object) -> dict[str, Any]:
+        assert handle == "handle"
+        if self._lost:
+            raise self.AmdSmiException("lost")
+        return {
+            "average_gfx_activity": 87,
+            "current_socket_power": 0xFFFF,
+            "average_socket_power": 420,
+            "temperature_hotspot": "N/A",
+            "current_gfxclk": 1700,
+        }
+
+    def amdsmi_get_gpu_vram_usage(self, handle: object) -> dict[str, int]:
+        assert handle == "handle"
+        return {"vram_used": 1024, "vram_total": 4096}
+
+    def amdsmi_get_gpu_process_list(self, handle: object) -> list[dict[str, Any]]:
+        assert handle == "handle"
+        return [{"pid": os.getpid(), "memory_usage": {"vram_mem": 77}}]
+
+
+def test_an_amd_device_is_read_without_the_sensors_that_it_lacks() -> None:
+    reader = AmdReader("0", "handle", Amd())
+
+    assert {reading.metric: reading.value for reading in reader.read()} == {
+        "DeviceUtilization": 87,
+        "DevicePowerUsage": 420,
+        "DeviceSmClock": 1700,
+        "DeviceMemoryUsed": 1 << 30,
+        "DeviceMemoryUtilization": 25.0,
+    }
+    assert list(reader.processes()) == [Reading("ProcessDeviceMemory", 77, {"pid": str(os.getpid())})]
+
+
+def test_an_amd_device_that_is_gone_is_a_reading_that_fails() -> None:
+    with pytest.raises(RuntimeError, match="lost"):
+        list(AmdReader("0", "handle", Amd(lost=True)).read())
