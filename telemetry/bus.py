@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -34,6 +35,7 @@ WAIT_S = 1.0
 RECONNECT_S = 1.0
 STOP_DEADLINE_S = 3.0
 ANSWER_THREADS = 2
+IDLE_MAILBOXES = 8
 
 
 class NodeError(ValueError):
@@ -150,19 +152,21 @@ class NodeAnswerer:
     def _reply(self, message: bytes) -> None:
         try:
             envelope = decode(ASK, [message])
-            reply_to, question, expires_s = envelope["reply"], envelope["question"], envelope["expires_s"]
+            reply_to, number, question = envelope["reply"], envelope["number"], envelope["question"]
+            expires_s = envelope["expires_s"]
         except (KVStoreError, KeyError, TypeError) as error:
             _log.warning("a question could not be read: %s", error)
             return
         if time.time() > expires_s:
             return  # nobody waits for it any more
         try:
-            reply = {"host": self._host, "answer": self._answer(question)}
+            answer = {"answer": self._answer(question)}
         except ValueError as refusal:
-            reply = {"host": self._host, "refusal": str(refusal)}
+            answer = {"refusal": str(refusal)}
         except Exception as error:  # noqa: BLE001 - a bug must not read like a lost node
             _log.exception("a question could not be answered")
-            reply = {"host": self._host, "refusal": f"{self._host} failed: {error!r}"}
+            answer = {"refusal": f"{self._host} failed: {error!r}"}
+        reply = {"host": self._host, "number": number, **answer}
         try:
             self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
         except redis.RedisError as error:
@@ -181,6 +185,7 @@ class NodeAsker:
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
         self._client = client
         self._endpoint = endpoint
+        self._idle: deque[_Mailbox] = deque(maxlen=IDLE_MAILBOXES)
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
@@ -204,26 +209,64 @@ class NodeAsker:
         redis.ConnectionError
             If the state server does not answer.
         """
-        until_s = time.monotonic() + deadline_s
-        reply_to = token_hex(8)
-        envelope = {"reply": reply_to, "question": question, "expires_s": time.time() + deadline_s}
-        message = encode(ASK, envelope).joined()
-        replies = Replies()
         asked = sorted(self.hosts() if hosts is None else hosts)
-        with self._client.pubsub() as subscription:  # type: ignore[no-untyped-call]
-            subscription.subscribe(self._endpoint.key(REPLY, reply_to))
-            with self._client.pipeline(transaction=False) as pipeline:
-                for host in asked:
-                    pipeline.publish(self._endpoint.key(ASK, host), message)
-                heard = pipeline.execute()
-            waiting = {host for host, count in zip(asked, heard, strict=True) if count}
-            while waiting and (left_s := until_s - time.monotonic()) > 0:
-                found = subscription.get_message(ignore_subscribe_messages=True, timeout=left_s)
-                if found is not None:
-                    reply = decode(REPLY, [found["data"]])
-                    if "refusal" in reply:
-                        raise NodeError(reply["refusal"])
-                    replies.by_host[reply["host"]] = reply["answer"]
-                    waiting.discard(reply["host"])
+        mailbox = self._mailbox()
+        try:
+            replies = self._ask(mailbox, question, asked, deadline_s)
+        except NodeError:
+            self._idle.append(mailbox)
+            raise
+        except BaseException:
+            mailbox.subscription.close()
+            raise
+        self._idle.append(mailbox)
         replies.missing = [host for host in asked if host not in replies.by_host]
         return replies
+
+    def _mailbox(self) -> _Mailbox:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Mailbox(self._client, self._endpoint)
+
+    def _ask(self, mailbox: _Mailbox, question: dict[str, Any], asked: Sequence[str], deadline_s: float) -> Replies:
+        until_s = time.monotonic() + deadline_s
+        mailbox.number += 1
+        envelope = {
+            "reply": mailbox.name,
+            "number": mailbox.number,
+            "question": question,
+            "expires_s": time.time() + deadline_s,
+        }
+        message = encode(ASK, envelope).joined()
+        with self._client.pipeline(transaction=False) as pipeline:
+            for host in asked:
+                pipeline.publish(self._endpoint.key(ASK, host), message)
+            heard = pipeline.execute()
+        waiting = {host for host, count in zip(asked, heard, strict=True) if count}
+        replies = Replies()
+        while waiting and (left_s := until_s - time.monotonic()) > 0:
+            reply = mailbox.take(left_s)
+            if reply is None or reply["number"] != mailbox.number:
+                continue  # it came too late for an earlier question
+            if "refusal" in reply:
+                raise NodeError(reply["refusal"])
+            replies.by_host[reply["host"]] = reply["answer"]
+            waiting.discard(reply["host"])
+        return replies
+
+
+class _Mailbox:
+    """A channel of our own for answers; it is kept, because a new connection costs more than most questions."""
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
+        self.name = token_hex(8)
+        self.number = 0
+        self.subscription: Any = client.pubsub()  # type: ignore[no-untyped-call]
+        self.subscription.subscribe(endpoint.key(REPLY, self.name))
+        self.subscription.get_message(timeout=WAIT_S)  # that it is open, before anybody is asked to write to it
+
+    def take(self, wait_s: float) -> dict[str, Any] | None:
+        """Return the next answer, None if there was none for so long."""
+        found = self.subscription.get_message(ignore_subscribe_messages=True, timeout=wait_s)
+        return None if found is None else cast("dict[str, Any]", decode(REPLY, [found["data"]]))

@@ -35,6 +35,7 @@ class AnalysisClient:
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._nodes: NodeAsker | None = None
 
     def connect(self, timeout: float | None = None) -> None:
         """Connect to the job's server, waiting at most ``timeout`` seconds (``None``: 5).
@@ -50,6 +51,7 @@ class AnalysisClient:
         with session.endpoint.connect(timeout_s=CONNECT_TIMEOUT_S if timeout is None else timeout) as client:
             client.ping()
         self._session = session
+        self._nodes = NodeAsker(session.client, session.endpoint)
 
     def get_metrics(self) -> set[str]:
         """Return the names of all metrics."""
@@ -114,8 +116,9 @@ class AnalysisClient:
         return request_dump(self._connected())
 
     def _asker(self) -> NodeAsker:
-        session = self._connected()
-        return NodeAsker(session.client, session.endpoint)
+        self._connected()
+        assert self._nodes is not None  # noqa: S101 - for the type checker: connected means both
+        return self._nodes
 
     def _connected(self) -> Session:
         if self._session is None:
