@@ -23,7 +23,7 @@ import redis
 from collectors.gpu_metrics import DeviceReader, device_readers
 from collectors.node_metrics import NodeReader, control_group_of
 from collectors.readings import Reading, ReadingLoop
-from kvstore.environment import JobEnvironment
+from kvstore.environment import LAUNCH, JobEnvironment
 from kvstore.errors import KVStoreError
 from kvstore.session import current_session
 from telemetry.events import Event, EventLog
@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     del arguments  # everything is in the environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller: it closes our input
     signal.signal(signal.SIGTERM, _leave)
+    os.environ.setdefault(LAUNCH, "0")  # we are of no launch in particular, and must not be swept away with one
     try:
         session = current_session()
         settings = job_settings(session.environment)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import redis
 
-from kvstore.environment import JobEnvironment
+from kvstore.environment import LAUNCH, JobEnvironment
 from kvstore.errors import KVStoreError
 from kvstore.session import current_session
 from telemetry.dump import DumpError
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="port, 0 for a free one (default: the settings' aggregator_port)")
     parser.add_argument("--dump", type=Path, nargs="+", metavar="PATH", help="dumps, or folders of dumps, to serve")
     given = parser.parse_args(arguments)
+    os.environ.setdefault(LAUNCH, "0")  # it serves all launches, and must not be swept away with one
     try:
         settings = TelemetrySettings() if given.dump else job_settings(JobEnvironment.current())
         port = settings.aggregator_port if given.port is None else given.port

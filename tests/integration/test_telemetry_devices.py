@@ -16,7 +16,7 @@ import pytest
 
 from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
 from collectors.gpu_metrics import VirtualReader
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL
+from kvstore.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
 from kvstore.server import StateServer
 from telemetry.bus import NodeAsker
 from telemetry.events import EventLog
@@ -148,7 +148,6 @@ def run_agent(state_server: StateServer, tmp_path: Path) -> Iterator[Callable[..
     def run(node: str, level: int, **settings: str) -> subprocess.Popen[bytes]:
         variables = {
             ENDPOINT_FILE: str(tmp_path / "endpoint.json"),
-            LAUNCH: "0",
             NODE: node,
             TELEMETRY_LEVEL: str(level),
             **settings,

@@ -487,7 +487,7 @@ def test_rubbish_is_answered_and_never_as_a_fault_of_ours(served: Served) -> Non
 
 @pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "no address")])  # noqa: S104
 def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: str) -> None:
-    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), LAUNCH: "0", NODE: "node1"}
+    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), NODE: "node1"}
 
     done = subprocess.run(
         [sys.executable, "-m", "telemetry.server", "--host", host],
@@ -506,7 +506,7 @@ def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: 
 
 
 def test_a_port_that_is_taken_is_named_in_one_line(served: Served) -> None:
-    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), LAUNCH: "0", NODE: "node1"}
+    variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), NODE: "node1"}
 
     done = subprocess.run(
         [sys.executable, "-m", "telemetry.server", "--port", str(served.port)],
