@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -241,15 +242,10 @@ def ramp(setting: Setting) -> list[str]:
                 number for number, verdict in play(seconds) if (verdict.host, verdict.gpu) == device_names(size)[row]
             ]
             reached.append(0.1 * (min(hits) - _LEARNING) / 12 if hits else 1.0)
-        rows.append(
-            [
-                size,
-                at_least(int((np.array(reached) <= 0.0601).sum()), trials),
-                f"{100 * np.median(reached):.1f} %",
-                f"{100 * max(reached):.1f} %",
-            ]
-        )
-    return table(["devices", "found by 6 %", "median at", "worst at"], rows)
+        in_time = [at_least(int((np.array(reached) <= share).sum()), trials) for share in (0.0584, 0.0667)]
+        rows.append([size, *in_time, f"{100 * np.median(reached):.1f} %", f"{100 * max(reached):.1f} %"])
+    head = ["devices", "found by the reading at 5.8 %", "by the first at 6 % or more (6.7 %)", "median at", "worst at"]
+    return table(head, rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -314,7 +310,15 @@ def layouts(setting: Setting) -> list[str]:
                 [what, "labelled" if labelled else "no labels", bound(_restarts(jobs), trials), sum(map(bool, jobs))]
             )
     lines = table(["layout, 48 devices", "groups", "healthy jobs with a restart verdict", "with any verdict"], rows)
-    rng, one = np.random.default_rng(4), 0
+    rng, one, told = np.random.default_rng(4), 0, 0
+    for _ in range(trials):
+        seconds = series_job(rng, setting.probe, 48, _LEARNING + _JUDGED)
+        seconds[:, :12] *= 1.5
+        suspects = {(verdict.host, verdict.gpu) for _, verdict in play(seconds) if verdict.action == "report"}
+        told += {(f"node{node}", None) for node in range(3)} <= suspects
+    minority = (
+        f"Three nodes of twelve born 50 % slow, no labels: all three reported as suspect in {at_least(told, trials)}"
+    )
     for _ in range(trials):
         node = int(rng.integers(16))
         seconds, _ = step_job(setting, rng, 64, np.arange(4 * node, 4 * node + 4), 1.2)
@@ -323,6 +327,7 @@ def layouts(setting: Setting) -> list[str]:
     return [
         *lines,
         "",
+        f"{minority} of jobs.",
         f"A whole node of 16 slows by 20 %: one verdict, against the node, in {at_least(one, trials)} of jobs.",
     ]
 
@@ -450,35 +455,41 @@ def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
 
 
 def speed(setting: Setting) -> list[str]:
-    """Time of one round of 3 probes x 3 repeats, after learning, one core."""
+    """Time of one round of 3 probes on one core: while baselines are learned, and after."""
     del setting
     rows = []
-    for size in (1_000, 10_000, 100_000):
+    for size, repeats in product((1_000, 10_000, 100_000), (1, 3)):
         rng = np.random.default_rng(7)
         names, probes = device_names(size, 8), ("clock", "gemm", "triad")
-        rounds = [0.01 * np.exp(rng.normal(0, 0.002, (size, 3, 3))) for _ in range(3)]
+        rounds = [0.01 * np.exp(rng.normal(0, 0.002, (size, 3, repeats))) for _ in range(3)]
         analysis = SlowGPUAnalysis()
-        for number in range(10):
-            analysis.update_arrays(names, rounds[number % 3], probes=probes)
-        arrays_ms = _median_ms(
-            [partial(analysis.update_arrays, names, seconds, probes=probes) for seconds in rounds * 7]
-        )
+        times = [_ms(partial(analysis.expect, names, probes))]
+        times += [_ms(partial(analysis.update_arrays, names, rounds[n % 3], probes=probes)) for n in range(29)]
         mapping = {
-            name: dict(zip(probes, cells.tolist(), strict=True)) for name, cells in zip(names, rounds[0], strict=True)
+            name: dict(zip(probes, cells, strict=True)) for name, cells in zip(names, rounds[0].tolist(), strict=True)
         }
-        mapping_ms = _median_ms([partial(analysis.update, mapping)] * 9)
+        mapping_ms = np.median([_ms(partial(analysis.update, mapping)) for _ in range(21)])
         state_bytes = sum(array.nbytes for array in analysis.to_state()["history"].values())
-        rows.append([f"{size:,}", f"{arrays_ms:.1f} ms", f"{mapping_ms:.1f} ms", f"{state_bytes / size:.0f} bytes"])
-    return table(["devices", "update_arrays", "update (mapping)", "state a device"], rows)
+        learning = (times[0], times[1], float(np.median(times[2:8])), times[8], float(np.median(times[9:])), mapping_ms)
+        rows.append([f"{size:,}", repeats, *(f"{each:.1f} ms" for each in learning), f"{state_bytes / size:.0f} bytes"])
+    head = [
+        "devices",
+        "repeats",
+        "`expect`",
+        "round 1",
+        "rounds 2 to 7",
+        "round 8",
+        "later",
+        "later, `update`",
+        "state a device",
+    ]
+    return table(head, rows)
 
 
-def _median_ms(calls: Iterable[Callable[[], object]]) -> float:
-    times = []
-    for call in calls:
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return 1000 * float(np.median(times))
+def _ms(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - begin)
 
 
 def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, tuple[float, float]]:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.classes import joint_classes, slow_minorities
 from detectors.cost import RestartCost
 from detectors.cross_section import born_slow
 from detectors.evidence import Rates, accumulate
 from detectors.exceedance import Scales, compare
-from detectors.findings import Finding, merged_by_node, verdict_of
-from detectors.grouping import Grouping, codes_of, joint_classes
+from detectors.findings import Finding, Terms, merged_by_node, verdict_of
+from detectors.grouping import Grouping, codes_of
 from detectors.history import PEER, REPORT, RESTART, SELF, History
+from detectors.news import News
 from detectors.readings import ONLY_PROBE, Device, Readings, as_array
-from detectors.statistics import Floats, log_fastest, repeat_noise
+from detectors.roster import Roster
+from detectors.saved import Saved
+from detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
 from detectors.thresholds import Thresholds
-from detectors.verdict import Action, Severity, Verdict
+from detectors.verdict import Verdict
 
 __all__ = ["SlowGPUAnalysis"]
 
 _CLASS_ROUNDS = (1, 2, 4, 8)  # of the same devices together, when to look for clear classes; then they stay
-_TOP_RANK = 6
-_STATE_VERSION = 1
+_OTHER_KIND = (
+    "which looks like another model or pipeline stage, so it is compared with its like only: "
+    "say with groups={device: label} which devices are peers"
+)
 
 
 class SlowGPUAnalysis:
@@ -95,14 +100,12 @@ class SlowGPUAnalysis:
         self.restart_cost = restart_cost
         self.thresholds = Thresholds(min_slowdown, very_slow)
         self._labels = groups
-        self._round = 0
-        self._devices: list[Device] = []
-        self._rows: dict[Device, int] = {}
+        self._roster = Roster()
         self._probes: list[str] = []
         self._history = History.empty(0, 0)
-        self._told_hosts: dict[str, int] = {}
-        self._last: tuple[Device, ...] = ()
-        self._last_rows = np.zeros(0, np.intp)
+        self._rounds_tested = np.zeros(2, np.int64)
+        self._news = News()
+        self._told_kinds: set[tuple[str, str | None]] = set()
         self._rates, self._scales = Rates(0, 0), Scales(self._history, Grouping(np.zeros(0, np.int32)))
         self._regroup()
 
@@ -120,7 +123,7 @@ class SlowGPUAnalysis:
             Unix time of the round, for "since" (told in UTC) and for the cost of waiting.
         """
         devices, probes, seconds = as_array(readings)
-        return self.update_arrays(self._last if devices == self._last else devices, seconds, probes=probes, now_s=now_s)
+        return self.update_arrays(devices, seconds, probes=probes, now_s=now_s)
 
     def update_arrays(
         self,
@@ -130,28 +133,26 @@ class SlowGPUAnalysis:
         probes: Sequence[str] = (ONLY_PROBE,),
         now_s: float | None = None,
     ) -> list[Verdict]:
-        """Take one round as an array; passing the same tuple of devices again saves looking them up.
+        """Take one round as an array; the same devices as last time need no looking up.
 
         Parameters
         ----------
         seconds
             Shape ``(n_devices, n_probes, n_repeats)``, ``NaN`` where there is no reading.
         """
-        self._place(devices, probes)
-        columns = [self._probes.index(probe) for probe in probes]
-        log_seconds, bad = log_fastest(seconds)
-        noise = repeat_noise(seconds) if np.isnan(self._history.baseline).any() else None
-        if len(devices) < len(self._devices) or not np.array_equal(self._last_rows, np.arange(len(devices))):
-            log_seconds, noise = (
-                self._placed(log_seconds, columns),
-                None if noise is None else self._placed(noise, columns),
-            )
-        np.add.at(self._history.bad_readings, self._last_rows, bad)
-        self._round += 1
-        self._rounds_together += 1
-        if self._labels is None and self._rounds_together in _CLASS_ROUNDS and log_seconds.size:
-            self._recognise(log_seconds)
-        return self._judge(log_seconds, noise, np.nan if now_s is None else now_s)
+        rows = self._place(devices, probes)
+        repeats, bad = repeats_of(seconds)
+        self._history.bad_readings[rows] += bad
+        log_seconds = self._placed(log_fastest(repeats), rows, probes)
+        learning = np.isnan(self._history.baseline).any()
+        noise = self._placed(repeat_noise(repeats), rows, probes) if learning else None
+        if not log_seconds.size:
+            return []
+        now_s = np.nan if now_s is None else now_s
+        kinds = self._recognise(log_seconds) if self._labels is None else []
+        self._judge(log_seconds, noise, now_s)
+        news = self._news.of_round(self._history, self._roster, self._grouping, self._terms, now_s)
+        return [verdict_of(found) for found in [*news, *kinds]]
 
     def check(self, readings: Readings) -> list[Verdict]:
         """Judge one cross-section without history: which devices are born slow.
@@ -161,14 +162,14 @@ class SlowGPUAnalysis:
         devices, _, seconds = as_array(readings)
         if not seconds.size:
             return []
-        log_seconds, noise = log_fastest(seconds)[0], repeat_noise(seconds)
+        repeats, _ = repeats_of(seconds)
+        log_seconds, roster = log_fastest(repeats), Roster(devices)
+        grouping = self._labelled(devices)
         if self._labels is None:
-            grouping = Grouping(joint_classes(log_seconds, *_places(devices)))
-        else:
-            grouping = Grouping(codes_of([self._labels.get(device) for device in devices]))
-        slowdown, level = born_slow(log_seconds, noise, grouping.groups, self.thresholds)
+            grouping = Grouping(joint_classes(log_seconds, roster.hosts, roster.gpus))
+        slowdown, level = born_slow(log_seconds, repeat_noise(repeats), grouping.groups, self.thresholds)
         findings = [
-            self._finding(
+            self._terms.finding(
                 devices[row],
                 float(slowdown[row]),
                 sure=bool(level[row] == RESTART),
@@ -176,41 +177,36 @@ class SlowGPUAnalysis:
             )
             for row in map(int, np.flatnonzero(level >= REPORT))
         ]
-        return [verdict_of(found) for found in merged_by_node(findings, Counter(host for host, _ in devices))]
+        kinds = self._of_another_kind(log_seconds, grouping, roster, {(found.host, found.gpu) for found in findings})
+        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], roster.devices_of)]
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices that are expected."""
-        return tuple(self._devices)
+        return tuple(self._roster.devices)
 
     @property
     def bad_readings(self) -> dict[Device, int]:
         """How many readings of a device were zero, negative or infinite; devices without any are left out."""
-        return {
-            self._devices[row]: int(self._history.bad_readings[row])
-            for row in np.flatnonzero(self._history.bad_readings)
-        }
+        counts = self._history.bad_readings
+        return {self._roster.devices[row]: int(counts[row]) for row in np.flatnonzero(counts)}
 
-    def expect(self, devices: Iterable[Device]) -> None:
-        """Make room for devices; those already known keep their history."""
-        fresh = [device for device in dict.fromkeys(devices) if device not in self._rows]
-        if fresh:
-            self._devices += fresh
-            self._rows = {device: row for row, device in enumerate(self._devices)}
-            self._history = self._history.extended(len(self._devices), len(self._probes))
+    def expect(self, devices: Iterable[Device], probes: Iterable[str] = ()) -> None:
+        """Make room for devices and probes before the first round; those already known keep their history."""
+        new_probes = [probe for probe in probes if probe not in self._probes]
+        if self._roster.add(devices) or new_probes:
+            self._probes += new_probes
+            self._history = self._history.extended(len(self._roster), len(self._probes))
             self._regroup()
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
         gone = set(hosts)
-        kept = [row for row, (host, _) in enumerate(self._devices) if host not in gone]
-        self._devices = [self._devices[row] for row in kept]
-        self._rows = {device: row for row, device in enumerate(self._devices)}
-        self._history = self._history.take(np.array(kept, np.intp))
-        self._told_hosts = {host: rank for host, rank in self._told_hosts.items() if host not in gone}
-        self._last = ()
+        self._history = self._history.take(self._roster.drop(gone))
+        for host in gone:
+            self._news.told_hosts.pop(host, None)
         self._regroup()
 
     def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
@@ -218,158 +214,98 @@ class SlowGPUAnalysis:
         now = self.thresholds
         self.thresholds = Thresholds(min_slowdown or now.min_slowdown, very_slow or now.very_slow)
 
-    def _place(self, devices: tuple[Device, ...], probes: Sequence[str]) -> None:
-        if devices is not self._last:
+    def _place(self, devices: tuple[Device, ...], probes: Sequence[str]) -> NDArray[np.intp]:
+        """Make room for what is new; return the devices' rows."""
+        try:
+            self._roster.rows_of(devices)
+        except KeyError:
             self.expect(devices)
-            self._last = devices
-            self._last_rows = np.fromiter((self._rows[device] for device in devices), np.intp, len(devices))
-        new_probes = [probe for probe in probes if probe not in self._probes]
-        if new_probes:
-            self._probes += new_probes
-            self._history = self._history.extended(len(self._devices), len(self._probes))
-            self._regroup()
+        self.expect((), probes)
+        return self._roster.rows_of(devices)
 
-    def _placed(self, values: Floats, columns: list[int]) -> Floats:
+    def _placed(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
         """Put a round's values where their devices and probes are, ``NaN`` where nothing came."""
-        whole = np.full((len(self._probes), len(self._devices)), np.nan, np.float32)
-        whole[np.array(columns)[:, None], self._last_rows] = values
+        columns = [self._probes.index(probe) for probe in probes]
+        shape = (len(self._probes), len(self._roster))
+        if values.shape == shape and columns == list(range(shape[0])) and np.array_equal(rows, np.arange(shape[1])):
+            return values
+        whole = np.full(shape, np.nan, np.float32)
+        whole[np.array(columns, np.intp)[:, None], rows] = values
         return whole
 
-    def _regroup(self, codes: NDArray[np.int32] | None = None, *, learned: bool = True) -> None:
-        """Group the devices anew, after some came or left or classes were found; what the groups learned may stay."""
-        if codes is None:
-            labels = [self._labels.get(device) for device in self._devices] if self._labels is not None else []
-            codes = codes_of(labels) if labels else np.zeros(len(self._devices), np.int32)
-            self._rounds_together = 0
-        self._grouping = Grouping(codes)
-        self._hosts = codes_of([host for host, _ in self._devices])
-        self._devices_of = Counter(host for host, _ in self._devices)
+    # -- who is compared with whom -------------------------------------------------------------------------------------
+
+    def _labelled(self, devices: Sequence[Device]) -> Grouping:
+        if self._labels is None:
+            return Grouping(np.zeros(len(devices), np.int32))
+        return Grouping(codes_of([self._labels.get(device) for device in devices]))
+
+    def _regroup(self, codes: NDArray[np.int32] | None = None) -> None:
+        """Group the devices anew, after some came or left; what the groups learned stays where their number does."""
+        self._grouping = self._labelled(self._roster.devices) if codes is None else Grouping(codes)
+        self._rounds_together = 0
         shape = (len(self._probes), len(self._grouping))
-        if learned and self._rates.rounds.shape[2:] == shape:
+        if self._rates.rounds.shape[2:] == shape:
             self._scales.learn_noise(self._history, self._grouping)
         else:
-            self._rates, self._scales = Rates(*shape), Scales(self._history, self._grouping)
+            self._begin_learning()
 
-    def _recognise(self, log_seconds: Floats) -> None:
+    def _begin_learning(self) -> None:
+        self._rates = Rates(len(self._probes), len(self._grouping))
+        self._scales = Scales(self._history, self._grouping)
+
+    def _recognise(self, log_seconds: Floats) -> list[Finding]:
         """Look for clear classes; where they changed, a device that is still learning its baseline begins again."""
-        codes = joint_classes(log_seconds, *_places(self._devices))
+        self._rounds_together += 1
+        if self._rounds_together not in _CLASS_ROUNDS:
+            return []
+        codes = joint_classes(log_seconds, self._roster.hosts, self._roster.gpus)
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
-            self._regroup(codes, learned=False)
+            self._grouping = Grouping(codes)
+            self._begin_learning()
+        if self._rounds_together < _CLASS_ROUNDS[-1]:
+            return []
+        kinds = self._of_another_kind(log_seconds, self._grouping, self._roster, self._told_kinds)
+        self._told_kinds |= {(found.host, found.gpu) for found in kinds}
+        return merged_by_node(kinds, self._roster.devices_of)
+
+    def _of_another_kind(
+        self, log_seconds: Floats, grouping: Grouping, roster: Roster, told: Container[tuple[str, str | None]]
+    ) -> list[Finding]:
+        """Return who is slow as a class is: it may be another model, so it is told of and not accused."""
+        if self._labels is not None or len(grouping) == 1:
+            return []
+        return [
+            self._terms.finding(
+                roster.devices[row], slowdown, sure=False, reference="the largest class of devices", note=_OTHER_KIND
+            )
+            for row, slowdown in slow_minorities(log_seconds, grouping).items()
+            if roster.devices[row] not in told
+        ]
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
-    def _judge(self, log_seconds: Floats, noise: Floats | None, now_s: float) -> list[Verdict]:
-        if not log_seconds.size:
-            return []
-        history = self._history
-        found = compare(log_seconds, noise, history, self._scales, self._grouping, self.thresholds)
+    @property
+    def _terms(self) -> Terms:
+        return Terms(self.false_alarm_budget, self.thresholds, self.restart_cost)
+
+    def _judge(self, log_seconds: Floats, noise: Floats | None, now_s: float) -> None:
+        history, grouping = self._history, self._grouping
+        found = compare(log_seconds, noise, history, self._scales, grouping, self.thresholds)
+        self._rounds_tested += [tested.any() for tested in found.tested]
         accumulate(
-            history, found.exceeds, found.tested, self._rates, self._grouping, self._round, self.false_alarm_budget
+            history, found.exceeds, found.tested, self._rates, grouping, self._rounds_tested, self.false_alarm_budget
         )
         ready = history.remember(found.residual, found.level)
         if ready.any():
-            self._scales.learn_noise(history, self._grouping)
+            self._scales.learn_noise(history, grouping)
             for level, limit in enumerate(self.thresholds.against_self(self._scales.noise)):
-                self._rates.learn_window(history.recent > limit, level, ready, self._grouping)
+                self._rates.learn_window(history.recent > limit, level, ready, grouping)
         slow = _any_probe(found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT])
-        self._note_episodes(slow, _any_probe(~np.isnan(log_seconds)), now_s)
-        return self._new_verdicts(now_s)
-
-    def _note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
-        history = self._history
-        over = present & ~slow & (history.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
-        history.since_s[slow & (history.rounds == 0)] = now_s
-        history.rounds += present & (slow | (history.rounds > 0))
-        history.since_s[over], history.rounds[over], history.told[over] = np.nan, 0, 0
-
-    # -- verdicts out --------------------------------------------------------------------------------------------------
-
-    def _new_verdicts(self, now_s: float) -> list[Verdict]:
-        history, bar = self._history, 1 / self.false_alarm_budget
-        by_test = history.evidence.sum(axis=2)
-        total = by_test.sum(axis=0)
-        sure = total[RESTART] >= bar
-        highest = np.where(sure, _TOP_RANK, np.where(by_test[SELF, REPORT] >= bar, 2, 1))
-        news = (total.max(axis=0) >= bar) & (history.told < highest)
-        verdicts = []
-        for host in dict.fromkeys(self._devices[row][0] for row in np.flatnonzero(news)):
-            verdicts += self._news_of(host, total, now_s)
-        return verdicts
-
-    def _news_of(self, host: str, total: Floats, now_s: float) -> list[Verdict]:
-        """Return what is new about a node.  Devices half-way to the bar count for it, not by themselves."""
-        bar, told = 1 / self.false_alarm_budget, self._history.told
-        rows = np.flatnonzero((self._hosts == self._hosts[self._row_on(host)]) & (total.max(axis=0) >= bar**0.5))
-        findings = {int(row): self._finding_at(int(row), now_s) for row in rows}
-        certain = {row: found for row, found in findings.items() if total[:, row].max() >= bar}
-        merged = merged_by_node(findings.values(), self._devices_of)
-        verdicts = []
-        if any(found.gpu is None for found in merged):
-            [node] = merged
-            rank = node.rank
-            if rank > self._told_hosts.get(host, 0) and rank > min(told[row] for row in findings):
-                verdicts = [verdict_of(node)]
-            self._told_hosts[host] = rank
-            told[rows] = np.maximum(told[rows], rank)
-            return verdicts
-        for row, found in certain.items():
-            if found.rank > told[row]:
-                verdicts.append(verdict_of(found))
-                told[row] = found.rank
-        return verdicts
-
-    def _row_on(self, host: str) -> int:
-        return next(row for row, device in enumerate(self._devices) if device[0] == host)
-
-    def _finding_at(self, row: int, now_s: float) -> Finding:
-        history = self._history
-        evidence = history.evidence[..., row]  # test, level, probe
-        sure = bool(evidence[:, RESTART].sum() >= 1 / self.false_alarm_budget)
-        which = RESTART if sure else REPORT
-        # The own past says more exactly by how much, where it suffices by itself.
-        enough = evidence[SELF, which].sum() >= 1 / self.false_alarm_budget
-        test = SELF if enough else int(np.argmax(evidence[:, which].max(axis=1)))
-        probe = int(np.argmax(evidence[test, which]))
-        size = float(np.median(history.last_residuals(row, probe)))
-        if test == PEER and not np.isnan(history.baseline[probe, row]):
-            peers = self._grouping.groups[self._grouping.codes[row]]
-            size += float(history.baseline[probe, row] - np.nanmedian(history.baseline[probe, peers]))
-        others = self._grouping.size_at(row) - 1
-        return self._finding(
-            self._devices[row],
-            float(np.exp(size)),
-            sure=sure,
-            reference=f"its {others} peers" if test == PEER else f"its own past and {others} peers",
-            own_past=test == SELF,
-            rounds=int(history.rounds[row]),
-            e_value=float(evidence[:, which].sum()),
-            since_s=float(history.since_s[row]),
-            now_s=now_s,
-        )
-
-    def _finding(
-        self,
-        device: Device,
-        slowdown: float,
-        *,
-        sure: bool,
-        reference: str,
-        own_past: bool = False,
-        rounds: int = 1,
-        e_value: float | None = None,
-        since_s: float = np.nan,
-        now_s: float = np.nan,
-    ) -> Finding:
-        severity: Severity = "suspect"
-        if sure:
-            severity = "very slow" if slowdown >= self.thresholds.very_slow else "slow"
-        worth_it = self.restart_cost is None or self.restart_cost.worthwhile(slowdown, now_s - since_s)
-        action: Action = "restart" if sure and worth_it else "report"
-        return Finding(
-            *device, slowdown, severity, action, reference, own_past, rounds, e_value, since_s, self.false_alarm_budget
-        )
+        present = _any_probe(~np.isnan(log_seconds))
+        history.note_episodes(slow, present, now_s)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -381,17 +317,15 @@ class SlowGPUAnalysis:
         identity
             A name that stays with the device when it moves (its UUID); without one a device is its host and gpu.
         """
-        known = identity or {}
-        return {
-            "version": _STATE_VERSION,
-            "round": self._round,
-            "devices": [list(device) for device in self._devices],
-            "identities": [known.get(device, "") for device in self._devices],
-            "probes": list(self._probes),
-            "told_hosts": dict(self._told_hosts),
-            "codes": self._grouping.codes,
-            "history": self._history.arrays(),
-        }
+        saved = Saved(
+            self._roster.devices,
+            self._probes,
+            self._history,
+            self._rounds_tested,
+            self._news.told_hosts,
+            self._grouping.codes,
+        )
+        return saved.to_state(identity or {})
 
     @classmethod
     def from_state(
@@ -415,41 +349,19 @@ class SlowGPUAnalysis:
             devices' past.
         parameters
             As for the constructor.
+
+        Raises
+        ------
+        ValueError
+            If the state was written by a program of another version.
         """
-        if state["version"] != _STATE_VERSION:
-            raise ValueError(f"state has version {state['version']}, this program reads version {_STATE_VERSION}")
+        saved = Saved.from_state(state, identity or {}, same_run=same_run)
         analysis = cls(**parameters)
-        saved = [(str(host), str(gpu)) for host, gpu in state["devices"]]
-        devices = _present_places(saved, state["identities"], identity or {})
-        kept = [row for row, device in enumerate(devices) if device is not None]
-        analysis._devices = [device for device in devices if device is not None]
-        analysis._rows = {device: row for row, device in enumerate(analysis._devices)}
-        analysis._probes = list(state["probes"])
-        analysis._history = History.from_arrays(state["history"]).take(np.array(kept, np.intp))
-        if same_run:
-            analysis._round = int(state["round"])
-            analysis._told_hosts = dict(state["told_hosts"])
-        else:
-            analysis._history.forget_run()
-        codes = np.asarray(state["codes"], np.int32)[kept]
-        analysis._regroup(codes if analysis._labels is None else None)
+        analysis._roster, analysis._probes, analysis._history = Roster(saved.devices), saved.probes, saved.history
+        analysis._rounds_tested, analysis._news.told_hosts = saved.rounds_tested, saved.told_hosts
+        analysis._regroup(saved.codes if analysis._labels is None else None)
         return analysis
-
-
-def _places(devices: Sequence[Device]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    return codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])
 
 
 def _any_probe(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(flags.any(axis=0))
-
-
-def _present_places(
-    saved: Sequence[Device], names: Sequence[str], identity: Mapping[Device, str]
-) -> list[Device | None]:
-    """Return where each saved device is now: where its name is, else where it was; ``None`` if another sits there."""
-    place = {name: device for device, name in identity.items()}
-    return [
-        place.get(name, None if name and device in identity else device)
-        for device, name in zip(saved, names, strict=True)
-    ]

@@ -72,7 +72,7 @@ def accumulate(
     tested: Sequence[NDArray[np.bool_]],
     rates: Rates,
     grouping: Grouping,
-    round_number: int,
+    rounds_tested: NDArray[np.int64],
     budget: float,
 ) -> None:
     """Put one round's exceedances into the history and the rates.
@@ -83,26 +83,34 @@ def accumulate(
         By test and level, each ``(n_probes, n_devices)``.
     tested
         By test; what is not tested keeps its evidence.
-    round_number
-        Of the run, from 1.
+    rounds_tested
+        By test: rounds of the run, with this one, in which it could be made; a slowdown that could not be seen yet
+        costs no budget.
     budget
         Of the whole run.
     """
     probes = len(history.baseline)
     present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
-    share = np.float32(onset_weight(round_number) / (len(tested) * probes * max(1, present)))
     cap = np.float32(_EVIDENCE_CAP / budget)
     quiet = history.told == 0
     firsts, agains = rates.first(), rates.again()
-    exposure = history.seen + np.float32(WARM_UP)
+    usual = bet(np.zeros(firsts.shape, np.bool_), firsts)
     for test, level in np.ndindex(2, 2):
+        if not rounds_tested[test]:
+            continue
         exceeding, counted = exceeds[test][level], tested[test] & quiet
         run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
-        own = runs / exposure
-        first = np.minimum(np.maximum(own, grouping.spread_out(firsts[test, level])), np.float32(_RATE_CEILING))
-        rate = np.where(run > 0, np.maximum(first, grouping.spread_out(agains[test, level])), first)
-        grown = np.minimum((evidence + share) * bet(exceeding, rate), cap)
-        np.copyto(evidence, grown, where=tested[test])
+        factor = np.array(np.broadcast_to(grouping.spread_out(usual[test, level]), evidence.shape))
+        # Hardly any device is other than quiet: only those few are looked at one by one.
+        rare = np.unravel_index(np.flatnonzero(exceeding | (run > 0) | (runs > 0)), run.shape)
+        first, again = (
+            np.broadcast_to(grouping.spread_out(rate[test, level]), run.shape)[rare] for rate in (firsts, agains)
+        )
+        own = runs[rare] / (history.seen[rare] + np.float32(WARM_UP))
+        rate = np.minimum(np.maximum(own, first), np.float32(_RATE_CEILING))
+        factor[rare] = bet(exceeding[rare], np.where(run[rare] > 0, np.maximum(rate, again), rate))
+        share = np.float32(onset_weight(int(rounds_tested[test])) / (len(tested) * probes * max(1, present)))
+        np.copyto(evidence, np.minimum((evidence + share) * factor, cap), where=tested[test])
 
         rates.rounds[test, level] += count_of(counted, grouping.groups)
         ended = counted & ~exceeding & (run > 0)

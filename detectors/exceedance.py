@@ -106,9 +106,11 @@ def compare(
 
 def _early_noise(repeat_noise: Floats, residual: Floats, history: History, groups: Sequence[Group]) -> Floats:
     """Return each group's noise before baselines are known: from the repeats, else from the change since last round."""
+    by_repeats = high_median(repeat_noise, groups)
+    if not np.isnan(by_repeats).any():
+        return by_repeats
     place = (history.seen + (WARM_UP - 1)) % WARM_UP
     last = np.take_along_axis(history.recent, place[None].astype(np.intp), axis=0)[0]
     changes = np.where(np.isnan(history.baseline), np.abs(residual - last), np.float32(np.nan))
     by_change = high_median(changes, groups) * np.float32(1.4826 * _CHANGE_TO_NOISE)
-    by_repeats = high_median(repeat_noise, groups)
     return np.where(np.isnan(by_repeats), by_change, by_repeats)

@@ -9,10 +9,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from detectors.cost import RestartCost
+from detectors.readings import Device
+from detectors.thresholds import Thresholds
 from detectors.verdict import Action, Severity, Verdict
 
-__all__ = ["Finding", "merged_by_node", "verdict_of"]
+__all__ = ["Finding", "Terms", "merged_by_node", "verdict_of"]
 
+_TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
 
 
@@ -54,6 +58,38 @@ class Finding:
         return 1 + 2 * _SEVERITIES.index(self.severity) + step
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The user's terms: how sure to be, how slow is slow, and when a restart is worth it (``None``: always)."""
+
+    false_alarm_budget: float
+    thresholds: Thresholds
+    restart_cost: RestartCost | None
+
+    def finding(
+        self,
+        device: Device,
+        slowdown: float,
+        *,
+        sure: bool,
+        reference: str,
+        own_past: bool = False,
+        rounds: int = 1,
+        e_value: float | None = None,
+        since_s: float = np.nan,
+        now_s: float = np.nan,
+        note: str = "",
+    ) -> Finding:
+        """Return a finding with the severity and the action that the terms give it; ``sure`` that it is slow."""
+        severity: Severity = "suspect"
+        if sure:
+            severity = "very slow" if slowdown >= self.thresholds.very_slow else "slow"
+        worth_it = self.restart_cost is None or self.restart_cost.worthwhile(slowdown, now_s - since_s)
+        action: Action = "restart" if sure and worth_it else "report"
+        budget = self.false_alarm_budget
+        return Finding(*device, slowdown, severity, action, reference, own_past, rounds, e_value, since_s, budget, note)
+
+
 def merged_by_node(findings: Iterable[Finding], devices_of: Mapping[str, int]) -> list[Finding]:
     """Replace the findings against all the devices of a node (of two or more) by one against the node."""
     by_host: dict[str, list[Finding]] = defaultdict(list)
@@ -80,15 +116,14 @@ def _of_node(found: list[Finding]) -> Finding:
         rounds=max(finding.rounds for finding in found),
         e_value=worst.e_value,
         since_s=float(np.fmin.reduce([finding.since_s for finding in found])),
-        note=f"all its {len(found)} devices",
+        note=", ".join(filter(None, (f"all its {len(found)} devices", typical.note))),
     )
 
 
 def verdict_of(finding: Finding) -> Verdict:
     """Put a finding into words: one sentence with its numbers, the time of day in UTC."""
     who = finding.host if finding.gpu is None else f"{finding.host} gpu {finding.gpu}"
-    percent = 100 * (finding.slowdown - 1)
-    parts = [f"{percent:.{int(percent < 10)}f} % slower than {finding.reference}"]
+    parts = [f"{_how_slow(finding.slowdown)} {finding.reference}"]
     if np.isfinite(finding.since_s):
         parts[0] += f" since {datetime.fromtimestamp(finding.since_s, UTC):%H:%M:%S}"
     if finding.note:
@@ -107,6 +142,13 @@ def verdict_of(finding: Finding) -> Verdict:
         evidence=f"{who}: {', '.join(parts)}",
         action=finding.action,
     )
+
+
+def _how_slow(slowdown: float) -> str:
+    if slowdown >= _TIMES_FROM:
+        return f"{slowdown:.1f} times as slow as"
+    percent = 100 * (slowdown - 1)
+    return f"{percent:.{int(percent < 10)}f} % slower than"
 
 
 def _plural(rounds: int) -> str:

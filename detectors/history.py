@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics import Floats
+from detectors.statistics import Floats, median_of_rows
 
 __all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History"]
 
@@ -140,12 +140,25 @@ class History:
             return learning
         self.common += np.where(learning, level / WARM_UP, 0)
         ready = learning & (self.seen >= WARM_UP)
-        window = self.recent[:, ready]
-        usual = np.median(window, axis=0)
-        self.baseline[ready] = usual
-        self.noise[ready] = 1.4826 * np.median(np.abs(window - usual), axis=0)
-        self.recent[:, ready] -= usual
+        if ready.any():
+            which = slice(None) if ready.all() else ready  # without copies where all began together
+            window = self.recent[:, which]
+            usual = median_of_rows(window)
+            window -= usual
+            self.baseline[which] = usual
+            self.noise[which] = 1.4826 * median_of_rows(np.abs(window))
+            self.recent[:, which] = window
         return ready
+
+    def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
+        """Begin or go on with the episodes of devices that exceed on some probe, end those of others."""
+        open_before = self.rounds > 0
+        if not (slow.any() or open_before.any()):
+            return
+        over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
+        self.since_s[slow & ~open_before] = now_s
+        self.rounds += present & (slow | open_before)
+        self.since_s[over], self.rounds[over], self.told[over] = np.nan, 0, 0
 
     def last_residuals(self, row: int, probe: int) -> Floats:
         """Return the residuals of a device's present episode, eight at most."""

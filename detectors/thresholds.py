@@ -11,7 +11,7 @@ from detectors.statistics import Floats
 
 __all__ = ["Thresholds"]
 
-_REPORT_SHARE = 0.4  # of the smallest slowdown that matters (in logs): reported, never restarted for
+_REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported, never restarted for
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still normal silicon
 _SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 _SELF_NOISES = 5.0  # standard deviations of a device's own noise

@@ -44,15 +44,14 @@ class NaiveDetector:
     def __init__(self, labels: Mapping[Device, str], min_slowdown: float = 1.05, budget: float = 1e-4) -> None:
         self.labels = labels
         self.budget = budget
-        self.round = 0
+        self.rounds_tested = dict.fromkeys(("self", "peer"), 0)
         self.memory = {device: Memory() for device in labels}
         self.groups = {label: Group() for label in labels.values()}
         restart = math.log(min_slowdown)
-        self.self_levels = {"report": 0.4 * restart, "restart": restart}
-        self.peer_levels = {"report": max(0.4 * restart, math.log(1.05)), "restart": max(restart, math.log(1.07))}
+        self.self_levels = {"report": 0.3 * restart, "restart": restart}
+        self.peer_levels = {"report": max(0.3 * restart, math.log(1.05)), "restart": max(restart, math.log(1.07))}
 
     def update(self, readings: Mapping[Device, Sequence[float]]) -> None:
-        self.round += 1
         good = {device: [x for x in values if 0 < x < math.inf] for device, values in readings.items()}
         present = {device for device, values in good.items() if values}
         tested_devices = 0
@@ -64,6 +63,9 @@ class NaiveDetector:
                 steps.append((label, members, here, self.compare(label, members, here, good)))
         for _, _, here, compared in steps:
             tested_devices += sum(1 for device in here if any(compared[0][device, key] is not None for key in TESTS))
+        for test in self.rounds_tested:
+            flags = [each for *_, (exceeds, _, _) in steps for (_, key), each in exceeds.items() if key[0] == test]
+            self.rounds_tested[test] += any(flag is not None for flag in flags)
         for label, members, here, (exceeds, residual, common) in steps:
             self.accumulate(label, here, exceeds, tested_devices)
             self.remember(label, members, here, residual, common)
@@ -116,7 +118,6 @@ class NaiveDetector:
         self, label: str, here: list[Device], exceeds: Mapping[tuple[Device, tuple[str, str]], bool | None], count: int
     ) -> None:
         group = self.groups[label]
-        share = self.round**-1.1 / 10.5844484649508 / (2 * max(count, 1))
         first, again = {}, {}
         for key in TESTS:
             runs, repeats = group.runs[key], group.exceedances[key] - group.runs[key]
@@ -132,6 +133,7 @@ class NaiveDetector:
                 rate = min(max(memory.runs[key] / (len(memory.residuals) + 8), first[key]), 0.98)
                 if memory.run[key]:
                     rate = max(rate, again[key])
+                share = self.rounds_tested[key[0]] ** -1.1 / 10.5844484649508 / (2 * max(count, 1))
                 slow = max(0.8, (1 + rate) / 2)
                 factor = slow / rate if exceeding else (1 - slow) / (1 - rate)
                 memory.evidence[key] = min((memory.evidence[key] + share) * factor, 100 / self.budget)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from detectors import SlowGPUAnalysis, Verdict
+from detectors.classes import clear_classes
 from detectors.cost import RestartCost
-from detectors.grouping import clear_classes, codes_of
+from detectors.findings import Terms, verdict_of
+from detectors.grouping import codes_of
 from detectors.history import History
+from detectors.thresholds import Thresholds
 
 Device = tuple[str, str]
 Seconds = NDArray[np.float64]
@@ -252,7 +256,7 @@ def test_a_place_taken_over_by_another_device_does_not_inherit() -> None:
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 7, this program reads version 1"):
+    with pytest.raises(ValueError, match="state has version 7, this program reads version 2"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})
 
 
@@ -307,4 +311,40 @@ def test_classes_are_recognised_again_after_devices_came() -> None:
     seconds[30:, 9] *= 1.1
     analysis = SlowGPUAnalysis()
     assert not play(analysis, names(4), seconds[:16, :16])
-    assert who(play(analysis, names(6), seconds[16:])) == [("node2", "1")]
+    found = play(analysis, names(6), seconds[16:])
+    assert who([each for each in found if each[1].action == "restart"]) == [("node2", "1")]
+
+
+def test_two_classes_of_the_same_size_are_two_models_and_nothing_is_said() -> None:
+    seconds = quiet(16, 30)
+    seconds[:, 4:12] *= 1.5
+    assert not play(SlowGPUAnalysis(), names(4), seconds)
+
+
+def test_a_slow_minority_that_fills_nodes_is_told_of_once_as_perhaps_another_model() -> None:
+    seconds = quiet(20, 30)
+    seconds[:, 4:8] *= 1.5
+    seconds[:, 12:16] *= 1.5
+    found = [verdict for _, verdict in play(SlowGPUAnalysis(), names(5), seconds)]
+    assert [(v.host, v.gpu, v.severity, v.action) for v in found] == [
+        ("node1", None, "suspect", "report"),
+        ("node3", None, "suspect", "report"),
+    ]
+    assert re.match(r"node1: (49|5\d) % slower than the largest class of devices, all its 4 ", found[0].evidence)
+    assert "looks like another model" in found[0].evidence
+    assert "groups={device: label}" in found[0].evidence
+    readings = dict(zip(names(5), seconds[:4, :, 0, 0].T.tolist(), strict=True))
+    assert [(v.host, v.gpu, v.action) for v in SlowGPUAnalysis().check(readings)] == [
+        (v.host, v.gpu, v.action) for v in found
+    ]
+    labels = dict.fromkeys(names(5), "V100")
+    labelled = play(SlowGPUAnalysis(groups=labels), names(5), seconds)
+    assert {(v.host, v.gpu, v.action) for _, v in labelled} == {("node1", None, "restart"), ("node3", None, "restart")}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(1.11, "11 % slower than"), (1.06, "6.0 % slower than"), (15.44, "15.4 times as slow as")]
+)
+def test_a_slowdown_is_said_as_one_would_say_it(ratio: float, words: str) -> None:
+    finding = Terms(1e-4, Thresholds(), None).finding(("node3", "1"), ratio, sure=True, reference="its 3 peers")
+    assert verdict_of(finding).evidence == f"node3 gpu 1: {words} its 3 peers"

@@ -11,7 +11,7 @@ import detectors.evidence
 from detectors import SlowGPUAnalysis
 
 BUDGET = 0.1
-JOBS, DEVICES, ROUNDS = 60, 8, 60
+JOBS, DEVICES, ROUNDS = 120, 8, 60
 NAMES = tuple((f"node{number}", "0") for number in range(DEVICES))
 
 
