@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import logging
 import math
 import time
@@ -23,7 +22,8 @@ from starlette.routing import Route
 
 from telemetry.bus import NodeError
 from telemetry.query.errors import BadQueryError, QueryTooLargeError
-from telemetry.server.handlers import ROUTES, Handler, Reply, Service, query
+from telemetry.server.answers import to_json
+from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, query
 from telemetry.server.problems import Problem, error_body
 from telemetry.server.requests import Call, read_call
 
@@ -116,12 +116,10 @@ def _respond(service: Service, handler: Handler, call: Call) -> Response:
 def _response(reply: Reply, *, compressed: bool = False) -> Response:
     if reply.content is None:
         return Response(status_code=reply.status, headers=dict(reply.headers))
-    if reply.text_type:
-        body, kind = reply.content.encode(), reply.text_type
-    else:
-        body = json.dumps(reply.content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        body, kind = body.encode("utf-8", "backslashreplace"), "application/json; charset=UTF-8"
-    headers = {**reply.headers, "content-type": kind}
+    text = reply.content if reply.text_type else to_json(reply.content)
+    # Half a surrogate pair, which JSON lets through, is no text: it goes back as it came.
+    body = text.encode("utf-8", "backslashreplace")
+    headers = {**reply.headers, "content-type": reply.text_type or JSON}
     if compressed and len(body) > _GZIP_ABOVE_BYTES:
         body = gzip.compress(body, compresslevel=1)
         headers["content-encoding"] = "gzip"

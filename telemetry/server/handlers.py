@@ -29,8 +29,9 @@ from telemetry.server.put import Point, PointError, batch_of, point_from_json
 from telemetry.server.requests import Call
 from telemetry.sources import Source
 
-__all__ = ["ROUTES", "Handler", "Reply", "Service"]
+__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service"]
 
+JSON = "application/json; charset=UTF-8"
 MAX_POINTS_A_PUT = 100_000
 # A node agent reads every half second by default; what is older than this has stopped.
 STALE_S = 60.0
@@ -108,7 +109,7 @@ def query(service: Service, call: Call) -> Reply:
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Reply(elements, headers=headers)
+    return Reply(f"[{','.join(elements)}]", headers=headers, text_type=JSON)
 
 
 def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:
