@@ -14,13 +14,11 @@ from abc import abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
-import redis
-
 from collectors.group import CollectorGroup
 from detectors.rounds import DeviceKey, Round, RoundAssembler
 from detectors.verdict import Verdict
 from kvstore.control import Control
-from kvstore.errors import FencedError
+from kvstore.errors import FencedError, StateUnavailableError
 from kvstore.series import Series
 from kvstore.session import current_session
 
@@ -82,7 +80,7 @@ class Watcher:
                 self._look()
         except FencedError:
             return  # this launch is over
-        except redis.ConnectionError as error:
+        except StateUnavailableError as error:
             _log.warning("the detector of %s ended: %s", self._metric_name, error)
 
     def _look(self) -> None:

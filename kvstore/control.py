@@ -17,6 +17,7 @@ import redis
 
 from kvstore.endpoint import Endpoint
 from kvstore.fence import FencedWriter
+from kvstore.patience import Patience
 
 __all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
 
@@ -25,6 +26,7 @@ RequestKind = Literal["verdicts", "notices", "reboot"]
 _REQUESTS = "requests"
 _EXCLUSIONS = "exclusions"
 _MAX_REQUESTS = 10_000
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +83,21 @@ class Request:
 
 
 class Control:
-    """The control records of one job, written by a process of launch ``launch``."""
+    """The control records of one job, written by a process of launch ``launch``.
+
+    :meth:`ask`, :meth:`write_launch` and :meth:`read_launch` wait out a server that is being restarted.
+    """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
         self._client = client
         self._endpoint = endpoint
         self._launch = launch
         self._writer = FencedWriter(client, endpoint, launch)
+        self._patience = Patience(endpoint, PATIENCE_S)
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Store the record of a launch."""
-        self._writer.execute([("SET", self._launch_key(record.launch), record.to_json())])
+        self._execute("SET", self._launch_key(record.launch), record.to_json())
 
     def read_launch(self) -> LaunchRecord:
         """Return the record of this process's launch.
@@ -101,7 +107,8 @@ class Control:
         LookupError
             If the controller has not written it.
         """
-        text = cast("bytes | None", self._client.get(self._launch_key(self._launch)))
+        get = self._client.get
+        text = cast("bytes | None", self._patience.call(lambda: get(self._launch_key(self._launch))))
         if text is None:
             raise LookupError(f"launch {self._launch} has no record in the state server")
         return LaunchRecord.from_json(text)
@@ -125,7 +132,8 @@ class Control:
         """
         text = json.dumps({"launch": self._launch, "body": list(body)})
         key = self._endpoint.key(_REQUESTS)
-        self._writer.execute([("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)])
+        # Repeated after a lost answer it may stand there twice; the second speaks of a launch that is over.
+        self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
         """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
@@ -146,6 +154,9 @@ class Control:
         """Return the id of the newest request, ``0-0`` where there is none: where a new reader begins."""
         newest = cast("Any", self._client.xrevrange(self._endpoint.key(_REQUESTS), count=1))
         return newest[0][0].decode() if newest else "0-0"
+
+    def _execute(self, name: str, key: str, *rest: str) -> None:
+        self._patience.call(lambda: self._writer.execute([(name, key, *rest)]))
 
     def _launch_key(self, launch: int) -> str:
         return self._endpoint.key("launch", str(launch))

@@ -14,11 +14,13 @@ from typing import Any, cast
 import redis
 
 from kvstore.endpoint import Endpoint
-from kvstore.fence import FencedWriter
+from kvstore.fence import Command, FencedWriter
+from kvstore.patience import Patience
 
 __all__ = ["Sample", "Series"]
 
 DEFAULT_WINDOW_S = 300.0
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ class Sample:
 
 
 class Series:
-    """The samples of one job. Writing is fenced; samples older than ``window_s`` are let go."""
+    """The samples of one job. Writing is fenced; samples older than ``window_s`` are let go.
+
+    :meth:`add`, :meth:`read` and :meth:`last_id` wait out a server that is being restarted; a batch whose answer is
+    lost then may stand there twice.
+    """
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class Series:
         self._client = client
         self._endpoint = endpoint
         self._writer = FencedWriter(client, endpoint, launch)
+        self._patience = Patience(endpoint, PATIENCE_S)
         self._window_s = window_s
         self._clock = clock
 
@@ -72,12 +79,13 @@ class Series:
         if not samples:
             return
         oldest = str(int((self._clock() - self._window_s) * 1000))
-        commands = [
+        commands: list[Command] = [
             ("XADD", self._key(sample.metric), "MINID", "~", oldest, "*", "sample", _to_json(sample))
             for sample in samples
         ]
         names = sorted({sample.metric for sample in samples})
-        self._writer.execute([*commands, ("SADD", self._endpoint.key("metrics"), *names)])
+        commands.append(("SADD", self._endpoint.key("metrics"), *names))
+        self._patience.call(lambda: self._writer.execute(commands))
 
     def metrics(self) -> set[str]:
         """Return the names of the metrics that have samples."""
@@ -87,12 +95,13 @@ class Series:
     def read(self, metric: str, after: str = "-", *, limit: int | None = None) -> list[tuple[str, Sample]]:
         """Return ``(id, sample)`` in the order of writing; ``after`` is the id of the last sample already seen."""
         start = after if after == "-" else f"({after}"
-        entries = cast("list[Any]", self._client.xrange(self._key(metric), start, "+", count=limit))
+        find = self._client.xrange
+        entries = cast("list[Any]", self._patience.call(lambda: find(self._key(metric), start, "+", count=limit)))
         return [(entry_id.decode(), _from_json(metric, fields[b"sample"])) for entry_id, fields in entries]
 
     def last_id(self, metric: str) -> str:
         """Return the id of the newest sample, ``-`` where there is none."""
-        newest = cast("Any", self._client.xrevrange(self._key(metric), count=1))
+        newest = cast("Any", self._patience.call(lambda: self._client.xrevrange(self._key(metric), count=1)))
         return newest[0][0].decode() if newest else "-"
 
     def _key(self, metric: str) -> str:

@@ -180,8 +180,11 @@ class StateServer:
         """Whether the process runs."""
         return self._child.process.poll() is None
 
-    def wait_exit(self, timeout_s: float) -> int | None:
-        """Wait for the process to end; its return code (negative: a signal), or None if it still runs."""
+    def wait_exit(self, timeout_s: float | None) -> int | None:
+        """Wait for the process to end; its return code (negative: a signal), or None if it still runs.
+
+        With no timeout it waits as long as the process lasts: that is for a thread of its own.
+        """
         try:
             return self._child.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

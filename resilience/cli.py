@@ -19,11 +19,11 @@ from redis import RedisError
 
 from collectors.device import gpu_names
 from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
-from kvstore.server import StateServer
 from resilience.account import Account
 from resilience.allocation import LocalAllocation
 from resilience.cluster import ClusterError, free_port, port_is_taken
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
+from resilience.keeper import StateKeeper
 from resilience.options import JobOptions, UsageError
 from resilience.program import ProgramError, command_of
 
@@ -155,14 +155,14 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
 def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job: str, state_port: int | None) -> int:
     account = Account()
     try:
-        server = StateServer.start(folders.state, job=re.sub(r"[^A-Za-z0-9_.@-]", "_", job), port=state_port)
+        keeper = StateKeeper(folders.state, job=re.sub(r"[^A-Za-z0-9_.@-]", "_", job), port=state_port)
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
-    with server:
-        account.tell("state", f"server at {server.endpoint.address}, its files in {folders.state}")
-        exit_code = Controller(plan, allocation, server, account).run()
+    with keeper:
+        account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
+        exit_code = Controller(plan, allocation, keeper, account).run()
     if exit_code != 0:
         account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
     return exit_code

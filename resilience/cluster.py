@@ -185,6 +185,12 @@ class RayCluster:
             if self._is_lost(node):
                 raise NodeDownError(f"{node.record.hostname} is not up: {self._last_words(node.record)}")
 
+    def workers_killed(self, since_s: float) -> bool:
+        """Whether a worker was ended by force, by nobody of Ray's or ours, since a moment in Unix time."""
+        if self._directory_of_nodes is None or not _listens(self._primary.address, self._port):
+            return False  # without a head there is nobody to ask, and asking would take its time
+        return self._directory_of_nodes.workers_killed(since_s)
+
     def abandon(self, host: str) -> None:
         """Give a lost node up: end what is left of it, as far as it can be reached."""
         node = self.nodes.pop(host)

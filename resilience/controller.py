@@ -9,7 +9,6 @@ event like any other: the policy is asked again, and the nodes change once more 
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ import psutil
 from detectors.verdict import Verdict
 from kvstore.control import LaunchRecord, Request
 from kvstore.environment import LAUNCH, TELEMETRY_LEVEL
-from kvstore.server import StateServer
 from resilience.account import Account, Gap
 from resilience.allocation import Allocation
 from resilience.cluster import NodeDownError, NodeFiles, RayCluster
+from resilience.keeper import StateKeeper
 from resilience.policy import (
     End,
     Event,
@@ -36,6 +35,7 @@ from resilience.policy import (
     Report,
     Settings,
     Standing,
+    WorkerDied,
     begin,
     decide,
 )
@@ -50,8 +50,11 @@ __all__ = ["Controller", "JobPlan", "StopRequested", "stop_on_signals"]
 NEWS_WAIT_S = 1.0
 # A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.
 LOSS_NEWS_S = 1.0
+# A program that fails this long after a worker was killed has failed for another reason.
+WORKER_NEWS_S = 60.0
 LAST_GRACE_S = 5.0
 END_DEADLINE_S = 5.0
+FLUSH_DEADLINE_S = 60.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -94,21 +97,22 @@ class JobPlan:
 class Controller:
     """Runs one job to its end. Use it once."""
 
-    def __init__(self, plan: JobPlan, allocation: Allocation, server: StateServer, account: Account) -> None:
+    def __init__(self, plan: JobPlan, allocation: Allocation, keeper: StateKeeper, account: Account) -> None:
         self._plan = plan
         self._allocation = allocation
-        self._server = server
+        self._keeper = keeper
         self._account = account
-        self._news = threading.Condition()
+        self._news = keeper.news
         self._nodes = {node.hostname: node for node in allocation.nodes}
-        self._records = Records(server.endpoint)
+        self._records = Records(keeper.endpoint)
         self._requests: RequestReader | None = None
         self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
         self._launch = -1
         self._commits = 0
+        self._began_s = 0.0
         self._program: Program | None = None
         self._phases: list[float] = []  # when the running relaunch was decided, when its program had ended, was fenced
-        files = {"endpoint.json": server.endpoint.to_json()}
+        files = {"endpoint.json": keeper.endpoint.to_json()}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry_level)}
         self._cluster = RayCluster(
             allocation, plan.runtime_dir, NodeFiles(files, environment), self._news, plan.ray_port
@@ -146,7 +150,7 @@ class Controller:
             hours = (time.time() - exclusion.since_s) / 3600
             self._account.tell("excluded", f"{exclusion.host}, {hours:.1f} h ago by a job before this one")
         self._commits = self._records.commits()
-        self._requests = RequestReader(self._server.endpoint, self._news, self._records.last_request_id())
+        self._requests = RequestReader(self._keeper.endpoint, self._news, self._records.last_request_id())
         self._cluster.start(self._roster.active)
         self._fence()
         while True:
@@ -188,6 +192,10 @@ class Controller:
     def _next_event(self) -> Event | None:
         with self._news:
             self._news.wait_for(self._is_something_new, NEWS_WAIT_S)
+        while self._keeper.tidings:
+            self._account.tell("state", self._keeper.tidings.popleft(), "bold yellow")
+        if self._keeper.failure is not None:
+            raise self._keeper.failure
         if lost := self._cluster.lost():
             return NodeLost(lost[0])
         if self._program is not None and self._program.exit_code is not None:
@@ -200,7 +208,8 @@ class Controller:
     def _is_something_new(self) -> bool:
         ended = self._program is not None and self._program.exit_code is not None
         asked = self._requests is not None and bool(self._requests.waiting)
-        return ended or asked or bool(self._cluster.lost())
+        told = bool(self._keeper.tidings) or self._keeper.failure is not None
+        return ended or asked or told or bool(self._cluster.lost())
 
     def _end_of_program(self, exit_code: int) -> Event:
         if exit_code != 0:
@@ -208,7 +217,11 @@ class Controller:
                 self._news.wait_for(self._cluster.lost, LOSS_NEWS_S)
             if lost := self._cluster.lost():
                 return NodeLost(lost[0])
-        return ProgramEnded(exit_code) if exit_code >= 0 else ProgramDied(-exit_code)
+        if exit_code < 0:
+            return ProgramDied(-exit_code)
+        if exit_code > 0 and self._cluster.workers_killed(max(self._began_s, time.time() - WORKER_NEWS_S)):
+            return WorkerDied(exit_code)
+        return ProgramEnded(exit_code)
 
     def _hear(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launch:
@@ -246,7 +259,7 @@ class Controller:
     def _fence(self) -> None:
         """Close the old launch: nothing of it can write, all that it wrote is on disk, nothing of it runs here."""
         self._launch = self._records.next_launch()
-        self._server.flush_to_disk(END_DEADLINE_S)
+        self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
         self._tell_swept(self._end_leftovers())
 
     def _begin_launch(self) -> None:
@@ -263,6 +276,7 @@ class Controller:
         )
         self._records.write_launch(record)
         self._commits = self._records.commits()
+        self._began_s = time.time()
         self._program = Program(self._plan.command, self._launch, self._program_environment(), self._news)
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
         self._phases = []
@@ -295,7 +309,7 @@ class Controller:
 
     def _end_leftovers(self) -> int:
         """End what the program itself left on this machine."""
-        own = {self._server.pid, *(node.pid for node in self._cluster.nodes.values())}
+        own = {self._keeper.pid, *(node.pid for node in self._cluster.nodes.values())}
 
         def is_leftover(process: psutil.Process) -> bool:
             launch = environment_of(process).get(LAUNCH, "")
@@ -313,7 +327,8 @@ class Controller:
         if self._program is not None and self._program.exit_code is None:
             self._program.kill()
         self._cluster.stop()
-        end_descendants(lambda process: process.pid != self._server.pid, deadline_s=END_DEADLINE_S)
+        self._keeper.stop()
+        end_descendants(deadline_s=END_DEADLINE_S)
 
 
 def stop_on_signals() -> None:

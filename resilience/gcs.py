@@ -1,8 +1,9 @@
-"""Ray's own list of nodes, read without becoming a Ray driver (a driver would take part in the job)."""
+"""Ray's own records of nodes and workers, read without becoming a driver (a driver would take part in the job)."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 __all__ = ["NodeDirectory"]
 
@@ -11,7 +12,7 @@ _TIMEOUT_S = 5.0
 
 
 class NodeDirectory:
-    """The nodes that Ray's head knows.
+    """The nodes and workers that Ray's head knows.
 
     Parameters
     ----------
@@ -26,6 +27,7 @@ class NodeDirectory:
         os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_AUTH_")})
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
+        self._address = address
         self._client = GcsClient(address=address)
 
     def alive_addresses(self) -> set[str]:
@@ -37,3 +39,24 @@ class NodeDirectory:
         except RpcError:
             return set()
         return {node.node_manager_address for node in nodes.values() if node.state == _ALIVE}
+
+    def workers_killed(self, since_s: float) -> bool:
+        """Whether a worker process was ended by force since a moment in Unix time, and not by Ray."""
+        from ray._raylet import GcsClientOptions, GlobalStateAccessor  # type: ignore[attr-defined]
+        from ray.core.generated import common_pb2, gcs_pb2
+
+        protocol: Any = common_pb2  # generated without types
+        table: Any = gcs_pb2
+        options = GcsClientOptions.create(self._address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+        accessor = GlobalStateAccessor(options)  # never kept unconnected: its destructor would not return
+        if not accessor.connect():
+            return False
+        forced = {protocol.WorkerExitType.SYSTEM_ERROR, protocol.WorkerExitType.NODE_OUT_OF_MEMORY}
+        workers = (table.WorkerTableData.FromString(worker) for worker in accessor.get_worker_table())
+        return any(
+            not worker.is_alive
+            and worker.worker_type == protocol.WorkerType.WORKER
+            and worker.exit_type in forced
+            and worker.end_time_ms >= since_s * 1000
+            for worker in workers
+        )

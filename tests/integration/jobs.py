@@ -91,6 +91,13 @@ class RunningJob:
         assert parent is not None
         return parent
 
+    def state_server(self) -> psutil.Process:
+        """Return the state server's process: a child of the command's own, not of a node's agent."""
+        for process in psutil.Process(self.process.pid).children():
+            if "redis-server" in process.cmdline()[0] or "valkey-server" in process.cmdline()[0]:
+                return process
+        raise AssertionError("no state server")
+
     def end(self) -> None:
         """End everything, for the fixture."""
         self.process.send_signal(signal.SIGKILL) if self.process.poll() is None else None

@@ -285,3 +285,58 @@ def test_the_next_job_in_a_state_directory_begins_without_the_excluded_node(star
     assert taken_back.finish() == 0, taken_back.everything()
     assert "launch 3 on node1 node2" in taken_back.output
     assert "--quarantine=1 would take back node2" in too_few.account
+
+
+def test_a_program_that_fails_for_want_of_a_killed_worker_is_relaunched_on_the_same_nodes(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER.replace("num_gpus=1", "num_gpus=1, max_retries=0"))
+    job.wait_for("counting")
+    job.process_of("node2", "ray::count").kill()
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node2" in job.output
+    assert "counted yes" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_a_killed_state_server_comes_back_and_nobody_notices_but_the_user(start_job: Start) -> None:
+    """The workers count on, the detector's verdict comes through, and no committed increment is lost."""
+    program = """
+        import os, time
+        from detectors import Detector
+        from kvstore import State
+        from kvstore.series import Sample, Series
+        from kvstore.session import current_session
+        from resilience import Job
+
+        job, state = Job.current(), State.current()
+        if job.restarted:
+            print("launch 1 on", *(node.hostname for node in job.nodes), "counted", state["n"] >= state["seen"])
+            raise SystemExit(0)
+
+        class Accuser(Detector):
+            metric_name = "speed"
+
+            def analyze_data(self, data, analysis_args):
+                return state["killed"], ["node2"]
+
+        session = current_session()
+        series = Series(session.client, session.endpoint, 0)
+        state["n"], state["killed"] = 0, False
+        with Accuser(collection_rate=0.2):
+            while True:
+                state["n"] = state["n"] + 1
+                state["seen"] = state["n"]
+                for node in job.nodes:
+                    for gpu in node.devices:
+                        series.add([Sample("speed", time.time(), (1.0,), {"host": node.hostname, "gpu": gpu})])
+                print("counting", flush=True)
+                time.sleep(0.1)
+                state["killed"] = os.path.exists("killed")
+    """
+    job = start_job(*RESILIENT, program=program)
+    job.wait_for("counting")
+    job.state_server().kill()
+    job.wait_for("is back with all of its log")
+    (job.directory / "killed").touch()
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node3 counted True" in job.output
+    assert_nothing_is_left(job)
