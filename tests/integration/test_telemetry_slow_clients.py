@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import threading
 import time
@@ -68,14 +69,21 @@ def test_a_second_head_that_does_not_end_ends_the_connection_too(port: int) -> N
 
 
 def test_a_client_that_keeps_its_connection_may_think_between_requests(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(DEADLINE_S)
-        for _ in range(2):
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-            until_s = time.monotonic() + 2 * HEAD_DEADLINE_S
-            while time.monotonic() < until_s:
-                time.sleep(0.05)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    connection.connect()
+    kept = connection.sock
+    for _ in range(2):
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b"hello"
+        until_s = time.monotonic() + 2 * HEAD_DEADLINE_S
+        while time.monotonic() < until_s:
+            time.sleep(0.05)
+
+    assert connection.sock is kept
+    connection.request("GET", "/")
+    assert connection.getresponse().read() == b"hello"
+    assert connection.sock is kept
+    connection.close()
 
 
 def test_a_recent_answer_is_good_for_a_moment_only() -> None:
