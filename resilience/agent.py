@@ -12,9 +12,10 @@ controller says                                 agent does
 ``{"do": "start-ray", "command", "arguments"}``  starts it, if need be, and tells it its arguments
 ``{"do": "stop-ray"}``                          ends it: the raylet in good order, the rest by force
 ``{"do": "sweep", "below"}``                    ends what is left of launches below that number
+``{"do": "start-sidecar", "name", "command"}``   starts a process that lasts as long as the agent
 ==============================================  =======================================================
 
-It says ``alive`` every second, ``ray-started``, ``ray-ended`` and ``swept``.
+It says ``alive`` every second, ``ray-started``, ``ray-ended``, ``swept`` and ``sidecar-ended``.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Agent:
         self._directory = Path()
         self._ray: subprocess.Popen[bytes] | None = None
         self._ray_exit: int | None = None
+        self._sidecars: dict[str, subprocess.Popen[bytes]] = {}
         self._unread = b""
 
     def run(self) -> None:
@@ -76,7 +78,8 @@ class Agent:
                     return
             if time.monotonic() >= next_beat_s:
                 self._say("alive")
-                reap_orphans(own=[self._ray.pid] if self._ray else [])
+                self._look_after_sidecars()
+                reap_orphans(own=self._started())
                 next_beat_s = time.monotonic() + BEAT_INTERVAL_S
 
     def _say(self, event: str, **fields: object) -> None:
@@ -104,6 +107,8 @@ class Agent:
                 self._stop_ray()
             case "sweep":
                 self._sweep(int(command["below"]))
+            case "start-sidecar":
+                self._sidecars[command["name"]] = self._spawn(command["name"], command["command"])
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 
@@ -117,8 +122,12 @@ class Agent:
         self._environment = environment
 
     def _warm_up(self, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self._directory / "ray.log").open("ab") as log:
-            self._ray = subprocess.Popen(
+        self._ray = self._spawn("ray", command)
+        return self._ray
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self._directory / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -126,7 +135,15 @@ class Agent:
                 env={**os.environ, **self._environment},
                 cwd=self._directory,
             )
-        return self._ray
+
+    def _started(self) -> set[int]:
+        return {sidecar.pid for sidecar in self._sidecars.values()} | ({self._ray.pid} if self._ray else set())
+
+    def _look_after_sidecars(self) -> None:
+        for name, sidecar in list(self._sidecars.items()):
+            if (exit_code := sidecar.poll()) is not None:
+                del self._sidecars[name]
+                self._say("sidecar-ended", name=name, exit_code=exit_code)
 
     def _start_ray(self, command: list[str], arguments: list[str]) -> None:
         ray = self._ray or self._warm_up(command)
@@ -140,7 +157,8 @@ class Agent:
         assert self._ray is not None  # noqa: S101 - for the type checker: registered together with it
         self._forget_ray_exit()
         exit_code = self._ray.wait()
-        end_descendants(deadline_s=FORCED_STOP_S)
+        sidecars = {sidecar.pid for sidecar in self._sidecars.values()}
+        end_descendants(lambda process: process.pid not in sidecars, deadline_s=FORCED_STOP_S)
         self._ray = None
         self._say("ray-ended", exit_code=exit_code)
         return True

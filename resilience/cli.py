@@ -21,11 +21,14 @@ from collectors.device import gpu_names
 from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
 from resilience.account import Account
 from resilience.allocation import LocalAllocation
-from resilience.cluster import ClusterError, free_port, port_is_taken
+from resilience.cluster import ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
 from resilience.keeper import StateKeeper
+from resilience.observation import Observation
 from resilience.options import JobOptions, UsageError
+from resilience.ports import free_port, port_is_taken
 from resilience.program import ProgramError, command_of
+from telemetry.settings import SettingsError
 
 __all__ = ["main"]
 
@@ -88,10 +91,17 @@ def cli() -> None:
     "--telemetry-level",
     "-T",
     type=click.IntRange(0, 4),
-    default=1,
+    default=0,
     show_default=True,
     metavar="0..4",
     help="0 off, 1 the program's metrics, 2 + nodes, 3 + GPUs, 4 + the telemetry's own.",
+)
+@click.option(
+    "--telemetry-config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    envvar="LAGGARD_TELEMETRY_CONFIG",
+    metavar="FILE",
+    help="YAML file with the telemetry's settings.  [also: LAGGARD_TELEMETRY_CONFIG]",
 )
 @click.option(
     "--local-nodes", type=int, default=1, show_default=True, metavar="N", help="Virtual nodes on this machine."
@@ -144,9 +154,10 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
+    observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     with _folders(options.state_dir) as folders:
-        plan = JobPlan(command, settings, options.grace_s, options.telemetry_level, ray_port, folders.runtime)
+        plan = JobPlan(command, settings, options.grace_s, observation, ray_port, folders.runtime)
         exit_code = _run_job(plan, allocation, folders, Path(program).stem, options.state_port)
         folders.keep_state = exit_code != 0
     return exit_code
@@ -162,6 +173,8 @@ def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job:
         ) from taken
     with keeper:
         account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
+        if plan.observation.level:
+            account.tell("telemetry", plan.observation.where)
         exit_code = Controller(plan, allocation, keeper, account).run()
     if exit_code != 0:
         account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
@@ -200,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except click.UsageError as error:
         return _fail(f"{error.format_message()} ('laggard run --help' lists the options)", EXIT_USAGE)
-    except (UsageError, ProgramError, StateDirectoryError) as error:
+    except (UsageError, SettingsError, ProgramError, StateDirectoryError) as error:
         return _fail(str(error), EXIT_USAGE)
     except StopRequested as stop:
         return 128 + stop.signum

@@ -7,7 +7,6 @@ placed on the reserve; they are started when a node is swapped in, and the good 
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +18,9 @@ from kvstore.environment import ENDPOINT_FILE, NODE
 from resilience.allocation import Allocation
 from resilience.gcs import NodeDirectory
 from resilience.node import Node
+from resilience.ports import listens
 
-__all__ = ["ClusterError", "NodeDownError", "NodeFiles", "RayCluster", "free_port", "port_is_taken"]
+__all__ = ["ClusterError", "NodeDownError", "NodeFiles", "RayCluster"]
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
@@ -187,9 +187,13 @@ class RayCluster:
 
     def workers_killed(self, since_s: float) -> bool:
         """Whether a worker was ended by force, by nobody of Ray's or ours, since a moment in Unix time."""
-        if self._directory_of_nodes is None or not _listens(self._primary.address, self._port):
+        if self._directory_of_nodes is None or not listens(self._primary.address, self._port):
             return False  # without a head there is nobody to ask, and asking would take its time
         return self._directory_of_nodes.workers_killed(since_s)
+
+    def notices(self) -> list[str]:
+        """Return what the user should hear of the nodes, once."""
+        return [f"{node.record.hostname}: {notice}" for node in self.nodes.values() for notice in node.take_notices()]
 
     def abandon(self, host: str) -> None:
         """Give a lost node up: end what is left of it, as far as it can be reached."""
@@ -244,7 +248,7 @@ class RayCluster:
 
     def _members(self) -> set[str]:
         if self._directory_of_nodes is None:
-            if not _listens(self._primary.address, self._port):
+            if not listens(self._primary.address, self._port):
                 return set()
             self._directory_of_nodes = NodeDirectory(self.address, self.environment(self._primary))
         return self._directory_of_nodes.alive_addresses()
@@ -253,27 +257,3 @@ class RayCluster:
         log = self._node_directory(node) / "ray.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return " / ".join(lines[-3:]) or "no log"
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((address, port)) == 0
-
-
-def free_port(address: str) -> int:
-    """Return a port that nobody listens on at an address of this machine."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
-def port_is_taken(port: int) -> bool:
-    """Whether a process of this machine listens on a port at any address: Ray's head wants it at all of them."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False

@@ -24,6 +24,7 @@ from resilience.account import Account, Gap
 from resilience.allocation import Allocation
 from resilience.cluster import NodeDownError, NodeFiles, RayCluster
 from resilience.keeper import StateKeeper
+from resilience.observation import Observation
 from resilience.policy import (
     End,
     Event,
@@ -78,8 +79,8 @@ class JobPlan:
         For the policy.
     grace_s
         How long the program may take to save its state when it is asked to stop.
-    telemetry_level
-        0 to 4.
+    observation
+        The job's telemetry.
     ray_port
         Port of Ray's head on the primary.
     runtime_dir
@@ -89,7 +90,7 @@ class JobPlan:
     command: Sequence[str]
     settings: Settings
     grace_s: float
-    telemetry_level: int
+    observation: Observation
     ray_port: int
     runtime_dir: Path
 
@@ -112,8 +113,8 @@ class Controller:
         self._began_s = 0.0
         self._program: Program | None = None
         self._phases: list[float] = []  # when the running relaunch was decided, when its program had ended, was fenced
-        files = {"endpoint.json": keeper.endpoint.to_json()}
-        environment = {TELEMETRY_LEVEL: str(plan.telemetry_level)}
+        files = {"endpoint.json": keeper.endpoint.to_json(), **plan.observation.files}
+        environment = {TELEMETRY_LEVEL: str(plan.observation.level)}
         self._cluster = RayCluster(
             allocation, plan.runtime_dir, NodeFiles(files, environment), self._news, plan.ray_port
         )
@@ -192,6 +193,8 @@ class Controller:
     def _next_event(self) -> Event | None:
         with self._news:
             self._news.wait_for(self._is_something_new, NEWS_WAIT_S)
+        for notice in self._cluster.notices():
+            self._account.tell("notice", notice, "bold yellow")
         while self._keeper.tidings:
             self._account.tell("state", self._keeper.tidings.popleft(), "bold yellow")
         if self._keeper.failure is not None:
@@ -281,6 +284,7 @@ class Controller:
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
         self._phases = []
         self._cluster.warm_up(self._roster.reserve[:1])
+        self._plan.observation.start(self._cluster, self._roster.active)
 
     def _gap(self) -> Gap | None:
         if len(self._phases) < 3:

@@ -55,6 +55,8 @@ class Node:
         self._clock = clock
         self._stopping = False
         self._warm = False
+        self._sidecars: set[str] = set()
+        self._notices: list[str] = []
         self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
         self._reader.start()
 
@@ -84,6 +86,18 @@ class Node:
         """Have the agent end the node's Ray processes; ``ray`` becomes ``down`` when that is done."""
         self._stopping = True
         self._say(do="stop-ray")
+
+    def start_sidecar(self, name: str, command: list[str]) -> None:
+        """Have the agent start a process that lasts as long as itself, unless it has done so already."""
+        if name not in self._sidecars:
+            self._sidecars.add(name)
+            self._say(do="start-sidecar", name=name, command=command)
+
+    def take_notices(self) -> list[str]:
+        """Return what the user should hear of this node, once."""
+        with self._news:
+            notices, self._notices = self._notices, []
+        return notices
 
     def give_up(self) -> None:
         """Take Ray on the node for ended: it did not do what it should in time."""
@@ -147,4 +161,8 @@ class Node:
                     self.ray = "down" if self._stopping else "ended"
                 case "swept":
                     self.swept = int(str(message["ended"]))
+                case "sidecar-ended":
+                    self._notices.append(
+                        f"{message['name']} ended with exit code {message['exit_code']}; it stays down"
+                    )
             self._news.notify_all()

@@ -34,6 +34,8 @@ class JobOptions:
         Virtual devices per node; 0: the machine's own GPUs.
     telemetry_level
         0 to 4.
+    telemetry_config
+        File with the telemetry's settings.
     grace_s
         Seconds that the program may take to save its state.
     state_dir
@@ -51,7 +53,8 @@ class JobOptions:
     max_restarts: int | None = None
     max_restarts_per_hour: int = 60
     virtual_gpus: int = 0
-    telemetry_level: int = 1
+    telemetry_level: int = 0
+    telemetry_config: Path | None = None
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,11 @@ class TelemetrySettings:
     unknown_metric_is_error: bool = False
     max_answer_series: int = 2000
     telnet_port: int = 0
+
+    def tunnel_command(self, port: int) -> str:
+        """Return the ssh command that brings the server's port to the machine in front of the user."""
+        jump = f"-J {self.remote_port_forward} " if self.remote_port_forward else ""
+        return f"ssh {jump}-N -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import ipaddress
 import os
 import secrets
@@ -38,7 +37,7 @@ from telemetry.server.telnet import listen_for_lines
 from telemetry.settings import TelemetrySettings
 from telemetry.sources import LocalSource, NodesSource
 
-__all__ = ["TOKEN_FILE", "ServerError", "serve_dump", "serve_job", "tunnel_command"]
+__all__ = ["TOKEN_FILE", "ServerError", "serve_dump", "serve_job"]
 
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
@@ -50,12 +49,6 @@ BACKLOG = 128
 
 class ServerError(RuntimeError):
     """The server cannot start; the message says why and what to do."""
-
-
-def tunnel_command(port: int, login_node: str = "") -> str:
-    """Return the ssh command that brings the server's port to the machine in front of the user."""
-    jump = f"-J {login_node} " if login_node else ""
-    return f"ssh {jump}-N -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
 
 
 def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
@@ -138,7 +131,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
         )
         server = uvicorn.Server(config)
         sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
-        sys.stdout.write(f"from elsewhere: {tunnel_command(chosen, settings.remote_port_forward)}\n")
+        sys.stdout.write(f"from elsewhere: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
         asyncio.run(_run(server, listener, settings, host, service.put))

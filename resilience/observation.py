@@ -1,0 +1,83 @@
+"""The job's telemetry processes: one on each node in use, and the server on the primary.
+
+They belong to the job, not to one launch, and go on while launches come and go.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilience.cluster import RayCluster
+from resilience.options import UsageError
+from resilience.ports import free_port, port_is_taken
+from telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
+
+__all__ = ["Observation"]
+
+LOOPBACK = "127.0.0.1"
+NODE_COMMAND = (sys.executable, "-m", "collectors.node_agent")
+SERVER_COMMAND = (sys.executable, "-m", "telemetry.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is observed of a job, and where it can be looked at.
+
+    Attributes
+    ----------
+    level
+        Telemetry level, 0 (nothing) to 4.
+    port
+        Port of the server on the primary, at the loopback address.
+    settings
+        As the user's file says.
+    settings_text
+        That file, handed on to every node; ``None`` where there is none.
+    """
+
+    level: int
+    port: int
+    settings: TelemetrySettings
+    settings_text: str | None = None
+
+    @classmethod
+    def planned(cls, level: int, config: Path | None) -> Observation:
+        """Plan for a level and the user's file.
+
+        Raises
+        ------
+        SettingsError
+            If the file cannot be read or is wrong.
+        UsageError
+            If the port that the file names is taken.
+        """
+        settings = TelemetrySettings() if config is None else load_settings(config)
+        port = settings.aggregator_port
+        if level and port_is_taken(port, LOOPBACK):
+            if config is not None:
+                raise UsageError(
+                    f"port {port} for the telemetry server is taken: name another as aggregator_port in {config}"
+                )
+            port = free_port(LOOPBACK)
+        return cls(level, port, settings, None if config is None else config.read_text())
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What every node needs, by name."""
+        return {} if self.settings_text is None else {SETTINGS_FILE: self.settings_text}
+
+    @property
+    def where(self) -> str:
+        """Where to look, and how to get there from another machine."""
+        moved = "" if self.port == self.settings.aggregator_port else f" ({self.settings.aggregator_port} is taken)"
+        return f"http://{LOOPBACK}:{self.port}{moved}; from your machine: {self.settings.tunnel_command(self.port)}"
+
+    def start(self, cluster: RayCluster, hosts: tuple[str, ...]) -> None:
+        """Start what does not run yet on these hosts; the first one is the primary."""
+        if self.level == 0:
+            return
+        cluster.nodes[hosts[0]].start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
+        for host in hosts:
+            cluster.nodes[host].start_sidecar("telemetry", list(NODE_COMMAND))

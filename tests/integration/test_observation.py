@@ -1,0 +1,95 @@
+"""A job's telemetry from the command line: what the program adds, what the nodes read, and the server's answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from resilience.cli import main
+from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+
+# Adds samples until it is told to go on; in the second launch it only looks whether the first one's are there.
+PROGRAM = """
+    import os, time
+    from resilience import Job
+    from telemetry import AnalysisClient, Telemetry
+
+    telemetry, client = Telemetry(), AnalysisClient()
+    client.connect()
+    if Job.current().restarted:
+        while not client.get_data("loss", tags={"rank": "0"}):
+            time.sleep(0.1)
+        print("still there", flush=True)
+        raise SystemExit(0)
+    print("here", flush=True)
+    while not os.path.exists("go-on"):
+        telemetry.add_data("loss", 1.5, tagk="rank", tagv="0")
+        telemetry.add_data("too-much", 1.5, telemetry_level=4)
+        time.sleep(0.05)
+    client.reboot()
+    time.sleep(600)
+"""
+
+
+def ask(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
+def metrics_of(port: int) -> set[str]:
+    try:
+        return set(ask(port, "/api/suggest?type=metrics&max=1000"))
+    except OSError:
+        return set()  # the server is not up yet
+
+
+def test_telemetry_is_served_and_goes_on_across_launches(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(*THREE_NODES, "--resilient", "--telemetry-level=3", program=PROGRAM)
+    port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
+    job.wait_for("here")
+    wanted = {"loss", "load_average", "DeviceUtilization"}
+    wait_until(lambda: wanted <= metrics_of(port), lambda: f"only {metrics_of(port)}:\n{job.everything()}")
+    assert "too-much" not in metrics_of(port)
+    hosts = {found["tags"]["host"] for found in ask(port, "/api/search/lookup?m=load_average&limit=100")["results"]}
+    assert hosts <= {"node1", "node2"}
+    (job.directory / "go-on").touch()
+    assert job.finish() == 0, job.everything()
+    assert "still there" in job.output
+    assert "notice" not in job.account, job.everything()
+    assert [process.cmdline() for process in job.processes()] == []
+
+
+def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job("sh", "-c", "sleep 1")
+    job.wait_for("launch +0")
+    assert not [process for process in job.processes() if "telemetry" in " ".join(process.cmdline())]
+    assert job.finish() == 0, job.everything()
+    assert not re.search("telemetry", job.account)
+
+
+def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        config = tmp_path / "telemetry.yaml"
+        config.write_text(f"aggregator_port: {port}\n")
+        assert main(["--telemetry-level=1", f"--telemetry-config={config}", "sh"]) == 2
+    assert capfd.readouterr().err == (
+        f"laggard: port {port} for the telemetry server is taken: name another as aggregator_port in {config}\n"
+    )
+
+
+def test_settings_that_are_wrong(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    config = tmp_path / "telemetry.yaml"
+    config.write_text("colector_rate: 1\n")
+    assert main(["--telemetry-level=1", f"--telemetry-config={config}", "sh"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("laggard: ")
+    assert "colector_rate" in line
