@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = {
     "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
     "restart": "from a verdict to the first line of the next launch, and where the time goes",
+    "telemetry": "the cost of a sample, queries, the store, beside Dragon's telemetry",
     "state": "State beside the plain client and files on disk",
 }
 

@@ -28,6 +28,7 @@ from resilience.observation import Observation
 from resilience.options import JobOptions, UsageError
 from resilience.ports import free_port, port_is_taken
 from resilience.program import ProgramError, command_of
+from resilience.viewing import grafana, replay
 from telemetry.settings import SettingsError
 
 __all__ = ["main"]
@@ -204,6 +205,10 @@ def _folders(state_dir: Path | None) -> Iterator[_Folders]:
             runtime.rmdir()
 
 
+cli.add_command(replay)
+cli.add_command(grafana)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; expected failures are one line, a bug keeps its traceback."""
     try:
@@ -213,6 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except click.UsageError as error:
         return _fail(f"{error.format_message()} ('laggard run --help' lists the options)", EXIT_USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), EXIT_FAILURE)
     except (UsageError, SettingsError, ProgramError, StateDirectoryError) as error:
         return _fail(str(error), EXIT_USAGE)
     except StopRequested as stop:

@@ -7,6 +7,7 @@ import re
 import socket
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) ->
     assert not re.search("telemetry", job.account)
 
 
-def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -86,10 +87,26 @@ def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture
     )
 
 
-def test_settings_that_are_wrong(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_settings_that_are_wrong(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "telemetry.yaml"
     config.write_text("colector_rate: 1\n")
     assert main(["--telemetry-level=1", f"--telemetry-config={config}", "sh"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("laggard: ")
     assert "colector_rate" in line
+
+
+def test_grafana_files_are_written_from_the_command_line(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["grafana", str(tmp_path / "grafana"), "--url=http://localhost:4343"]) == 0
+    written = [Path(line) for line in capfd.readouterr().out.splitlines()]
+    assert all(path.is_file() for path in written)
+    assert any("http://localhost:4343" in path.read_text() for path in written)
+
+
+def test_a_dump_that_cannot_be_read_is_named(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    dump = tmp_path / "dump.csv.gz"
+    dump.write_bytes(b"no gzip")
+    assert main(["replay", str(dump)]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("laggard: ")
+    assert str(dump) in line

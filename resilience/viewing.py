@@ -1,0 +1,57 @@
+"""Commands that show a job's telemetry: after it is gone, and in Grafana."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from resilience.observation import LOOPBACK
+from telemetry.settings import TelemetrySettings
+
+__all__ = ["grafana", "replay"]
+
+
+@click.command()
+@click.argument("dumps", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True), metavar="DUMP...")
+@click.option("--port", type=click.IntRange(1, 65535), default=TelemetrySettings.aggregator_port, show_default=True)
+def replay(dumps: tuple[Path, ...], port: int) -> int:
+    """Serve DUMPs, files or folders of them, to Grafana as if their job still ran.
+
+    Ctrl-D or Ctrl-C ends it.
+    """
+    from telemetry.dump import DumpError
+    from telemetry.server.runtime import ServerError, serve_dump  # the web server's libraries take their time to load
+
+    try:
+        serve_dump(dumps, TelemetrySettings(), LOOPBACK, port)
+    except (DumpError, ServerError) as error:
+        raise click.ClickException(str(error)) from error
+    return 0
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option(
+    "--url",
+    default=f"http://localhost:{TelemetrySettings.aggregator_port}",
+    show_default=True,
+    help="Where Grafana reaches the telemetry server.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="The server's token, so that notes made in Grafana are accepted; it stands beside the job's endpoint file.",
+)
+def grafana(directory: Path, url: str, token_file: Path | None) -> int:
+    """Write Grafana's data source and dashboards to DIR.
+
+    Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning.
+    """
+    from telemetry.dashboards import write_grafana
+
+    token = "" if token_file is None else token_file.read_text().strip()
+    for path in write_grafana(directory, url, token):
+        click.echo(path)
+    return 0
