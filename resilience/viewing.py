@@ -14,7 +14,7 @@ __all__ = ["grafana", "replay"]
 
 @click.command()
 @click.argument("dumps", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True), metavar="DUMP...")
-@click.option("--port", type=click.IntRange(1, 65535), default=TelemetrySettings.aggregator_port, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=TelemetrySettings().aggregator_port, show_default=True)
 def replay(dumps: tuple[Path, ...], port: int) -> int:
     """Serve DUMPs, files or folders of them, to Grafana as if their job still ran.
 
@@ -34,7 +34,7 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option(
     "--url",
-    default=f"http://localhost:{TelemetrySettings.aggregator_port}",
+    default=f"http://localhost:{TelemetrySettings().aggregator_port}",
     show_default=True,
     help="Where Grafana reaches the telemetry server.",
 )
