@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,8 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -120,3 +123,17 @@ def wait_until(done: Callable[[], bool], complaint: Callable[[], str]) -> None:
     while not done():
         assert time.monotonic() < until_s, complaint()
         time.sleep(0.05)
+
+
+def ask(port: int, path: str) -> Any:
+    """Ask a job's telemetry server."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
+def metrics_of(port: int) -> set[str]:
+    """Return the names of all metrics; none while the server is not up."""
+    try:
+        return set(ask(port, "/api/suggest?type=metrics&max=1000"))
+    except OSError:
+        return set()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from resilience.cli import main
-from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+from tests.integration.jobs import THREE_NODES, RunningJob, ask, metrics_of, wait_until
 
 # Adds samples until it is told to go on; in the second launch it only looks whether the first one's are there.
 PROGRAM = """
@@ -36,18 +33,6 @@ PROGRAM = """
     client.reboot()
     time.sleep(600)
 """
-
-
-def ask(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        return json.load(answer)
-
-
-def metrics_of(port: int) -> set[str]:
-    try:
-        return set(ask(port, "/api/suggest?type=metrics&max=1000"))
-    except OSError:
-        return set()  # the server is not up yet
 
 
 def test_telemetry_is_served_and_goes_on_across_launches(start_job: Callable[..., RunningJob]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of, wait_until
 
 MAIN_JOB = (*THREE_NODES, "--telemetry-level=3", "--resilient", "--exhaust-resources")
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "slow_gpu.py")
@@ -17,6 +17,8 @@ NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|mutex|SIGTERM received|
 
 def test_three_launches_and_two_exclusions_lose_nothing(start_job: Callable[..., RunningJob]) -> None:
     job = start_job(*MAIN_JOB, EXAMPLE, "--plot")
+    port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
+    wait_until(lambda: "gpu-thrasher-time" in metrics_of(port), job.everything)
     assert job.finish() == 0, job.everything()
     assert "3 launches, 2 nodes excluded (node2, node3)" in job.account, job.everything()
     assert re.search(r"verdict +node2 gpu 0.*e-value", job.account)
