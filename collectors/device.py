@@ -11,12 +11,15 @@ import fcntl
 import os
 import struct
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+
+from kvstore.environment import NODE
 
 __all__ = [
     "VIRTUAL_DEVICES",
@@ -28,6 +31,7 @@ __all__ = [
     "gpu_names",
     "local_device",
     "local_devices",
+    "uuid_text",
 ]
 
 T = TypeVar("T")
@@ -50,6 +54,10 @@ class Device(Protocol):
     @property
     def model(self) -> str:
         """The device's model: only devices of one model are peers."""
+
+    @property
+    def uuid(self) -> str:
+        """A name that stays with the device wherever it sits; empty if it has none."""
 
     @property
     def array_module(self) -> ModuleType:
@@ -76,13 +84,16 @@ class VirtualDevice:
         The device's name on its node.
     directory
         Folder that all processes of the node share; the device keeps its queue and its clock there.
+    host
+        Name of the node.
     """
 
     model = "virtual"
     array_module: ModuleType = np
 
-    def __init__(self, gpu: str, directory: Path) -> None:
+    def __init__(self, gpu: str, directory: Path, host: str = "localhost") -> None:
         self.gpu = gpu
+        self.uuid = f"virtual-{host}-{gpu}"
         self._entrance_path = directory / f"device-{gpu}.entrance"
         self._clock_path = directory / f"device-{gpu}.clock"
 
@@ -149,7 +160,9 @@ class GpuDevice:
         self.gpu = gpu
         self._ordinal = ordinal
         self.array_module: ModuleType = cupy
-        self.model: str = cupy.cuda.runtime.getDeviceProperties(ordinal)["name"].decode()
+        properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+        self.model: str = properties["name"].decode()
+        self.uuid = uuid_text(properties.get("uuid", b""))
 
     def run(self, kernel: Callable[[], T]) -> T:
         """Run one kernel to its end and return its result."""
@@ -183,7 +196,8 @@ def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
     virtual = int(environ.get(VIRTUAL_DEVICES, "0"))
     if virtual:
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
-        return [VirtualDevice(name, directory) for name in _visible(environ) or map(str, range(virtual))]
+        host = environ.get(NODE, "localhost")
+        return [VirtualDevice(name, directory, host) for name in _visible(environ) or map(str, range(virtual))]
     names = gpu_names(environ)
     if not names:
         raise DeviceError("no GPU here: --virtual-gpus=K makes K virtual devices a node")
@@ -203,6 +217,11 @@ def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
         return []
     count = int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
     return _visible(environ)[:count] or [str(ordinal) for ordinal in range(count)]
+
+
+def uuid_text(raw: bytes) -> str:
+    """Write a GPU's 16 bytes as NVIDIA's tools do; CuPy hands them over up to the first zero byte, or not at all."""
+    return f"GPU-{uuid.UUID(bytes=raw[:16].ljust(16, bytes(1)))}" if raw else ""
 
 
 def _visible(environ: Mapping[str, str]) -> list[str]:

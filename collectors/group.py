@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,14 +19,18 @@ from kvstore.series import Sample, Series
 from kvstore.session import current_session
 from telemetry.sender import Telemetry
 
-__all__ = ["CollectorGroup"]
+__all__ = ["CollectorGroup", "jittered"]
 
 _log = logging.getLogger("laggard.collectors")
+
+JITTER = 0.2
 _current = threading.local()
 
 
 class CollectorGroup(ABC):
     """Runs :meth:`collector_test` on every device of the launch, every ``collection_rate`` seconds.
+
+    Each test is up to 20 % of that early or late, by chance, so that none keeps step with a periodic disturbance.
 
     Make a subclass, then ``start()`` it in the program, or use it as a context manager. One collector process a node
     serves all of that node's devices, a thread each, so a stalled device stalls no other. Instances are sent to the
@@ -34,9 +39,9 @@ class CollectorGroup(ABC):
     Attributes
     ----------
     metric_name
-        Under which the readings are stored, with the tags ``host`` and ``gpu``.
+        Under which the readings are stored, with the tags ``host``, ``gpu``, ``model`` and ``uuid``.
     per_gpu
-        Whether the test runs on each device, or once on each node (then without the tag ``gpu``).
+        Whether the test runs on each device, or once on each node (then with the tag ``host`` alone).
     repeats
         How often the test runs for one sample.
 
@@ -123,10 +128,10 @@ class _NodeCollector:
         return self._host
 
     def _collect(self, device: Device | None) -> None:
-        tags = {"host": self._host} | ({"gpu": device.gpu} if device else {})
+        tags = {"host": self._host} | (_tags_of(device) if device else {})
         _current.device = device
         due_s = time.monotonic()
-        while not self._ended.wait(max(0.0, due_s - time.monotonic())):
+        while not self._ended.wait(max(0.0, jittered(due_s, self._group.collection_rate) - time.monotonic())):
             due_s = max(due_s + self._group.collection_rate, time.monotonic())
             values = self._read(tags)
             gpu = ("gpu", device.gpu) if device else (None, None)
@@ -144,3 +149,13 @@ class _NodeCollector:
         except Exception:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not an absent one
             _log.exception("the test of %s failed on %s", self._group.metric_name, tags)
             return (float("nan"),)
+
+
+def jittered(due_s: float, interval_s: float) -> float:
+    """Return a time near the one that is due: the devices' rounds stay together, their readings do not."""
+    return due_s + random.uniform(-JITTER, JITTER) * interval_s
+
+
+def _tags_of(device: Device) -> dict[str, str]:
+    tags = {"gpu": device.gpu, "model": device.model, "uuid": device.uuid}
+    return {name: value for name, value in tags.items() if value}

@@ -214,6 +214,11 @@ class SlowGPUAnalysis:
         now = self.thresholds
         self.thresholds = Thresholds(min_slowdown or now.min_slowdown, very_slow or now.very_slow)
 
+    def set_groups(self, groups: Mapping[Device, Hashable] | None) -> None:
+        """Change the devices' labels while the job runs; what is known of the devices stays."""
+        self._labels = groups
+        self._regroup()
+
     def _place(self, devices: tuple[Device, ...], probes: Sequence[str]) -> NDArray[np.intp]:
         """Make room for what is new; return the devices' rows."""
         try:

@@ -11,14 +11,16 @@ import logging
 import threading
 import time
 from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
 from collectors.group import CollectorGroup
 from detectors.rounds import DeviceKey, Round, RoundAssembler
 from detectors.verdict import Verdict
-from kvstore.control import Control
-from kvstore.errors import FencedError, StateUnavailableError
+from kvstore.control import Control, RequestKind
+from kvstore.errors import FencedError, StateFullError, StateUnavailableError
 from kvstore.series import Series
 from kvstore.session import current_session
 
@@ -35,14 +37,19 @@ Window = dict[DeviceKey, list[float]]
 
 
 class Judge(Protocol):
-    """Turns one round into new verdicts."""
+    """What a watcher asks."""
 
-    def __call__(self, readings: Round, now_s: float) -> list[Verdict]:
+    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
+        """Take note of a device that is heard for the first time, or whose tags have changed."""
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
 
 
 class Watcher:
     """A thread that puts a metric's samples together into rounds, has them judged, and tells the controller.
+
+    It outlives a restart of the state server: what it has to tell waits.
 
     Parameters
     ----------
@@ -51,7 +58,7 @@ class Watcher:
     interval_s
         Seconds between two rounds.
     judge
-        Judges each round.
+        Meets each device and judges each round.
     """
 
     def __init__(self, metric_name: str, interval_s: float, judge: Judge) -> None:
@@ -65,6 +72,9 @@ class Watcher:
         self._last_id = self._series.last_id(metric_name)  # what an earlier launch measured is not ours to judge
         devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
         self._rounds = RoundAssembler(devices, interval_s, time.monotonic())
+        self._met: dict[DeviceKey, Mapping[str, str]] = {}
+        self._to_tell: deque[tuple[RequestKind, list[Any]]] = deque()
+        self._said: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch-{metric_name}", daemon=True)
         self._thread.start()
@@ -75,26 +85,50 @@ class Watcher:
         self._thread.join(STOP_DEADLINE_S)
 
     def _watch(self) -> None:
-        try:
-            while not self._ended.wait(self._interval_s / WATCHES_PER_INTERVAL):
+        while not self._ended.wait(self._interval_s / WATCHES_PER_INTERVAL):
+            try:
                 self._look()
-        except FencedError:
-            return  # this launch is over
-        except StateUnavailableError as error:
-            _log.warning("the detector of %s ended: %s", self._metric_name, error)
+                self._tell()
+                self._say_once(None)
+            except FencedError:
+                return  # this launch is over
+            except (StateUnavailableError, StateFullError) as error:
+                self._say_once(f"the detector of {self._metric_name} waits for the state server: {error}")
 
     def _look(self) -> None:
         for sample_id, sample in self._series.read(self._metric_name, self._last_id):
             self._last_id = sample_id
             device = (sample.tags["host"], sample.tags.get("gpu", ""))
+            if self._met.get(device) != sample.tags:
+                self._met[device] = sample.tags
+                self._judge.meet(device, sample.tags)
             self._rounds.add(device, sample.values, time.monotonic())
         if readings := self._rounds.take(time.monotonic()):
-            verdicts = self._judge(readings, time.time())
-            if verdicts:
-                self._control.ask("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts])
+            self._judge_round(readings)
         if silent := self._rounds.newly_silent(time.monotonic()):
             names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
-            self._control.ask("notices", [f"{self._metric_name}: no reading from {names} for three rounds"])
+            self._to_tell.append(("notices", [f"{self._metric_name}: no reading from {names} for three rounds"]))
+
+    def _judge_round(self, readings: Round) -> None:
+        try:
+            verdicts = self._judge.judge(readings, time.time())
+        except Exception as error:  # noqa: BLE001 - a user's analysis may raise anything, and a silent detector is worse
+            _log.exception("the detector of %s could not judge a round", self._metric_name)
+            notice = f"{self._metric_name}: a round could not be judged: {type(error).__name__}: {error}"
+            self._to_tell.append(("notices", [notice]))
+            return
+        if verdicts:
+            self._to_tell.append(("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts]))
+
+    def _tell(self) -> None:
+        while self._to_tell:
+            self._control.ask(*self._to_tell[0])
+            self._to_tell.popleft()
+
+    def _say_once(self, trouble: str | None) -> None:
+        if trouble is not None and self._said is None:
+            _log.warning("%s", trouble)
+        self._said = trouble
 
 
 class Detector:
@@ -120,6 +154,9 @@ class Detector:
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge the last rounds' readings; return whether to restart, and the hosts to leave out."""
 
+    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
+        """Take note of a device that is heard for the first time; ``tags`` are those of its samples."""
+
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round: those that :meth:`analyze_data` stands for."""
         del now_s  # a user's analysis knows no time
@@ -140,7 +177,7 @@ class Detector:
         NotInJobError
             If the process was not started by laggard.
         """
-        self._watcher = Watcher(self.metric_name, self.collection_rate, self.judge)
+        self._watcher = Watcher(self.metric_name, self.collection_rate, self)
         return self
 
     def stop(self) -> None:

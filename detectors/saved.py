@@ -85,7 +85,8 @@ def _present_places(
 ) -> list[Device | None]:
     """Return where each saved device is now: where its name is, else where it was; ``None`` if another sits there."""
     place = {name: device for device, name in identity.items()}
+    moved_in = {place[name] for name in names if name in place}
     return [
-        place.get(name, None if name and device in identity else device)
+        place.get(name, None if device in moved_in or (name and device in identity) else device)
         for device, name in zip(saved, names, strict=True)
     ]

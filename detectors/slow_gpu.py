@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Self
 
 from collectors.device import VIRTUAL_DEVICES
 from collectors.probe import GemmProbe
 from detectors.analysis import SlowGPUAnalysis
+from detectors.cost import RestartCost
 from detectors.detector import CollectorDetectorGroup, Window
-from detectors.rounds import Round
+from detectors.rounds import DeviceKey, Round
 from detectors.verdict import Verdict
 from kvstore.control import Control
+from kvstore.errors import StateUnavailableError
 from kvstore.session import current_session
 from kvstore.state import State
 
 __all__ = ["SlowGPUDetector"]
+
+_log = logging.getLogger("laggard.detectors")
 
 HISTORY_KEY = "laggard/slow-gpu-history"
 GPU_MIN_SLOWDOWN = 1.05
@@ -28,16 +34,25 @@ class SlowGPUDetector(CollectorDetectorGroup):
 
     Use it in the program, around the work: ``with SlowGPUDetector(): ...``.
 
+    A subclass that overrides :meth:`analyze_data` is judged by that alone.
+
     Parameters
     ----------
     collection_rate
         Seconds from one round of test kernels to the next.
     state
-        Where the devices' past is kept, so that the next launch knows it; ``None``: each launch begins anew.
+        Where the devices' past is kept, by UUID: the next launch knows it and goes on with the same false-alarm budget.
+        So does the next ``laggard`` command on the same ``--state-dir``, with a new budget; ``None``: each launch
+        begins anew.
+    groups
+        Label of each device ``(host, gpu)``; only devices of one label are compared. Devices without one are grouped by
+        their model.
     min_slowdown
         The smallest slowdown that matters: 1.05 is 5 %. By default 1.05 on GPUs and 1.5 on virtual devices.
     false_alarm_budget
         Bound on the probability of any false restart verdict over the whole run; see :class:`SlowGPUAnalysis`.
+    restart_cost
+        When a restart is worth it; ``None``: always.
     """
 
     metric_name: ClassVar[str] = "gpu-probe-time"
@@ -48,27 +63,54 @@ class SlowGPUDetector(CollectorDetectorGroup):
         collection_rate: float = 3.0,
         *,
         state: State | None = None,
+        groups: Mapping[DeviceKey, Hashable] | None = None,
         min_slowdown: float | None = None,
         false_alarm_budget: float = 1e-4,
+        restart_cost: RestartCost | None = None,
     ) -> None:
         super().__init__(collection_rate)
         default = VIRTUAL_MIN_SLOWDOWN if VIRTUAL_DEVICES in os.environ else GPU_MIN_SLOWDOWN
-        settings: dict[str, Any] = {
+        self._labels: dict[DeviceKey, Hashable] = dict(groups or {})
+        self._uuids: dict[DeviceKey, str] = {}
+        self._settings: dict[str, Any] = {
             "min_slowdown": default if min_slowdown is None else min_slowdown,
             "false_alarm_budget": false_alarm_budget,
+            "restart_cost": restart_cost,
+            "groups": self._labels,
         }
         self._state = state
-        self._analysis = SlowGPUAnalysis(**settings)
-        if state is not None and HISTORY_KEY in state:
-            self._analysis = SlowGPUAnalysis.from_state(state[HISTORY_KEY], **settings)
+        self._analysis = SlowGPUAnalysis(**self._settings)
+        self._remembers = self._met_more = False
+        self._run = ""
+        self._excluded: tuple[str, ...] = ()
         self._probes: dict[str, GemmProbe] = {}
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
         session = current_session()
         launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        self._analysis.forget(launch.excluded)
+        self._excluded = launch.excluded
+        # The folder is made for one command. Launch numbers would not do: on an old state directory they go on.
+        self._run = str(session.environment.endpoint_file)
         return super().start()
+
+    def set_thresholds(
+        self,
+        *,
+        min_slowdown: float | None = None,
+        very_slow: float | None = None,
+        restart_cost: RestartCost | None = None,
+    ) -> None:
+        """Change the thresholds while the job runs; what is not given stays, and so does what is known of the devices.
+
+        Raises
+        ------
+        ValueError
+            If a slowdown is not above 1.
+        """
+        self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+        if restart_cost is not None:
+            self._analysis.restart_cost = restart_cost
 
     def collector_test(self, args: Any) -> float:
         """Run the test kernel once; return its seconds on the device's clock."""
@@ -77,8 +119,23 @@ class SlowGPUDetector(CollectorDetectorGroup):
             self._probes[self.device.gpu] = GemmProbe(self.device)
         return self._probes[self.device.gpu].seconds()
 
+    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
+        """Learn a device's UUID, and its model if it has no label."""
+        if "uuid" in tags:
+            self._uuids[device] = tags["uuid"]
+        if device not in self._labels:
+            self._labels[device] = tags.get("model", "")
+            self._met_more = True
+
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
+        if type(self).analyze_data is not SlowGPUDetector.analyze_data:
+            return super().judge(readings, now_s)
+        if not self._remembers:
+            self._remember()
+        if self._met_more:
+            self._met_more = False
+            self._analysis.set_groups(self._labels)
         verdicts = self._analysis.update(readings, now_s)
         if verdicts:
             self._keep_history()
@@ -95,10 +152,35 @@ class SlowGPUDetector(CollectorDetectorGroup):
         super().stop()
         self._keep_history()
 
+    def _remember(self) -> None:
+        """Take up what was kept, with the first round: by then the devices have said who they are."""
+        self._remembers = True
+        if self._state is None or HISTORY_KEY not in self._state:
+            return
+        kept: Any = self._state[HISTORY_KEY]
+        now = self._analysis
+        settings = self._settings | {
+            "min_slowdown": now.thresholds.min_slowdown,
+            "very_slow": now.thresholds.very_slow,
+            "restart_cost": now.restart_cost,
+        }
+        try:
+            analysis = SlowGPUAnalysis.from_state(
+                kept["analysis"], identity=self._uuids, same_run=kept["run"] == self._run, **settings
+            )
+        except (KeyError, ValueError) as error:
+            _log.warning("the devices' past cannot be read and begins anew: %s", error)
+            return
+        analysis.forget(self._excluded)
+        self._analysis = analysis
+
     def _keep_history(self) -> None:
         # Seldom, not each round: a commit to State counts as the program's progress.
-        if self._state is not None:
-            self._state[HISTORY_KEY] = self._analysis.to_state()
+        if self._state is not None and self._remembers:
+            try:
+                self._state[HISTORY_KEY] = {"run": self._run, "analysis": self._analysis.to_state(self._uuids)}
+            except StateUnavailableError as error:
+                _log.warning("the devices' past was not kept this time: %s", error)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -33,6 +33,27 @@ def test_three_launches_and_two_exclusions_lose_nothing(start_job: Callable[...,
     assert job.processes() == []
 
 
+SILENCED = """
+    from detectors import SlowGPUDetector
+    import time
+
+    class Loud(SlowGPUDetector):
+        def judge(self, readings, now_s):
+            print("a round", flush=True)
+            return super().judge(readings, now_s)
+
+    with Loud(0.5):
+        time.sleep(600)
+"""
+
+
+def test_collectors_that_are_killed_are_missed_within_three_rounds(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job("--local-nodes=1", "--virtual-gpus=2", program=SILENCED)
+    job.wait_for("a round")
+    job.process_of("node1", "_NodeCollector").kill()
+    job.wait_for("gpu-probe-time: no reading from node1 gpu [01].* for three rounds")
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_without_a_thrasher_nobody_is_accused(start_job: Callable[..., RunningJob], seed: int) -> None:
     job = start_job(*MAIN_JOB, EXAMPLE, "--no-thrash", f"--seed={seed}")

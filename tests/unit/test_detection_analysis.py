@@ -255,6 +255,14 @@ def test_a_place_taken_over_by_another_device_does_not_inherit() -> None:
     assert len(again.devices) == 15
 
 
+def test_a_place_that_a_known_device_moved_to_is_its_alone() -> None:
+    first = SlowGPUAnalysis()
+    play(first, names(4), quiet(16, 20))
+    state = first.to_state({("node0", "0"): "GPU-a"})
+    again = SlowGPUAnalysis.from_state(state, identity={("node3", "3"): "GPU-a"})
+    assert sorted(again.devices) == sorted(set(names(4)) - {("node0", "0")})
+
+
 def test_a_state_of_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="state has version 7, this program reads version 2"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})

@@ -9,9 +9,21 @@ import time
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from collectors.device import DeviceError, VirtualDevice, gpu_names, local_device, local_devices
+from collectors.device import (
+    VIRTUAL_DEVICE_DIR,
+    VIRTUAL_DEVICES,
+    DeviceError,
+    VirtualDevice,
+    gpu_names,
+    local_device,
+    local_devices,
+    uuid_text,
+)
+from collectors.group import jittered
+from kvstore.environment import NODE
 
 DEADLINE_S = 60.0
 
@@ -100,3 +112,18 @@ def test_the_devices_of_a_process_are_those_that_it_was_allotted(tmp_path: Path)
 def test_without_any_device_the_way_out_is_named() -> None:
     with pytest.raises(DeviceError, match=r"^no GPU here: --virtual-gpus=K makes K virtual devices a node$"):
         local_devices({})
+
+
+def test_a_device_has_a_name_that_stays(tmp_path: Path) -> None:
+    environ = {VIRTUAL_DEVICES: "2", VIRTUAL_DEVICE_DIR: str(tmp_path), NODE: "node3"}
+    assert [device.uuid for device in local_devices(environ)] == ["virtual-node3-0", "virtual-node3-1"]
+    raw = bytes(range(16, 32))
+    assert uuid_text(raw) == "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
+    assert uuid_text(raw[:4]) == "GPU-10111213-0000-0000-0000-000000000000"
+    assert uuid_text(b"") == ""
+
+
+def test_readings_are_early_and_late_by_up_to_a_fifth_of_the_interval() -> None:
+    due = np.array([jittered(100.0, 3.0) for _ in range(1000)])
+    assert np.abs(due - 100.0).max() <= 0.6
+    assert due.min() < 99.5 < 100.5 < due.max()

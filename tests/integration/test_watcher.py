@@ -1,0 +1,164 @@
+"""The watcher and what the detector remembers, with a real state server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from detectors import SlowGPUDetector, Verdict
+from detectors.detector import Watcher
+from detectors.rounds import DeviceKey, Round
+from kvstore.control import Control, LaunchRecord, NodeRecord
+from kvstore.endpoint import Endpoint
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from kvstore.fence import begin_launch
+from kvstore.series import Sample, Series
+from kvstore.server import StateServer
+from kvstore.session import current_session
+from kvstore.state import State
+
+DEADLINE_S = 20.0
+INTERVAL_S = 0.2
+HOSTS = ("node1", "node2", "node3", "node4")
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not come in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateServer]:
+    """Make this process one of a launch on one device of one node."""
+    with StateServer.start(tmp_path / "state", job="watcher") as server:
+        server.endpoint.save(tmp_path / "endpoint.json")
+        for name, value in ((ENDPOINT_FILE, str(tmp_path / "endpoint.json")), (LAUNCH, "0"), (NODE, "node1")):
+            monkeypatch.setenv(name, value)
+        current_session.cache_clear()
+        client = server.endpoint.connect()
+        begin_launch(client, server.endpoint, 0)
+        node = NodeRecord("node1", "127.0.0.1", ("0",))
+        Control(client, server.endpoint, 0).write_launch(LaunchRecord(0, (node,), ()))
+        yield server
+    current_session.cache_clear()
+
+
+class Listener:
+    """Judges nothing, and breaks when it is told to."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self.met: dict[DeviceKey, Mapping[str, str]] = {}
+
+    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
+        self.met[device] = tags
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        del now_s
+        self.rounds.append(readings)
+        if readings["node1", "0"] == [666.0]:
+            raise ZeroDivisionError("oops")
+        return [Verdict("node1", "0", 1.5, "slow", "as told")]
+
+
+def requests(endpoint: Endpoint) -> list[tuple[str, object]]:
+    control = Control(endpoint.connect(), endpoint, 0)
+    return [(request.kind, request.body[0]) for _, request in control.requests("0-0", 0.01)]
+
+
+def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
+    launch: StateServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "laggard.detectors")
+    for module in ("series", "control"):
+        monkeypatch.setattr(f"kvstore.{module}.PATIENCE_S", 0.1)  # so that each attempt fails soon
+    listener = Listener()
+    watcher = Watcher("probe", INTERVAL_S, listener)
+    tags = {"host": "node1", "gpu": "0", "uuid": "GPU-1"}
+    client, endpoint = launch.endpoint.connect(), launch.endpoint
+    series = Series(client, endpoint, 0)
+    try:
+        series.add([Sample("probe", time.time(), (1.0,), tags)])
+        wait_until(lambda: len(requests(launch.endpoint)) == 1)
+        assert listener.met == {("node1", "0"): tags}
+        launch.stop()
+        wait_until(lambda: "waits for the state server" in caplog.text)
+        time.sleep(0.5)  # a few more attempts, of which nothing is said
+        with StateServer.start(tmp_path / "state", job="watcher", port=endpoint.port):
+            Series(endpoint.connect(), endpoint, 0).add([Sample("probe", time.time(), (2.0,), tags)])
+            wait_until(lambda: listener.rounds[-1] == {("node1", "0"): [2.0]})
+            wait_until(lambda: [kind for kind, _ in requests(endpoint)].count("verdicts") == 2)
+            assert caplog.text.count("waits for the state server") == 1
+            watcher.stop()
+    finally:
+        watcher.stop()
+
+
+def test_an_analysis_that_fails_is_told_of_and_the_next_round_is_judged(launch: StateServer) -> None:
+    listener = Listener()
+    watcher = Watcher("probe", INTERVAL_S, listener)
+    series = Series(launch.endpoint.connect(), launch.endpoint, 0)
+    try:
+        for number, value in enumerate((666.0, 1.0), 1):
+            series.add([Sample("probe", time.time(), (value,), {"host": "node1", "gpu": "0"})])
+            wait_until(lambda: len(listener.rounds) == number)  # noqa: B023 - called at once
+        wait_until(lambda: len(requests(launch.endpoint)) >= 2)
+    finally:
+        watcher.stop()
+    told = requests(launch.endpoint)
+    assert told[0] == ("notices", "probe: a round could not be judged: ZeroDivisionError: oops")
+    assert told[1][0] == "verdicts"
+
+
+def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds: int = 12) -> list[tuple[str, str]]:
+    """Let a detector judge rounds in which one host is 30 % slower; return the accused and their actions."""
+    for host, uuid in uuids.items():
+        detector.meet((host, "0"), {"model": "V100", "uuid": uuid})
+    found = []
+    for number in range(rounds):
+        readings: Round = {
+            (host, "0"): [0.01 * (1.3 if host == slow else 1.0) * (1 + 1e-3 * ((number + place) % 3))]
+            for place, host in enumerate(uuids)
+        }
+        found += detector.judge(readings, 10.0 * number)
+    return [(verdict.host, verdict.action) for verdict in found]
+
+
+def detector_of_run(run: str, state: State) -> SlowGPUDetector:
+    detector = SlowGPUDetector(state=state)
+    detector._run = run
+    return detector
+
+
+def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_next_job(launch: StateServer) -> None:
+    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+    uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
+    first = detector_of_run("a", state)
+    assert play(first, uuids, "") == []
+    assert play(first, uuids, "node4") == [("node4", "restart")]
+    first.stop()
+
+    relaunched = detector_of_run("a", state)
+    assert play(relaunched, uuids, "node4") == []  # this run has said so already
+    relaunched.stop()
+
+    moved = dict(zip(reversed(HOSTS), uuids.values(), strict=True))  # each device in another host
+    other_job = detector_of_run("b", state)
+    other_job._excluded = ("node9",)
+    assert play(other_job, moved, "node1") == [("node1", "restart")]  # slower than its own past, elsewhere
+    assert other_job._analysis.to_state()["identities"] == [""] * 4
+    assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
+
+
+def test_a_past_that_cannot_be_read_begins_anew(launch: StateServer, caplog: pytest.LogCaptureFixture) -> None:
+    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+    state["laggard/slow-gpu-history"] = {"run": "a", "analysis": {"version": 1}}
+    uuids = dict.fromkeys(HOSTS, "")
+    assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
+    assert "begins anew: state has version 1" in caplog.text

@@ -1,0 +1,93 @@
+"""SlowGPUDetector between the rounds and the verdicts: who is compared with whom, and by which analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors import SlowGPUDetector, Verdict
+from detectors.cost import RestartCost
+from detectors.detector import Window
+
+Device = tuple[str, str]
+
+DEVICES: list[Device] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
+
+
+class Play:
+    """Rounds of readings for a detector, with the tags that the collectors give."""
+
+    def __init__(self, detector: SlowGPUDetector, models: Mapping[Device, str]) -> None:
+        self.detector = detector
+        self._random = np.random.default_rng(5)
+        self._models = models
+        for device in DEVICES:
+            detector.meet(device, {"host": device[0], "gpu": device[1], "model": models[device]})
+
+    def rounds(self, count: int, ratios: Mapping[Device, float]) -> list[Verdict]:
+        found = []
+        for number in range(count):
+            readings = {
+                device: [0.01 * ratios.get(device, 1.0) * float(np.exp(self._random.normal(0, 0.001)))] * 3
+                for device in DEVICES
+            }
+            found += self.detector.judge(readings, 10.0 * number)
+        return found
+
+
+ONE_MODEL = dict.fromkeys(DEVICES, "V100")
+
+
+def test_devices_of_another_model_are_no_peers() -> None:
+    two_models = ONE_MODEL | dict.fromkeys(DEVICES[6:], "K80")
+    play = Play(SlowGPUDetector(min_slowdown=1.05), two_models)
+    assert play.rounds(16, dict.fromkeys(DEVICES[6:], 2.0)) == []
+    assert {verdict.host for verdict in Play(SlowGPUDetector(), ONE_MODEL).rounds(16, {DEVICES[7]: 2.0})} == {"node3"}
+
+
+def test_the_users_groups_go_before_the_model() -> None:
+    groups: dict[Device, Hashable] = {device: int(device[1]) for device in DEVICES}
+    play = Play(SlowGPUDetector(groups=groups), ONE_MODEL)
+    assert play.rounds(16, {device: 1.7 for device in DEVICES if device[1] == "1"}) == []
+
+
+def test_a_device_that_is_met_late_is_compared_with_its_model() -> None:
+    detector = SlowGPUDetector(min_slowdown=1.05)
+    play = Play(detector, ONE_MODEL)
+    play.rounds(2, {})
+    detector.meet(("node9", "0"), {"model": "V100"})
+    DEVICES.append(("node9", "0"))
+    try:
+        assert [verdict.host for verdict in play.rounds(16, {("node9", "0"): 1.5})] == ["node9"]
+    finally:
+        DEVICES.pop()
+
+
+def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
+    detector = SlowGPUDetector(min_slowdown=1.5, restart_cost=RestartCost(1e9))
+    play = Play(detector, ONE_MODEL)
+    assert play.rounds(10, {}) == []
+    slow = {DEVICES[7]: 1.2}
+    assert {verdict.action for verdict in play.rounds(12, slow)} == {"report"}
+    detector.set_thresholds(min_slowdown=1.1)
+    assert {verdict.severity for verdict in play.rounds(12, slow)} == {"slow"}
+    detector.set_thresholds(restart_cost=RestartCost(0.0))
+    assert [verdict.action for verdict in play.rounds(2, slow)] == ["restart"]
+    with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1"):
+        detector.set_thresholds(min_slowdown=0.9)
+
+
+class Suspicious(SlowGPUDetector):
+    """Accuses the first host that it is shown."""
+
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        del analysis_args
+        return False, [min(data)[0]]
+
+
+def test_a_users_own_analysis_replaces_ours() -> None:
+    verdicts = Play(Suspicious(), ONE_MODEL).rounds(12, {DEVICES[7]: 3.0})
+    assert {(verdict.host, verdict.gpu, verdict.action) for verdict in verdicts} == {("node0", None, "report")}
