@@ -65,7 +65,8 @@ class SlowGPUAnalysis:
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     groups
         Label of each device (model, stage, ...); devices are compared within their label.  ``None``: one group,
-        in which clear classes are recognised.
+        in which clear classes are recognised; of a slower class that is the smaller one, each device is reported once
+        as a suspect that looks like another model.
     restart_cost
         When a restart is worth it; ``None``: always.  May be set while the job runs.
     very_slow
