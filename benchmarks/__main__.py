@@ -6,6 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "chaos": "kills at random moments: is every committed increment there exactly once",
     "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
     "restart": "from a verdict to the first line of the next launch, and where the time goes",
     "telemetry": "the cost of a sample, queries, the store, beside Dragon's telemetry",

@@ -1,7 +1,7 @@
 """Control records: which nodes a launch runs on, and what is asked of the controller.
 
-Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads) and
-``exclusions`` (host names, and since when).
+Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
+``progress:<n>`` (the newest step that launch n told of) and ``exclusions`` (host names, and since when).
 The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen,
 but for the exclusions: those are the controller's alone, and outlast launches and jobs.
 """
@@ -24,6 +24,7 @@ __all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
 RequestKind = Literal["verdicts", "notices", "reboot"]
 
 _REQUESTS = "requests"
+_PROGRESS = "progress"
 _EXCLUSIONS = "exclusions"
 _MAX_REQUESTS = 10_000
 PATIENCE_S = 30.0
@@ -112,6 +113,21 @@ class Control:
         if text is None:
             raise LookupError(f"launch {self._launch} has no record in the state server")
         return LaunchRecord.from_json(text)
+
+    def tell_progress(self, step: float) -> None:
+        """Store the newest step of this process's launch.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(step))
+
+    def read_progress(self) -> str | None:
+        """Return the newest step of this process's launch, as text; None where it has told of none."""
+        text = cast("bytes | None", self._client.get(self._endpoint.key(_PROGRESS, str(self._launch))))
+        return None if text is None else text.decode()
 
     def write_exclusions(self, since_s: Mapping[str, float]) -> None:
         """Store which hosts are excluded, and since when as Unix time."""

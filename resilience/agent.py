@@ -40,6 +40,7 @@ __all__ = ["BEAT_INTERVAL_S", "Agent", "main"]
 BEAT_INTERVAL_S = 1.0
 ORDERLY_STOP_S = 2.0
 FORCED_STOP_S = 5.0
+PARTS = {"raylet", "gcs_server"}
 LAUNCH_VARIABLE = "LAGGARD_LAUNCH"
 
 
@@ -53,7 +54,7 @@ class Agent:
         self._environment: dict[str, str] = {}
         self._directory = Path()
         self._ray: subprocess.Popen[bytes] | None = None
-        self._ray_exit: int | None = None
+        self._exits: list[int] = []  # descriptors that tell of the end of Ray's process, and of those it stands on
         self._sidecars: dict[str, subprocess.Popen[bytes]] = {}
         self._unread = b""
 
@@ -78,6 +79,7 @@ class Agent:
                     return
             if time.monotonic() >= next_beat_s:
                 self._say("alive")
+                self._watch_parts()
                 self._look_after_sidecars()
                 reap_orphans(own=self._started())
                 next_beat_s = time.monotonic() + BEAT_INTERVAL_S
@@ -147,15 +149,16 @@ class Agent:
 
     def _start_ray(self, command: list[str], arguments: list[str]) -> None:
         ray = self._ray or self._warm_up(command)
-        self._ray_exit = os.pidfd_open(ray.pid)
-        self._selector.register(self._ray_exit, selectors.EVENT_READ, self._ray_ended)
+        self._watch_exit(ray.pid)
         self._say("ray-started", pid=ray.pid)
         with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", ray.stdin) as pipe:
             pipe.write(json.dumps(arguments).encode() + b"\n")  # a broken pipe: it has ended, and we are told so
 
     def _ray_ended(self) -> bool:
-        assert self._ray is not None  # noqa: S101 - for the type checker: registered together with it
-        self._forget_ray_exit()
+        if self._ray is None:
+            return True  # another of its processes has told us already
+        self._forget_exits()
+        self._ray.kill()
         exit_code = self._ray.wait()
         sidecars = {sidecar.pid for sidecar in self._sidecars.values()}
         end_descendants(lambda process: process.pid not in sidecars, deadline_s=FORCED_STOP_S)
@@ -172,14 +175,27 @@ class Agent:
         for raylet in raylets:
             raylet.terminate()
         psutil.wait_procs(raylets, ORDERLY_STOP_S)
-        self._ray.kill()
         self._ray_ended()
 
-    def _forget_ray_exit(self) -> None:
-        if self._ray_exit is not None:
-            self._selector.unregister(self._ray_exit)
-            os.close(self._ray_exit)
-            self._ray_exit = None
+    def _watch_parts(self) -> None:
+        """Watch what a node cannot do without; ``ray start`` itself looks after them only once in a second."""
+        if self._ray is None or len(self._exits) != 1:
+            return  # Ray is not started, or its parts are watched already
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # then its end is told of as ever
+            parts = {p.name(): p.pid for p in psutil.Process(self._ray.pid).children() if p.name() in PARTS}
+            if "raylet" in parts:  # it is the last to start
+                for pid in parts.values():
+                    self._watch_exit(pid)
+
+    def _watch_exit(self, pid: int) -> None:
+        self._exits.append(os.pidfd_open(pid))
+        self._selector.register(self._exits[-1], selectors.EVENT_READ, self._ray_ended)
+
+    def _forget_exits(self) -> None:
+        for descriptor in self._exits:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+        self._exits = []
 
     def _sweep(self, below: int) -> None:
         def is_leftover(process: psutil.Process) -> bool:

@@ -89,6 +89,12 @@ def cli() -> None:
     help="Relaunches within any hour.",
 )
 @click.option(
+    "--hang-timeout",
+    metavar="SECONDS|auto",
+    help="Relaunch when no step is told (Job.progress) and nothing is committed to State for so long; "
+    "auto: ten times the longest step so far, at least a minute.  [default: off]",
+)
+@click.option(
     "--telemetry-level",
     "-T",
     type=click.IntRange(0, 4),
@@ -149,7 +155,7 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """
     options = JobOptions(**given)
-    settings = options.settings()
+    settings, hang_timeout = options.settings(), options.hang_timeout_s()
     command = command_of(program, arguments)
     allocation = LocalAllocation(options.local_nodes, options.virtual_gpus, () if options.virtual_gpus else gpu_names())
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
@@ -158,7 +164,7 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     with _folders(options.state_dir) as folders:
-        plan = JobPlan(command, settings, options.grace_s, observation, ray_port, folders.runtime)
+        plan = JobPlan(command, settings, options.grace_s, observation, ray_port, folders.runtime, hang_timeout)
         exit_code = _run_job(plan, allocation, folders, Path(program).stem, options.state_port)
         folders.keep_state = exit_code != 0
     return exit_code

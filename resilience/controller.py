@@ -23,6 +23,7 @@ from kvstore.environment import LAUNCH, TELEMETRY_LEVEL
 from resilience.account import Account, Gap
 from resilience.allocation import Allocation
 from resilience.cluster import NodeDownError, NodeFiles, RayCluster
+from resilience.hang import HangTimeout, HangWatch
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
 from resilience.policy import (
@@ -32,6 +33,7 @@ from resilience.policy import (
     NodesAccused,
     ProgramDied,
     ProgramEnded,
+    ProgramHung,
     Relaunch,
     Report,
     Settings,
@@ -85,6 +87,8 @@ class JobPlan:
         Port of Ray's head on the primary.
     runtime_dir
         Private folder for what lives as long as the job.
+    hang_timeout
+        How long the program may show no sign of life; ``None``: as long as it likes.
     """
 
     command: Sequence[str]
@@ -93,6 +97,7 @@ class JobPlan:
     observation: Observation
     ray_port: int
     runtime_dir: Path
+    hang_timeout: HangTimeout | None = None
 
 
 class Controller:
@@ -109,7 +114,8 @@ class Controller:
         self._requests: RequestReader | None = None
         self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
         self._launch = -1
-        self._commits = 0
+        self._signs: object = None
+        self._hang: HangWatch | None = None
         self._began_s = 0.0
         self._program: Program | None = None
         self._phases: list[float] = []  # when the running relaunch was decided, when its program had ended, was fenced
@@ -150,17 +156,17 @@ class Controller:
         for exclusion in self._roster.excluded:
             hours = (time.time() - exclusion.since_s) / 3600
             self._account.tell("excluded", f"{exclusion.host}, {hours:.1f} h ago by a job before this one")
-        self._commits = self._records.commits()
         self._requests = RequestReader(self._keeper.endpoint, self._news, self._records.last_request_id())
         self._cluster.start(self._roster.active)
         self._fence()
+        self._signs = self._records.signs(self._launch)
         while True:
             if self._program is None and not self._cluster.lost():
                 self._begin_launch()
                 continue
             if (event := self._next_event()) is None:
                 continue
-            progressed = self._records.commits() > self._commits
+            progressed = self._records.signs(self._launch) != self._signs
             decision = decide(self._plan.settings, self._standing, event, now_s=time.time(), progressed=progressed)
             match decision:
                 case End():
@@ -206,7 +212,13 @@ class Controller:
         while self._requests and self._requests.waiting:
             if accused := self._hear(self._requests.waiting.popleft()):
                 return accused
-        return None
+        return self._look_for_a_hang()
+
+    def _look_for_a_hang(self) -> ProgramHung | None:
+        if self._hang is None or self._program is None:
+            return None
+        silent_s = self._hang.look(self._records.signs(self._launch), time.monotonic())
+        return None if silent_s is None else ProgramHung(silent_s)
 
     def _is_something_new(self) -> bool:
         ended = self._program is not None and self._program.exit_code is not None
@@ -269,6 +281,8 @@ class Controller:
         try:
             self._tell_swept(self._cluster.finish_change(self._roster.active, self._launch))
         except NodeDownError as down:
+            if not self._account.launches and self._roster.primary in self._cluster.lost():
+                raise  # it was never up: to try again would not help
             self._account.tell("lost", str(down), "bold yellow")
             return  # the next event
         record = LaunchRecord(
@@ -278,7 +292,9 @@ class Controller:
             self._roster.excluded_hosts,
         )
         self._records.write_launch(record)
-        self._commits = self._records.commits()
+        self._signs = self._records.signs(self._launch)
+        if self._plan.hang_timeout is not None:
+            self._hang = HangWatch(self._plan.hang_timeout, self._signs, time.monotonic())
         self._began_s = time.time()
         self._program = Program(self._plan.command, self._launch, self._program_environment(), self._news)
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from resilience.hang import HangTimeout
 from resilience.policy import Settings
 
 __all__ = ["JobOptions", "UsageError"]
 
 MAX_LOCAL_NODES = 250
+MAX_HANG_S = 1_000_000
 
 
 class UsageError(ValueError):
@@ -36,6 +38,8 @@ class JobOptions:
         0 to 4.
     telemetry_config
         File with the telemetry's settings.
+    hang_timeout
+        Seconds that the program may be silent, as text, or ``auto``; ``None``: as long as it likes.
     grace_s
         Seconds that the program may take to save its state.
     state_dir
@@ -55,6 +59,7 @@ class JobOptions:
     virtual_gpus: int = 0
     telemetry_level: int = 0
     telemetry_config: Path | None = None
+    hang_timeout: str | None = None
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None
@@ -83,6 +88,26 @@ class JobOptions:
             self.max_restarts,
             self.max_restarts_per_hour,
         )
+
+    def hang_timeout_s(self) -> HangTimeout | None:
+        """Return the timeout as a number, ``"auto"`` or None.
+
+        Raises
+        ------
+        UsageError
+            If it is anything else.
+        """
+        if self.hang_timeout is None:
+            return None
+        if self.hang_timeout == "auto":
+            return "auto"
+        try:
+            seconds = float(self.hang_timeout)
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds <= MAX_HANG_S:
+            raise UsageError(f"--hang-timeout={self.hang_timeout} is no time: give 1 to {MAX_HANG_S} seconds, or auto")
+        return seconds
 
     def _active_nodes(self, total: int) -> int:
         if self.nodes is not None and self.nodes < 1:

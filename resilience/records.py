@@ -69,9 +69,10 @@ class Records:
         """Return the id of the newest request, where a reader of new ones begins."""
         return self._patience.call(self._control(0).last_request_id)
 
-    def commits(self) -> int:
-        """Count the transactions of State so far."""
-        return State(self._client, self._endpoint, 0, patience_s=PATIENCE_S).commits()
+    def signs(self, launch: int) -> tuple[int, str | None]:
+        """Return a launch's signs of life: the number of State's transactions so far, and the step that it told of."""
+        commits = State(self._client, self._endpoint, launch, patience_s=PATIENCE_S).commits()
+        return commits, self._patience.call(self._control(launch).read_progress)
 
     def _control(self, launch: int) -> Control:
         return Control(self._client, self._endpoint, launch)

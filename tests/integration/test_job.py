@@ -340,3 +340,36 @@ def test_a_killed_state_server_comes_back_and_nobody_notices_but_the_user(start_
     assert job.finish() == 0, job.everything()
     assert "launch 1 on node1 node3 counted True" in job.output
     assert_nothing_is_left(job)
+
+
+def test_a_program_that_hangs_is_relaunched(start_job: Start) -> None:
+    program = """
+        import time
+        from resilience import Job
+
+        job = Job.current()
+        for step in range(8):
+            job.progress(step)
+            time.sleep(0.3)
+        if not job.restarted:
+            print("hanging", flush=True)
+            time.sleep(600)
+    """
+    job = start_job(*RESILIENT, "--hang-timeout=2", "--grace=1", program=program)
+    assert job.finish() == 0, job.everything()
+    assert "the program hangs: no progress for" in job.account
+    assert "2 launches, 0 nodes excluded" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_after_a_killed_controller_the_same_command_carries_on(start_job: Start) -> None:
+    """At once, while what the killed one started is still going down."""
+    job = start_job(*RESILIENT, "--state-dir=state", program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    job.process.kill()
+    again = start_job(*RESILIENT, "--state-dir", str(job.directory / "state"), str(job.directory / "program.py"))
+    assert again.finish() == 0, again.everything()
+    assert "launch 1 on node1 node2" in again.output
+    assert "counted yes" in again.output
+    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+    assert_nothing_is_left(again)

@@ -32,6 +32,16 @@ def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan", ""])
+def test_a_wrong_hang_timeout_is_named(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--hang-timeout={text} is no time: give 1 to 1000000 seconds, or auto"):
+        JobOptions(hang_timeout=text).hang_timeout_s()
+
+
+def test_a_hang_timeout_is_a_number_of_seconds_or_derived_or_off() -> None:
+    assert [JobOptions(hang_timeout=text).hang_timeout_s() for text in ("2.5", "auto", None)] == [2.5, "auto", None]
+
+
 @pytest.mark.parametrize(
     ("options", "nodes"),
     [

@@ -1,0 +1,189 @@
+"""A job on virtual nodes counts in State while its processes are killed; and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from kvstore.fence import current_launch
+from kvstore.server import StateServer
+from kvstore.state import State
+from resilience.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
+from tests.chaos.plan import Fault, Victim
+from tests.integration.jobs import RunningJob, wait_until
+
+__all__ = ["Outcome", "storm"]
+
+OPTIONS = (
+    "--local-nodes=4",
+    "--nodes=2",
+    "--virtual-gpus=1",
+    "--resilient",
+    "--grace=1",
+    "--quarantine=1",
+    "--max-restarts-per-hour=100000",
+    "--state-dir=state",
+)
+# Counts on each device until a file appears; what was committed is noted in a file of its own only after that.
+PROGRAM = """
+import os, sys, time
+import ray
+from kvstore import State
+from resilience import Job
+
+folder = os.getcwd()
+job = Job.current()
+ray.init(logging_level="ERROR", log_to_driver=False)
+
+@ray.remote(num_gpus=1)
+class Counter:
+    def count(self, rank):
+        state = State.current()
+
+        def add_one(transaction):
+            n = transaction.get(f"n{rank}", 0) + 1
+            transaction[f"n{rank}"] = n
+            transaction.append(f"log{rank}", n)
+            return n
+
+        while not os.path.exists(f"{folder}/enough"):
+            n = state.update_with(add_one)
+            with open(f"{folder}/committed{rank}", "a") as file:
+                file.write(f"{n}\\n")
+            time.sleep(0.02)
+
+counters = [Counter.remote() for _ in range(2)]
+ray.get([counter.count.remote(rank) for rank, counter in enumerate(counters)])
+"""
+RANKS = (0, 1)
+EXPECTED_ENDINGS = (0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS, -signal.SIGKILL)
+COMMANDS = {"agent": "resilience.agent", "raylet": "raylet/raylet", "head": "gcs_server", "worker": "ray::Counter"}
+
+
+@dataclass
+class Outcome:
+    """What a storm did, and what was left after it."""
+
+    killed: Counter[str] = field(default_factory=Counter)
+    commands: int = 1
+    launches: int = 0
+    increments: int = 0
+    endings: Counter[int] = field(default_factory=Counter)
+
+
+class _Storm:
+    def __init__(self, directory: Path, chance: random.Random) -> None:
+        (directory / "program.py").write_text(PROGRAM)
+        self._directory = directory
+        self._chance = chance
+        self.outcome = Outcome()
+        self.job = self._start()
+
+    def _start(self) -> RunningJob:
+        return RunningJob(self._directory, str(self._directory), *OPTIONS, "program.py")
+
+    def strike(self, fault: Fault) -> None:
+        """Kill what the fault says, and run the command again if that was the end of it."""
+        if fault.settled:
+            self._wait_until_it_counts()
+        time.sleep(fault.pause_s)  # the fault's moment, not a wait for something
+        self._run_again_if_ended()
+        for victim in fault.victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if found := self._processes(victim):
+                    self._chance.choice(found).kill()
+                    self.outcome.killed[victim] += 1
+
+    def finish(self) -> None:
+        """Let the job come to its end."""
+        self._wait_until_it_counts()
+        (self._directory / "enough").touch()
+        while self.job.finish() != 0:
+            self._run_again_if_ended()
+        self._note_ending()
+
+    def _wait_until_it_counts(self) -> None:
+        before = self._committed()
+
+        def counts() -> bool:
+            self._run_again_if_ended()
+            return all(now > then for now, then in zip(self._committed(), before, strict=True))
+
+        wait_until(counts, lambda: f"it does not count again:\n{self.job.everything()}")
+
+    def _run_again_if_ended(self) -> None:
+        if self.job.process.poll() is not None:
+            self._note_ending()
+            self.outcome.commands += 1
+            self.job = self._start()
+
+    def _note_ending(self) -> None:
+        job = self.job
+        self.outcome.endings[job.process.returncode] += 1
+        never_up = job.process.returncode == 1 and "node1 is not up" in job.account
+        assert never_up or job.process.returncode in EXPECTED_ENDINGS, job.everything()
+        wait_until(lambda: not job.processes(), lambda: f"left: {[p.cmdline() for p in job.processes()]}")
+
+    def _committed(self) -> list[int]:
+        files = [self._directory / f"committed{rank}" for rank in RANKS]
+        return [file.stat().st_size if file.exists() else 0 for file in files]
+
+    def _processes(self, victim: Victim) -> list[psutil.Process]:
+        controller = psutil.Process(self.job.process.pid)
+        if victim == "controller":
+            return [controller]
+        if victim in COMMANDS:
+            return [process for process in self.job.processes() if COMMANDS[victim] in _command_of(process)]
+        sought = "valkey-server" if victim == "state server" else "program.py"
+        return [child for child in controller.children() if sought in _command_of(child)]
+
+
+def _command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def storm(plan: Sequence[Fault], seed: int) -> Outcome:
+    """Run a job through a plan of faults.
+
+    Raises
+    ------
+    AssertionError
+        If an increment was lost or counted twice, if something did not end in time, or if a process was left.
+    """
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:  # a short path, for Ray's sockets
+        directory = Path(name)
+        course = _Storm(directory, random.Random(seed))
+        try:
+            for fault in plan:
+                course.strike(fault)
+            course.finish()
+        finally:
+            course.job.end()
+        check(directory, course.outcome)
+    return course.outcome
+
+
+def check(directory: Path, outcome: Outcome) -> None:
+    """Compare what State says with what the workers were told."""
+    with StateServer.start(directory / "state", job="program") as server:
+        client = server.endpoint.connect()
+        outcome.launches = (current_launch(client, server.endpoint) or 0) + 1
+        state = State(client, server.endpoint, launch=0)
+        for rank in RANKS:
+            acknowledged = [int(line) for line in (directory / f"committed{rank}").read_text().split()]
+            n = state[f"n{rank}"]
+            assert state[f"log{rank}"] == list(range(1, n + 1)), f"rank {rank}: something counts twice or is missing"
+            assert len(acknowledged) == len(set(acknowledged)), f"rank {rank}: a committed increment was undone"
+            assert max(acknowledged) <= n, f"rank {rank}: a committed increment is lost"
+            outcome.increments += n
