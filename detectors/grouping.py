@@ -27,7 +27,7 @@ class Grouping:
     codes
         Each device's group, ``(n_devices,)``.
     groups
-        The devices of each group; one group alone is a slice, which costs no copy.
+        The devices of each group; neighbours are a slice, which costs no copy.
     """
 
     def __init__(self, codes: NDArray[np.int32]) -> None:
@@ -36,15 +36,24 @@ class Grouping:
         self.groups: list[Group] = [slice(None)]
         if count > 1:
             order = np.argsort(codes, kind="stable")
-            self.groups = list(np.split(order, np.searchsorted(codes[order], np.arange(1, count))))
+            members = np.split(order, np.searchsorted(codes[order], np.arange(1, count)))
+            self.groups = [_slice_of(rows) if _are_neighbours(rows) else rows for rows in members]
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def spread_out(self, by_group: NDArray[Any]) -> NDArray[Any]:
         """Give each device its group's value, ``(..., n_groups)`` to ``(..., n_devices)`` or what broadcasts to it."""
-        return by_group if len(self) == 1 else by_group[..., self.codes]
+        return by_group if len(self) == 1 else np.take(by_group, self.codes, axis=-1)
 
     def size_at(self, row: int) -> int:
         """Return how many devices are in a device's group."""
         return int(np.count_nonzero(self.codes == self.codes[row]))
+
+
+def _are_neighbours(rows: NDArray[np.intp]) -> bool:
+    return bool(len(rows) and rows[-1] - rows[0] == len(rows) - 1)
+
+
+def _slice_of(rows: NDArray[np.intp]) -> slice:
+    return slice(int(rows[0]), int(rows[-1]) + 1)
