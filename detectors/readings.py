@@ -14,6 +14,7 @@ __all__ = ["ONLY_PROBE", "Device", "Readings", "as_array"]
 Device = tuple[str, str]  # host and gpu
 Readings = Mapping[Device, Sequence[float]] | Mapping[Device, Mapping[str, Sequence[float]]]
 
+_BLOCK = 2000  # devices
 ONLY_PROBE = "probe"  # the name of the only probe where the caller gives none
 
 
@@ -29,26 +30,34 @@ def as_array(readings: Readings) -> tuple[tuple[Device, ...], tuple[str, ...], N
     """
     devices = tuple(readings)
     values: list[Any] = list(readings.values())
-    probes: tuple[str, ...] = (ONLY_PROBE,)
-    if any(issubclass(kind, Mapping) for kind in set(map(type, values))):
-        probes, values = _by_probe(values)
-    lengths = set(map(len, values))
-    repeats = max(lengths, default=0)
-    if len(lengths) == 1:
-        flat = np.fromiter(chain.from_iterable(values), np.float64, len(values) * repeats)
-    else:
-        padded = list(zip_longest(*values, fillvalue=np.nan))
-        flat = np.array(padded, np.float64).reshape(repeats, len(values)).T.ravel()
-    return devices, probes, flat.reshape(len(devices), len(probes), repeats)
+    has_probes = any(issubclass(kind, Mapping) for kind in set(map(type, values)))
+    probes = tuple(values[0]) if has_probes else (ONLY_PROBE,)
+    seconds = _of_one_shape(values, probes if has_probes else None)
+    if seconds is None:
+        cells = values
+        if has_probes:
+            probes = tuple(dict.fromkeys(chain.from_iterable(values)))
+            cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
+        padded = list(zip_longest(*cells, fillvalue=np.nan))
+        seconds = np.array(padded, np.float64).reshape(len(padded), len(cells)).T
+    return devices, probes, seconds.reshape(len(devices), len(probes), -1 if seconds.size else 0)
 
 
-def _by_probe(values: list[Mapping[str, Sequence[float]]]) -> tuple[tuple[str, ...], list[Sequence[float]]]:
-    """Return the probes, and the repeats of each device and probe."""
-    probes = tuple(values[0])
-    if set(map(len, values)) == {len(probes)}:
-        try:
-            return probes, [cells[probe] for cells in values for probe in probes]
-        except KeyError:
-            pass  # as many probes, but not the same: the long way, as if their numbers differed
-    probes = tuple(dict.fromkeys(chain.from_iterable(values)))
-    return probes, [cells.get(probe, ()) for cells in values for probe in probes]
+def _of_one_shape(values: list[Any], probes: tuple[str, ...] | None) -> NDArray[np.float64] | None:
+    """Walk through readings in blocks that stay in the processor's cache; ``None`` where their shapes differ."""
+    blocks = []
+    lengths: set[int] = set()
+    sizes: set[int] = set() if probes is None else {len(probes)}
+    for start in range(0, len(values), _BLOCK):
+        cells = values[start : start + _BLOCK]
+        if probes is not None:
+            sizes.update(map(len, cells))
+            try:
+                cells = [by_probe[probe] for by_probe in cells for probe in probes]
+            except KeyError:
+                return None
+        lengths.update(map(len, cells))
+        if len(lengths) != 1 or len(sizes) > 1:
+            return None
+        blocks.append(np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * max(lengths)))
+    return np.concatenate(blocks) if blocks else None
