@@ -227,13 +227,13 @@ class Controller:
         return ended or asked or told or bool(self._cluster.lost())
 
     def _end_of_program(self, exit_code: int) -> Event:
-        if exit_code != 0:
+        if exit_code < 0:
+            return ProgramDied(-exit_code)
+        if exit_code > 0:
             with self._news:
                 self._news.wait_for(self._cluster.lost, LOSS_NEWS_S)
             if lost := self._cluster.lost():
                 return NodeLost(lost[0])
-        if exit_code < 0:
-            return ProgramDied(-exit_code)
         if exit_code > 0 and self._cluster.workers_killed(max(self._began_s, time.time() - WORKER_NEWS_S)):
             return WorkerDied(exit_code)
         return ProgramEnded(exit_code)

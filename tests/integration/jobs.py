@@ -97,8 +97,9 @@ class RunningJob:
     def state_server(self) -> psutil.Process:
         """Return the state server's process: a child of the command's own, not of a node's agent."""
         for process in psutil.Process(self.process.pid).children():
-            if "redis-server" in process.cmdline()[0] or "valkey-server" in process.cmdline()[0]:
-                return process
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended, and not be collected yet
+                if "valkey-server" in process.cmdline()[0]:
+                    return process
         raise AssertionError("no state server")
 
     def end(self) -> None:

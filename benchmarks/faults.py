@@ -1,0 +1,162 @@
+"""Faults: from the moment of a kill until laggard has noticed it, and until the program counts again.
+
+One job on virtual nodes, two active with one device each, counts in State on every device. Beside it, in the same run:
+a Ray actor that counts and that Ray itself restarts (``max_restarts=-1``); it replaces one process, never a node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import description
+from tests.chaos.storm import PROGRAM
+from tests.integration.jobs import RunningJob, wait_until
+
+Victim = Callable[[RunningJob], psutil.Process]
+
+STATE_SERVER = "state server killed"
+LOSSES: dict[str, tuple[Victim, signal.Signals]] = {
+    "a node's raylet killed": (lambda job: job.process_of(_last_node(job), "raylet/raylet"), signal.SIGKILL),
+    "a node's agent killed": (lambda job: job.agent_of(_last_node(job)), signal.SIGKILL),
+    "a node's agent hung": (lambda job: job.agent_of(_last_node(job)), signal.SIGSTOP),
+}
+FAULTS: dict[str, tuple[Victim, signal.Signals]] = {
+    "program killed": (lambda job: job.process_of("node1", "program.py"), signal.SIGKILL),
+    "worker killed": (lambda job: job.process_of("node1", "ray::Counter"), signal.SIGKILL),
+    STATE_SERVER: (lambda job: job.state_server(), signal.SIGKILL),
+    "Ray's head killed": (lambda job: job.process_of("node1", "gcs_server"), signal.SIGKILL),
+    **LOSSES,
+}
+RAY_ACTOR = """
+import os, time, ray
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class Counter:
+    def count(self):
+        while True:
+            with open("counted", "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            time.sleep(0.02)
+
+ray.get(Counter.remote().count.remote())
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks faults", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(arguments)
+    console = Console()
+    console.print(description())
+    table = Table(title=f"seconds from the kill, median of {options.repeats} (worst)", title_justify="left")
+    for column in ("fault", "noticed", "counts again"):
+        table.add_column(column, justify="left" if column == "fault" else "right")
+    for name, (noticed, again) in of_laggard(options.repeats).items():
+        table.add_row(name, _shown(noticed), _shown(again))
+    table.add_row("worker killed, Ray's own actor restart", "", _shown(of_ray_actor(options.repeats)))
+    console.print(table)
+    return 0
+
+
+def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Return, for each fault, the seconds until it was noticed and until the program counted again."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in FAULTS}
+    nodes = 2 + repeats * len(LOSSES)
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:
+        directory = Path(name)
+        (directory / "program.py").write_text(PROGRAM)
+        job = RunningJob(
+            directory,
+            name,
+            f"--local-nodes={nodes}",
+            "--nodes=2",
+            "--virtual-gpus=1",
+            "--resilient",
+            "--grace=1",
+            "--max-restarts-per-hour=1000",
+            "program.py",
+        )
+        try:
+            for _ in range(repeats):
+                for fault, (victim, signum) in FAULTS.items():
+                    _wait_until_it_counts(job)
+                    told, launches = _told(job), _launches(job)
+                    process = victim(job)
+                    began_s = time.monotonic()
+                    process.send_signal(signum)
+                    wait_until(lambda told=told: _told(job) > told, job.everything)  # type: ignore[misc]
+                    found[fault][0].append(time.monotonic() - began_s)
+                    _wait_for_a_launch(job, launches + (fault != STATE_SERVER))
+                    _wait_until_it_counts(job)
+                    found[fault][1].append(time.monotonic() - began_s)
+        finally:
+            job.end()
+    return found
+
+
+def of_ray_actor(repeats: int) -> list[float]:
+    """Return the seconds from the kill of an actor's process until Ray's new one counts."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as name:
+        counted = Path(name) / "counted"
+        counted.touch()
+        ray = subprocess.Popen([sys.executable, "-c", RAY_ACTOR], cwd=name, stdout=subprocess.DEVNULL)
+        try:
+            for _ in range(repeats):
+                wait_until(lambda: counted.stat().st_size > 0, str)
+                pid = int(counted.read_text().split()[-1])
+                known = set(counted.read_text().split())
+                began_s = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda known=known: set(counted.read_text().split()) > known, str)  # type: ignore[misc]
+                seconds.append(time.monotonic() - began_s)
+        finally:
+            ray.terminate()
+            ray.wait()
+    return seconds
+
+
+def _shown(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"
+
+
+def _last_node(job: RunningJob) -> str:
+    return str(re.findall(r"launch +\d+ on \S+, (\S+) ", job.account)[-1])
+
+
+def _told(job: RunningJob) -> int:
+    """Count what laggard has noticed so far."""
+    return len(re.findall(r"relaunch  |is back with all of its log", job.account))
+
+
+def _wait_for_a_launch(job: RunningJob, number: int) -> None:
+    wait_until(lambda: _launches(job) >= number, job.everything)
+
+
+def _launches(job: RunningJob) -> int:
+    return len(re.findall(r"launch +\d+ on ", job.account))
+
+
+def _wait_until_it_counts(job: RunningJob) -> None:
+    def sizes() -> list[int]:
+        files = [job.directory / "committed0", job.directory / "committed1"]
+        return [file.stat().st_size if file.exists() else 0 for file in files]
+
+    before = sizes()
+    wait_until(lambda: all(now > then for now, then in zip(sizes(), before, strict=True)), job.everything)
