@@ -130,6 +130,10 @@ class Account:
         self._console.print(table)
         names = f" ({', '.join(excluded)})" if excluded else ""
         self._console.print(
-            f"{len(self.launches)} launches, {len(excluded)} nodes excluded{names}, "
+            f"{_count(self.launches, 'launch', 'launches')}, {_count(excluded, 'node', 'nodes')} excluded{names}, "
             f"{self.elapsed_s():.1f} s in all, exit code {exit_code}"
         )
+
+
+def _count(things: Sequence[object], one: str, several: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else several}"

@@ -56,7 +56,7 @@ def test_a_program_that_fails_by_itself_ends_the_job_with_its_exit_code(start_jo
     job = start_job(*RESILIENT, program="raise SystemExit(3)")
     assert job.finish() == 3, job.everything()
     assert "launch    1" not in job.account
-    assert "1 launches, 0 nodes excluded" in job.account
+    assert "1 launch, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)
 
 
@@ -219,7 +219,7 @@ def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(sta
     assert job.finish() == 0, job.everything()
     assert "node1 gpu 0 is slow (very slow)" in job.account
     assert "no relaunch: the primary is never excluded" in job.account
-    assert "1 launches, 0 nodes excluded" in job.account
+    assert "1 launch, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)
 
 

@@ -58,7 +58,7 @@ def test_collectors_that_are_killed_are_missed_within_three_rounds(start_job: Ca
 def test_without_a_thrasher_nobody_is_accused(start_job: Callable[..., RunningJob], seed: int) -> None:
     job = start_job(*MAIN_JOB, EXAMPLE, "--no-thrash", f"--seed={seed}")
     assert job.finish() == 0, job.everything()
-    assert "1 launches, 0 nodes excluded" in job.account
+    assert "1 launch, 0 nodes excluded" in job.account
     assert "verdict" not in job.account
     assert not NOISE.search(job.everything()), job.everything()
     assert job.processes() == []
