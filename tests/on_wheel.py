@@ -11,7 +11,17 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1]
 PACKAGES = ("kvstore", "telemetry", "collectors", "detectors", "resilience")
-BESIDE_THE_PACKAGES = ("tests", "examples", "benchmarks", "docs", ".ci", "README.md", "pyproject.toml")
+BESIDE_THE_PACKAGES = (
+    "tests",
+    "examples",
+    "benchmarks",
+    "docs",
+    ".ci",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "pyproject.toml",
+)
 
 
 def main(pytest_arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -28,5 +29,14 @@ def test_the_first_command_of_the_readme_is_the_main_job() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", document.read_text())
-    missing = [target for target in targets if "://" not in target and not (document.parent / target).exists()]
+    missing = [target for target in targets if "://" not in target and not _leads_somewhere(document, target)]
     assert missing == []
+
+
+def _leads_somewhere(document: Path, target: str) -> bool:
+    path = (document.parent / target).resolve()
+    if path.exists():
+        return True
+    package, *rest = path.relative_to(ROOT.resolve()).parts  # installed, it lies somewhere else
+    spec = importlib.util.find_spec(package)
+    return spec is not None and Path(spec.submodule_search_locations[0], *rest).exists()  # type: ignore[index]
