@@ -13,6 +13,7 @@ controller says                                 agent does
 ``{"do": "stop-ray"}``                          ends it: the raylet in good order, the rest by force
 ``{"do": "sweep", "below"}``                    ends what is left of launches below that number
 ``{"do": "start-sidecar", "name", "command"}``   starts a process that lasts as long as the agent
+``{"do": "stop-sidecar", "name"}``               ends it before that
 ==============================================  =======================================================
 
 It says ``alive`` every second, ``ray-started``, ``ray-ended``, ``swept`` and ``sidecar-ended``.
@@ -111,6 +112,9 @@ class Agent:
                 self._sweep(int(command["below"]))
             case "start-sidecar":
                 self._sidecars[command["name"]] = self._spawn(command["name"], command["command"])
+            case "stop-sidecar":
+                if sidecar := self._sidecars.pop(command["name"], None):
+                    sidecar.kill()  # collected with the orphans
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 

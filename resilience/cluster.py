@@ -16,7 +16,7 @@ from pathlib import Path
 from kvstore.control import NodeRecord
 from kvstore.environment import ENDPOINT_FILE, NODE
 from resilience.allocation import Allocation
-from resilience.gcs import NodeDirectory
+from resilience.gcs import HeadSilentError, NodeDirectory
 from resilience.node import Node
 from resilience.ports import listens
 
@@ -250,7 +250,10 @@ class RayCluster:
         if self._directory_of_nodes is None:
             if not listens(self._primary.address, self._port):
                 return set()
-            self._directory_of_nodes = NodeDirectory(self.address, self.environment(self._primary))
+            try:
+                self._directory_of_nodes = NodeDirectory(self.address, self.environment(self._primary))
+            except HeadSilentError:
+                return set()
         return self._directory_of_nodes.alive_addresses()
 
     def _last_words(self, node: NodeRecord) -> str:

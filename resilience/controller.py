@@ -27,6 +27,7 @@ from resilience.hang import HangTimeout, HangWatch
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
 from resilience.policy import (
+    Decision,
     End,
     Event,
     NodeLost,
@@ -46,6 +47,7 @@ from resilience.processes import adopt_orphans, end_descendants, environment_of
 from resilience.program import Program
 from resilience.records import Records
 from resilience.requests import RequestReader
+from resilience.reserve import Reserve
 from resilience.roster import Roster
 
 __all__ = ["Controller", "JobPlan", "StopRequested", "stop_on_signals"]
@@ -111,6 +113,7 @@ class Controller:
         self._news = keeper.news
         self._nodes = {node.hostname: node for node in allocation.nodes}
         self._records = Records(keeper.endpoint)
+        self._reserve = Reserve(keeper.endpoint)
         self._requests: RequestReader | None = None
         self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
         self._launch = -1
@@ -166,10 +169,10 @@ class Controller:
                 continue
             if (event := self._next_event()) is None:
                 continue
-            progressed = self._records.signs(self._launch) != self._signs
-            decision = decide(self._plan.settings, self._standing, event, now_s=time.time(), progressed=progressed)
-            match decision:
-                case End():
+            if isinstance(event, NodeLost | NodesAccused):
+                self._pass_over_the_slow()
+            match self._decide(event):
+                case End() as decision:
                     return self._end(decision)
                 case Report(standing, reason):
                     self._stand(standing)
@@ -181,6 +184,21 @@ class Controller:
                     self._account.tell("relaunch", reason, "bold yellow")
                     self._phases = self._phases or [time.monotonic()]
                     self._end_launch(event, anew=anew)
+
+    def _decide(self, event: Event) -> Decision:
+        progressed = self._records.signs(self._launch) != self._signs
+        return decide(self._plan.settings, self._standing, event, now_s=time.time(), progressed=progressed)
+
+    def _pass_over_the_slow(self) -> None:
+        """Take slow nodes out of the reserve before one of it is swapped in."""
+        if not (self._plan.settings.resilient and self._roster.reserve):
+            return
+        if verdicts := self._reserve.slow(self._roster):
+            hosts = frozenset(verdict.host for verdict in verdicts)
+            evidence = "; ".join(verdict.evidence for verdict in verdicts)
+            self._account.tell("reserve", f"{', '.join(sorted(hosts))} passed over: {evidence}", "bold yellow")
+            if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
+                self._stand(decision.standing)
 
     def _stand(self, standing: Standing) -> None:
         if standing.roster.excluded != self._roster.excluded:
@@ -300,6 +318,8 @@ class Controller:
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
         self._phases = []
         self._cluster.warm_up(self._roster.reserve[:1])
+        if self._plan.settings.resilient:
+            self._reserve.probe(self._cluster, self._roster)
         self._plan.observation.start(self._cluster, self._roster.active)
 
     def _gap(self) -> Gap | None:

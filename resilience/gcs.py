@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["NodeDirectory"]
+__all__ = ["HeadSilentError", "NodeDirectory"]
 
 _ALIVE = 0
 _TIMEOUT_S = 5.0
+
+
+class HeadSilentError(RuntimeError):
+    """Ray's head listens and does not answer."""
 
 
 class NodeDirectory:
@@ -20,15 +24,24 @@ class NodeDirectory:
         ``host:port`` of the head, which must be listening.
     environment
         The cluster's variables: the client finds its token through them.
+
+    Raises
+    ------
+    HeadSilentError
+        If the head does not answer in time.
     """
 
     def __init__(self, address: str, environment: dict[str, str]) -> None:
         # The client reads its token's path from this process's environment, once, when it is loaded.
         os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_AUTH_")})
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.exceptions import RpcError
 
         self._address = address
-        self._client = GcsClient(address=address)
+        try:
+            self._client = GcsClient(address=address)
+        except RpcError as error:
+            raise HeadSilentError(f"Ray's head at {address} does not answer: {error}") from error
 
     def alive_addresses(self) -> set[str]:
         """Return the addresses of the nodes that are up; none where the head does not answer."""

@@ -93,6 +93,12 @@ class Node:
             self._sidecars.add(name)
             self._say(do="start-sidecar", name=name, command=command)
 
+    def stop_sidecar(self, name: str) -> None:
+        """Have the agent end such a process, if there is one."""
+        if name in self._sidecars:
+            self._sidecars.remove(name)
+            self._say(do="stop-sidecar", name=name)
+
     def take_notices(self) -> list[str]:
         """Return what the user should hear of this node, once."""
         with self._news:

@@ -128,3 +128,13 @@ def test_private_files_are_private(agent: AgentAtWork, tmp_path: Path) -> None:
     assert (directory / "secret").read_text() == "s3cret"
     assert (directory / "secret").stat().st_mode & 0o777 == 0o600
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_sidecar_can_be_ended_before_the_agent(agent: AgentAtWork, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    sleeper = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    agent.say(do="start-sidecar", name="sleeper", command=[sys.executable, "-c", sleeper])
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
+    agent.say(do="stop-sidecar", name="sleeper")
+    wait_until(lambda: not is_running(int(pid_file.read_text())))

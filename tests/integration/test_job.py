@@ -373,3 +373,48 @@ def test_after_a_killed_controller_the_same_command_carries_on(start_job: Start)
     assert "counted yes" in again.output
     wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
     assert_nothing_is_left(again)
+
+
+def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start) -> None:
+    program = """
+        import os, threading, time
+        from pathlib import Path
+        import numpy as np
+        from collectors.device import VirtualDevice
+        from kvstore.series import Series
+        from kvstore.session import current_session
+        from resilience import Job
+        from telemetry import AnalysisClient
+
+        job = Job.current()
+        print("launch", job.launch, "on", *(node.hostname for node in job.nodes), flush=True)
+        if job.restarted:
+            raise SystemExit(0)
+        device = VirtualDevice("0", Path(os.environ["LAGGARD_VIRTUAL_DEVICE_DIR"]).parent / "node3", "node3")
+        ones = np.ones((1500, 1500), np.float32)
+
+        def load():
+            while True:
+                device.run(lambda: ones @ ones)
+
+        for _ in range(2):
+            threading.Thread(target=load, daemon=True).start()
+        session = current_session()
+        series = Series(session.client, session.endpoint, job.launch)
+        newest = {}
+        while len(newest) < 4 or newest["node3", "0"] < 2 * newest["node4", "0"]:
+            time.sleep(0.1)
+            for _, sample in series.read("reserve-probe-time"):
+                newest[sample.tags["host"], sample.tags["gpu"]] = min(sample.values)
+        client = AnalysisClient()
+        client.connect()
+        client.reboot("node2")
+        time.sleep(600)
+    """
+    job = start_job("--local-nodes=4", "--nodes=2", "--virtual-gpus=2", "--resilient", program=program)
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node4" in job.output
+    assert "node3 passed over: node3 gpu 0: " in job.account
+    assert "without node2; node4 comes in from the reserve" in job.account
+    assert "(node3, node2)" in job.account
+    assert_nothing_is_left(job)

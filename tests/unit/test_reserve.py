@@ -1,0 +1,51 @@
+"""Which nodes of the reserve are slow, from one reading of each device."""
+
+from __future__ import annotations
+
+from kvstore.series import Sample
+from resilience.reserve import slow_in_reserve
+
+
+def reading(host: str, gpu: str, seconds: float, model: str = "H100") -> Sample:
+    repeats = (seconds, seconds * 1.002, seconds * 1.004)
+    return Sample("probe", 0.0, repeats, {"host": host, "gpu": gpu, "model": model})
+
+
+def node(host: str, *seconds: float, model: str = "H100") -> list[Sample]:
+    return [reading(host, str(gpu), value, model) for gpu, value in enumerate(seconds)]
+
+
+def accused(idle: list[Sample], busy: list[Sample]) -> set[str]:
+    return {verdict.host for verdict in slow_in_reserve(idle, busy)}
+
+
+def test_a_slow_device_makes_its_node_slow() -> None:
+    assert accused([*node("n3", 1, 1), *node("n4", 1.001, 1.3)], []) == {"n4"}
+
+
+def test_healthy_nodes_are_not_accused() -> None:
+    assert accused([*node("n3", 1, 1.01), *node("n4", 1.001, 0.99)], node("n1", 1, 1.02)) == set()
+
+
+def test_a_node_that_is_slow_as_a_whole_is_seen_beside_active_ones() -> None:
+    busy = [*node("n1", 1, 1.01, 1, 1), *node("n2", 1, 1, 1.01, 1)]
+    assert accused(node("n3", 1.2, 1.2), busy) == {"n3"}
+
+
+def test_active_devices_that_the_program_slows_down_hide_nobody_and_are_not_accused() -> None:
+    idle = [*node("n3", 1, 1), *node("n4", 1.3, 1)]
+    assert accused(idle, [*node("n1", 2.5, 2), *node("n2", 2, 2.2)]) == {"n4"}
+
+
+def test_only_devices_of_one_model_are_compared() -> None:
+    idle = [*node("n3", 1, 1, 1, 1), *node("n4", 1.3, 1.3, 1.3, 1.3, model="A100")]
+    assert accused(idle, []) == set()
+
+
+def test_virtual_devices_differ_more_before_they_count_as_slow() -> None:
+    assert accused(node("n3", 1, 1, 1, 1.3, model="virtual"), []) == set()
+    assert accused(node("n3", 1, 1, 1, 2, model="virtual"), []) == {"n3"}
+
+
+def test_without_readings_nobody_is_accused() -> None:
+    assert accused([], node("n1", 1, 1)) == set()
