@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import random
 import socket
@@ -20,7 +21,8 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,6 +43,7 @@ __all__ = ["bad_request", "main"]
 
 DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
+SLICES, SLICE_S = 10, 0.5
 
 ADD = """
 import statistics, sys, time
@@ -145,56 +148,103 @@ def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None
 
 
 def _print_query(job: Job, dragon: Path | None) -> None:
-    now_us = int(time.time()) * 1_000_000
-    times = now_us - (QUERY_POINTS - np.arange(QUERY_POINTS, dtype=np.int64)) * 1_000_000
-    door = BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
-    values = np.full(QUERY_POINTS, 300.0) + np.arange(QUERY_POINTS, dtype=np.float64) % 7
-    batch = {key_of("power", {"host": "node1", "gpu": str(gpu)}): (times, values) for gpu in range(QUERY_SERIES)}
-    assert door.send(batch)  # noqa: S101
-    start = int(times[0]) // 1_000_000 - 1
+    start = _send_ticks(job)
     by_gpu = {"type": "wildcard", "tagk": "gpu", "filter": "*", "groupBy": True}
     query = {"metric": "power", "aggregator": "avg", "filters": [by_gpu]}
-    span = {"start": start, "end": start + QUERY_POINTS + 1}
+    theirs = json.dumps({"start": start * 1000, "queries": [query]}).encode()
+    numbers = itertools.count()
 
-    def body(number: int) -> bytes:
+    def ours(number: int) -> bytes:
         # The number makes it another question, with as long an answer.
         marked = {**query, "downsample": "1s-avg", "number": number}
-        return json.dumps({**span, "queries": [marked]}).encode()
+        return json.dumps({"start": start, "end": start + QUERY_POINTS + 1, "queries": [marked]}).encode()
 
-    _wait_for(lambda: len(json.loads(_post(job.port, body(0)))) == QUERY_SERIES)
-    print(f"query of {QUERY_SERIES} series x {QUERY_POINTS} points        median   95th percentile       queries/s")
-    fresh = _query_row("laggard, each another", job.port, body)
-    repeated = _query_row("laggard, the same again", job.port, lambda _: body(0))
-    if dragon is not None:
-        with _dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS) as port:
-            peers = json.dumps({"start": start * 1000, "queries": [query]}).encode()
-            theirs = _query_row("Dragon", port, lambda _: peers)
-        print(f"  {fresh / theirs:.1f} and {repeated / theirs:.1f} times as many as Dragon")
+    _wait_for(lambda: _n_points(_post(job.port, ours(next(numbers)))) == QUERY_SERIES * QUERY_POINTS)
+    with contextlib.ExitStack() as stack:
+        rows = [
+            _Asked("laggard, each another", job.port, lambda: ours(next(numbers))),
+            _Asked("laggard, the same again", job.port, lambda: ours(0)),
+        ]
+        if dragon is not None:
+            port = stack.enter_context(_dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS))
+            rows.append(_Asked("Dragon", port, lambda: theirs))
+        for n_clients in (1, 4):
+            _print_asked(rows, n_clients)
+
+
+def _send_ticks(job: Job) -> int:
+    """Fill 64 series, tick by tick as collectors do; return the Unix time before the first."""
+    first_us = (int(time.time()) - QUERY_POINTS) * 1_000_000
+    with contextlib.closing(_door(job)) as door:
+        for tick in range(QUERY_POINTS):
+            times, values = np.array([first_us + tick * 1_000_000]), np.array([300.0 + tick % 7])
+            keys = (key_of("power", {"host": "node1", "gpu": str(gpu)}) for gpu in range(QUERY_SERIES))
+            assert door.send(dict.fromkeys(keys, (times, values)))  # noqa: S101
+    return first_us // 1_000_000 - 1
+
+
+def _door(job: Job) -> BatchSocket:
+    return BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
+
+
+@dataclass
+class _Asked:
+    """A server, what it is asked, and how long each answer took."""
+
+    name: str
+    port: int
+    body: Callable[[], bytes]
+    times_s: list[float] = field(default_factory=list)
+
+    def ask(self, n_clients: int) -> None:
+        """Ask for a moment, with so many clients at once."""
+        with ThreadPoolExecutor(n_clients) as clients:
+            for times_s in clients.map(lambda _: self._ask(), range(n_clients)):
+                self.times_s += times_s
+
+    def _ask(self) -> list[float]:
+        times_s: list[float] = []
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            until_s = time.perf_counter() + SLICE_S
+            while (begun_s := time.perf_counter()) < until_s:
+                connection.request("POST", "/api/query", self.body(), {"Content-Type": "application/json"})
+                answer = connection.getresponse().read()
+                times_s.append(time.perf_counter() - begun_s)
+        assert _n_points(answer) >= QUERY_SERIES * (QUERY_POINTS - 2)  # noqa: S101
+        return times_s
+
+
+def _print_asked(rows: Sequence[_Asked], n_clients: int) -> None:
+    for row in rows:
+        row.times_s.clear()
+    for _ in range(SLICES):  # in turn, so that what else the machine does hits all alike
+        for row in rows:
+            row.ask(n_clients)
+    clients = "1 client " if n_clients == 1 else f"{n_clients} clients"
+    print(f"query, {QUERY_SERIES} x {QUERY_POINTS} points, {clients}     median   95th percentile       queries/s")
+    medians, rates = [], []
+    for row in rows:
+        times_s = sorted(row.times_s)
+        medians.append(statistics.median(times_s))
+        rates.append(n_clients * len(times_s) / sum(times_s))
+        p95_s = times_s[int(0.95 * len(times_s))]
+        print(f"  {row.name:<26} {1000 * medians[-1]:10.1f} ms  {1000 * p95_s:12.1f} ms  {rates[-1]:14.1f}")
+    if len(rows) > 2:
+        for row, median, rate in zip(rows[:-1], medians, rates, strict=False):
+            faster, more = medians[-1] / median, rate / rates[-1]
+            print(f"  {row.name}: {faster:.1f} times faster than Dragon, {more:.1f} times as many")
     print()
 
 
-def _query_row(name: str, port: int, body: Callable[[int], bytes]) -> float:
-    connection = http.client.HTTPConnection("localhost", port, timeout=DEADLINE_S)
-    times_s: list[float] = []
-    begun_s = time.perf_counter()
-    while time.perf_counter() - begun_s < 5 or len(times_s) < 5:
-        one_s = time.perf_counter()
-        connection.request("POST", "/api/query", body(len(times_s)), {"Content-Type": "application/json"})
-        answer = connection.getresponse().read()
-        times_s.append(time.perf_counter() - one_s)
-    connection.close()
-    assert sum(len(element["dps"]) for element in json.loads(answer)) >= QUERY_SERIES * (QUERY_POINTS - 2)  # noqa: S101
-    times_s.sort()
-    per_s = len(times_s) / sum(times_s)
-    p95_s = times_s[int(0.95 * len(times_s))]
-    print(f"  {name:<24} {1000 * statistics.median(times_s):12.1f} ms  {1000 * p95_s:12.1f} ms  {per_s:14.1f}")
-    return per_s
+def _n_points(answer: bytes) -> int:
+    return sum(len(element["dps"]) for element in json.loads(answer))
 
 
 def _print_read(job: Job) -> None:
     times = int(time.time()) * 1_000_000 - np.arange(30_000, dtype=np.int64)[::-1] * 1000
-    door = BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
-    assert door.send({key_of("many", {"host": "node1"}): (times, np.random.default_rng(1).normal(size=30_000))})  # noqa: S101
+    with contextlib.closing(_door(job)) as door:
+        assert door.send({key_of("many", {"host": "node1"}): (times, np.random.default_rng(1).normal(size=30_000))})  # noqa: S101
     time.sleep(0.5)  # until it is stored
     median_s, worst_s = job.run(READ)
     print(f"get_data of 30,000 points: {1000 * median_s:.1f} ms, the slowest of 21 {1000 * worst_s:.1f} ms\n")

@@ -74,10 +74,13 @@ def block_span(block: bytes) -> tuple[int, int, int]:
 def _numbers(values: Floats) -> tuple[int, NDArray[np.int64]]:
     """Return the number of decimals that all values have, and the values as multiples of the last one."""
     if np.isfinite(values).all():
+        largest = float(np.abs(values).max())
         for decimals in range(_MAX_DECIMALS + 1):
             scale = 10.0**decimals
+            if largest * scale >= _EXACT:
+                break
             scaled = np.rint(values * scale)
-            if (np.abs(scaled) < _EXACT).all() and (scaled / scale == values).all():
+            if (scaled / scale == values).all():
                 if (np.signbit(values) & (scaled == 0)).any():
                     break  # a whole number has no negative zero
                 return decimals, scaled.astype(np.int64)

@@ -208,15 +208,10 @@ class SampleStore:
             if line is None:
                 return None
             blocks = list(line.blocks)
-            times = [np.array(line.times_us, dtype=np.int64)]
-            values = [np.array(line.values, dtype=np.float64)]
-        for block in reversed(blocks):
-            first, last, _ = block_span(block)
-            if last >= start_us and first <= end_us:
-                block_times, block_values = _unpacked(block)
-                times.append(block_times)
-                values.append(block_values)
-        times_us, all_values = tidy(np.concatenate(times[::-1]), np.concatenate(values[::-1]))
+            newest = np.array(line.times_us, dtype=np.int64), np.array(line.values, dtype=np.float64)
+        pieces = [_unpacked(block) for block in blocks if _overlaps(block, start_us, end_us)]
+        times, values = zip(*pieces, newest, strict=True)
+        times_us, all_values = tidy(np.concatenate(times), np.concatenate(values))
         begin, end = times_us.searchsorted(start_us, "left"), times_us.searchsorted(end_us, "right")
         return (times_us[begin:end], all_values[begin:end]) if begin < end else None
 
@@ -256,3 +251,8 @@ class SampleStore:
     def _nbytes(self) -> int:
         open_samples = sum(len(line.times_us) for lines in self._metrics.values() for line in lines.values())
         return self._packed_bytes + 16 * open_samples + SERIES_OVERHEAD_BYTES * self._series
+
+
+def _overlaps(block: bytes, start_us: int, end_us: int) -> bool:
+    first_us, last_us, _ = block_span(block)
+    return last_us >= start_us and first_us <= end_us

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstore.codec import Value
 from kvstore.store import Newest, SampleStore, SeriesKey
-from kvstore.timeseries import TimeSeries
+from kvstore.timeseries import Times, TimeSeries
 from telemetry.bus import NodeAsker, NodeError, Replies
 from telemetry.query.engine import (
     Answer,
@@ -200,19 +200,24 @@ def pack_series(series: Iterable[TimeSeries]) -> Value:
         chosen.append(each)
         if samples > MAX_TRAVELLING_SAMPLES or len(chosen) > MAX_TRAVELLING_SERIES:
             raise ValueError("too many samples on one node: ask for a shorter range, fewer series, or downsample")
+    grids: dict[bytes, Times] = {}
+    for each in chosen:  # what is read or thinned out together has the same times: they travel once
+        grids.setdefault(each.times_us.tobytes(), each.times_us)
+    places = {raw: place for place, raw in enumerate(grids)}
     return {
-        "series": [[each.metric, dict(each.tags), len(each.times_us)] for each in chosen],
-        "times_us": np.concatenate([each.times_us for each in chosen] or [np.empty(0, dtype=np.int64)]),
+        "series": [[each.metric, dict(each.tags), places[each.times_us.tobytes()]] for each in chosen],
+        "grids": list(grids.values()),
         "values": np.concatenate([each.values for each in chosen] or [np.empty(0)]),
     }
 
 
 def unpack_series(packed: Value) -> list[TimeSeries]:
     """Take series apart that :func:`pack_series` has put together."""
+    grids, values = packed["grids"], packed["values"]
     series, begin = [], 0
-    for metric, tags, count in packed["series"]:
-        end = begin + count
-        series.append(TimeSeries(metric, tags, packed["times_us"][begin:end], packed["values"][begin:end]))
+    for metric, tags, place in packed["series"]:
+        end = begin + len(grids[place])
+        series.append(TimeSeries(metric, tags, grids[place], values[begin:end]))
         begin = end
     return series
 

@@ -57,6 +57,11 @@ class Downsample:
     fill: float | None = None
     calendar: tuple[int, str, tzinfo] | None = None
 
+    @property
+    def is_whole_seconds(self) -> bool:
+        """Whether all buckets begin at whole seconds."""
+        return self.calendar is None and self.interval_us > 0 and self.interval_us % SECOND_US == 0
+
 
 def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = False) -> Downsample | None:
     """Read a specification such as ``30s-avg``, ``1m-max-zero``, ``1dc-sum``, ``0all-last``; None for an empty one.
@@ -174,11 +179,14 @@ def downsample_together(
         bucket = (times_us - starts[0]) // spec.interval_us
     else:
         bucket = np.searchsorted(starts, times_us, side="right") - 1
-    begins = np.flatnonzero(np.diff(owner * len(starts) + bucket, prepend=-1))
+    place = owner * len(starts) + bucket
+    begins = np.append(0, np.flatnonzero(place[1:] != place[:-1]) + 1)
     return owner[begins], bucket[begins], _reduce(spec.function, values, begins)
 
 
 def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
+    if len(begins) == len(values) and aggregator(function).keeps_one:
+        return values
     if function in _BY_SEGMENT:
         return _BY_SEGMENT[function](values, begins)
     reduce = aggregator(function).reduce

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.timeseries import Floats, Times, TimeSeries, tidy
 from telemetry.query.aggregators import Aggregator, Gaps, aggregator
@@ -128,17 +129,17 @@ def thin_out_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> l
     if spec is None or not can_downsample_together(spec) or len(series) < 2:
         return [thin_out(query, span, each) for each in series]
     starts = buckets(spec, span.start_us, span.end_us)
-    tidied = [tidy(each.times_us, each.values) for each in series]
-    times_us, values = (np.concatenate([pair[i] for pair in tidied]) for i in (0, 1))
-    owner = np.repeat(np.arange(len(series)), [len(times) for times, _ in tidied])
-    kept = (times_us >= starts[0]) & (times_us <= span.end_us)
+    times_us = np.concatenate([each.times_us for each in series])
+    values = np.concatenate([each.values for each in series])
+    owner = np.repeat(np.arange(len(series)), [len(each.times_us) for each in series])
+    kept = (times_us >= starts[0]) & (times_us <= span.end_us) & np.isfinite(values)
     if not kept.all():
         times_us, values, owner = times_us[kept], values[kept], owner[kept]
     owners, at, thinned = downsample_together(spec, starts, owner, times_us, values)
-    ends = np.searchsorted(owners, np.arange(len(series) + 1))
+    ends, thinned_us = np.searchsorted(owners, np.arange(len(series) + 1)).tolist(), starts[at]
     return [
-        TimeSeries(each.metric, each.tags, starts[at[begin:end]], thinned[begin:end])
-        for each, begin, end in zip(series, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        TimeSeries(each.metric, each.tags, thinned_us[begin:end], thinned[begin:end])
+        for each, begin, end in zip(series, ends[:-1], ends[1:], strict=True)
     ]
 
 
@@ -235,8 +236,7 @@ def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
-        alone = np.ones(len(only.times_us), dtype=bool)
-        return _answer(query, span, only.times_us, alone, only.values, metric, dict(only.tags), [])
+        return _answer(query, span, only.times_us, None, only.values, metric, dict(only.tags), [])
     if spec is None:
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
@@ -267,14 +267,14 @@ def _answer(
     query: SubQuery,
     span: Span,
     times_us: Times,
-    present: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    present: NDArray[np.bool_] | None,
     values: Floats,
     metric: str,
     tags: dict[str, str],
     aggregate_tags: list[str],
 ) -> Answer | None:
     spec = query.downsample
-    if spec is None or spec.fill is None:
+    if present is not None and (spec is None or spec.fill is None):
         times_us, values = times_us[present], values[present]
     if query.rate is not None:
         times_us, values = rate(query.rate, times_us, values)
@@ -284,7 +284,7 @@ def _answer(
             times_us, values = times_us[finite], values[finite]
     begin, end = times_us.searchsorted(span.start_us, "left"), times_us.searchsorted(span.end_us, "right")
     times_us, values = times_us[begin:end], values[begin:end]
-    if not span.milliseconds:
+    if not span.milliseconds and not (spec is not None and spec.is_whole_seconds):
         times_us, values = _whole_seconds(query, times_us, values)
     return Answer(metric, tags, aggregate_tags, times_us, values) if len(times_us) else None
 

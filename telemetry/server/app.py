@@ -116,9 +116,7 @@ def _respond(service: Service, handler: Handler, call: Call) -> Response:
 def _response(reply: Reply, *, compressed: bool = False) -> Response:
     if reply.content is None:
         return Response(status_code=reply.status, headers=dict(reply.headers))
-    text = reply.content if reply.text_type else to_json(reply.content)
-    # Half a surrogate pair, which JSON lets through, is no text: it goes back as it came.
-    body = text.encode("utf-8", "backslashreplace")
+    body: bytes = reply.content if reply.text_type else to_json(reply.content)
     headers = {**reply.headers, "content-type": reply.text_type or JSON}
     if compressed and len(body) > _GZIP_ABOVE_BYTES:
         body = gzip.compress(body, compresslevel=1)

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib import metadata
 from typing import Any
 
 from kvstore.store import SeriesKey
@@ -32,6 +32,7 @@ from telemetry.sources import Source
 __all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service"]
 
 JSON = "application/json; charset=UTF-8"
+VERSION = metadata.version("laggard")
 MAX_POINTS_A_PUT = 100_000
 # A node agent reads every half second by default; what is older than this has stopped.
 STALE_S = 60.0
@@ -71,7 +72,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: a JSON value, or text with its type; None: nothing."""
+    """An answer: a JSON value, or bytes with their type; None: nothing."""
 
     content: Any
     status: int = 200
@@ -109,7 +110,7 @@ def query(service: Service, call: Call) -> Reply:
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Reply(f"[{','.join(elements)}]", headers=headers, text_type=JSON)
+    return Reply(b"[" + b",".join(elements) + b"]", headers=headers, text_type=JSON)
 
 
 def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:
@@ -199,7 +200,7 @@ def config(service: Service, _: Call) -> Reply:
 
 def about(_: Service, __: Call) -> Reply:
     """``/api/version``: that this speaks OpenTSDB's 2.x API."""
-    return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {version('laggard')}"})
+    return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {VERSION}"})
 
 
 def stats(service: Service, _: Call) -> Reply:
@@ -264,7 +265,7 @@ def metrics(service: Service, call: Call) -> Reply:
     classic = "application/openmetrics-text" not in call.headers.get("accept", "")
     recent_us = _now_us() - round(STALE_S * SECOND_US)
     newest = [each for each in service.source.newest() if each.time_us >= recent_us]
-    return Reply(render(newest, classic=classic), text_type=CLASSIC if classic else OPEN_METRICS)
+    return Reply(render(newest, classic=classic).encode(), text_type=CLASSIC if classic else OPEN_METRICS)
 
 
 def health(service: Service, _: Call) -> Reply:

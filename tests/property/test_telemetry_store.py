@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ def samples(draw: st.DrawFn) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 @given(samples())
+@example((np.array([0, 1]), np.array([1e308, 5e-324])))
 def test_a_block_loses_nothing(given_samples: tuple[NDArray[np.int64], NDArray[np.float64]]) -> None:
     times_us, found = given_samples
 
