@@ -26,19 +26,23 @@ from benchmarks.machine import description
 from tests.chaos.storm import PROGRAM
 from tests.integration.jobs import RunningJob, wait_until
 
-Victim = Callable[[RunningJob], psutil.Process]
+Victims = Callable[[RunningJob], list[psutil.Process]]
 
 STATE_SERVER = "state server killed"
-LOSSES: dict[str, tuple[Victim, signal.Signals]] = {
-    "a node's raylet killed": (lambda job: job.process_of(_last_node(job), "raylet/raylet"), signal.SIGKILL),
-    "a node's agent killed": (lambda job: job.agent_of(_last_node(job)), signal.SIGKILL),
-    "a node's agent hung": (lambda job: job.agent_of(_last_node(job)), signal.SIGSTOP),
+LOSSES: dict[str, tuple[Victims, signal.Signals]] = {
+    "a node's raylet killed": (lambda job: [job.process_of(_last_node(job), "raylet/raylet")], signal.SIGKILL),
+    "a node's agent killed": (lambda job: [job.agent_of(_last_node(job))], signal.SIGKILL),
+    "a node's agent hung": (lambda job: [job.agent_of(_last_node(job))], signal.SIGSTOP),
+    "a node frozen": (
+        lambda job: [job.agent_of(_last_node(job)), *job.processes_of(_last_node(job))],
+        signal.SIGSTOP,
+    ),
 }
-FAULTS: dict[str, tuple[Victim, signal.Signals]] = {
-    "program killed": (lambda job: job.process_of("node1", "program.py"), signal.SIGKILL),
-    "worker killed": (lambda job: job.process_of("node1", "ray::Counter"), signal.SIGKILL),
-    STATE_SERVER: (lambda job: job.state_server(), signal.SIGKILL),
-    "Ray's head killed": (lambda job: job.process_of("node1", "gcs_server"), signal.SIGKILL),
+FAULTS: dict[str, tuple[Victims, signal.Signals]] = {
+    "program killed": (lambda job: [job.process_of("node1", "program.py")], signal.SIGKILL),
+    "worker killed": (lambda job: [job.process_of("node1", "ray::Counter")], signal.SIGKILL),
+    STATE_SERVER: (lambda job: [job.state_server()], signal.SIGKILL),
+    "Ray's head killed": (lambda job: [job.process_of("node1", "gcs_server")], signal.SIGKILL),
     **LOSSES,
 }
 RAY_ACTOR = """
@@ -94,12 +98,13 @@ def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
         )
         try:
             for _ in range(repeats):
-                for fault, (victim, signum) in FAULTS.items():
+                for fault, (victims, signum) in FAULTS.items():
                     _wait_until_it_counts(job)
                     told, launches = _told(job), _launches(job)
-                    process = victim(job)
+                    processes = victims(job)
                     began_s = time.monotonic()
-                    process.send_signal(signum)
+                    for process in processes:
+                        process.send_signal(signum)
                     wait_until(lambda told=told: _told(job) > told, job.everything)  # type: ignore[misc]
                     found[fault][0].append(time.monotonic() - began_s)
                     _wait_for_a_launch(job, launches + (fault != STATE_SERVER))

@@ -3,6 +3,7 @@
 The allocation starts one on each node (``python -m resilience.agent``). It listens to nobody but its standard input and
 answers on its standard output, both in JSON lines, so a pipe to it is all that the controller needs: a local pipe, or
 one that ``srun`` or ``ssh`` carries. When that pipe closes, the controller is gone, and everything on this node ends.
+It also ends when nothing came through the pipe for five minutes, since a network that is cut closes no pipe.
 
 ==============================================  =======================================================
 controller says                                 agent does
@@ -14,9 +15,11 @@ controller says                                 agent does
 ``{"do": "sweep", "below"}``                    ends what is left of launches below that number
 ``{"do": "start-sidecar", "name", "command"}``   starts a process that lasts as long as the agent
 ``{"do": "stop-sidecar", "name"}``               ends it before that
+``{"do": "go-on"}``                             nothing: it is the answer to each ``alive``
 ==============================================  =======================================================
 
-It says ``alive`` every second, ``ray-started``, ``ray-ended``, ``swept`` and ``sidecar-ended``.
+It says ``alive`` twice a second, from a thread that does nothing else; ``ray-started``, ``ray-ended``, ``swept`` and
+``sidecar-ended``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import IO, Any, cast
@@ -38,19 +42,26 @@ from resilience.processes import adopt_orphans, end_descendants, environment_of,
 
 __all__ = ["BEAT_INTERVAL_S", "Agent", "main"]
 
-BEAT_INTERVAL_S = 1.0
+BEAT_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 1.0
+LEASE_S = 300.0
 ORDERLY_STOP_S = 2.0
 FORCED_STOP_S = 5.0
+# A command takes no longer; an agent that does is stuck, and its beats should not hide it.
+STUCK_S = 15.0
 PARTS = {"raylet", "gcs_server"}
 LAUNCH_VARIABLE = "LAGGARD_LAUNCH"
 
 
 class Agent:
-    """One node's agent; ``run`` returns when the controller's pipe closes."""
+    """One node's agent; ``run`` returns when the controller's pipe closes, or is silent for ``lease_s``."""
 
-    def __init__(self, commands: IO[bytes], answers: IO[str]) -> None:
+    def __init__(self, commands: IO[bytes], answers: IO[str], lease_s: float = LEASE_S) -> None:
         self._commands = commands
         self._answers = answers
+        self._lease_s = lease_s
+        self._speech = threading.Lock()
+        self._looked_s = self._heard_s = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._environment: dict[str, str] = {}
         self._directory = Path()
@@ -64,35 +75,46 @@ class Agent:
         adopt_orphans()
         os.set_blocking(self._commands.fileno(), False)
         self._selector.register(self._commands, selectors.EVENT_READ, self._read_commands)
+        ended = threading.Event()
+        threading.Thread(target=self._beat, args=(ended,), name="beat", daemon=True).start()
         try:
             self._serve()
         except BrokenPipeError:
             return  # the controller has gone while we spoke
         finally:
+            ended.set()
             end_descendants(deadline_s=FORCED_STOP_S)
 
     def _serve(self) -> None:
-        next_beat_s = time.monotonic()
         while True:
-            wait_s = max(0.0, next_beat_s - time.monotonic())
+            wait_s = max(0.0, self._looked_s + LOOK_INTERVAL_S - time.monotonic())
             for key, _ in self._selector.select(wait_s):
                 if key.data() is False:
                     return
-            if time.monotonic() >= next_beat_s:
-                self._say("alive")
+            if time.monotonic() >= self._looked_s + LOOK_INTERVAL_S:
+                if time.monotonic() > self._heard_s + self._lease_s:
+                    return
                 self._watch_parts()
                 self._look_after_sidecars()
                 reap_orphans(own=self._started())
-                next_beat_s = time.monotonic() + BEAT_INTERVAL_S
+                self._looked_s = time.monotonic()
+
+    def _beat(self, ended: threading.Event) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the controller has gone, as the other thread sees too
+            while not ended.wait(BEAT_INTERVAL_S):
+                if time.monotonic() < self._looked_s + STUCK_S:
+                    self._say("alive")
 
     def _say(self, event: str, **fields: object) -> None:
-        self._answers.write(json.dumps({"event": event, **fields}) + "\n")
-        self._answers.flush()
+        with self._speech:
+            self._answers.write(json.dumps({"event": event, **fields}) + "\n")
+            self._answers.flush()
 
     def _read_commands(self) -> bool:
         data = os.read(self._commands.fileno(), 1 << 16)
         if not data:
             return False
+        self._heard_s = time.monotonic()
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
@@ -115,6 +137,8 @@ class Agent:
             case "stop-sidecar":
                 if sidecar := self._sidecars.pop(command["name"], None):
                     sidecar.kill()  # collected with the orphans
+            case "go-on":
+                pass
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from kvstore.control import NodeRecord
 from kvstore.environment import ENDPOINT_FILE, NODE
 from resilience.allocation import Allocation
+from resilience.attention import Attention
 from resilience.gcs import HeadSilentError, NodeDirectory
 from resilience.node import Node
 from resilience.ports import listens
@@ -24,7 +25,8 @@ __all__ = ["ClusterError", "NodeDownError", "NodeFiles", "RayCluster"]
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
-SILENT_NODE_S = 5.0
+# Seven beats of an agent. A frozen or cut off node is noticed within half a second more: well within five seconds.
+SILENT_NODE_S = 3.5
 POLL_S = 0.05
 _RAY_SETTINGS = {
     # A node whose processes are gone refuses three checks and leaves Ray's records within two seconds; one that is only
@@ -85,6 +87,7 @@ class RayCluster:
         self.address = f"{self._primary.address}:{port}"
         self._port = port
         self._directory_of_nodes: NodeDirectory | None = None
+        self._attention = Attention()
         self.nodes: dict[str, Node] = {}
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
@@ -102,6 +105,7 @@ class RayCluster:
 
     def start(self, active: Sequence[str]) -> None:
         """Start the agents of all nodes, and begin to start Ray on the active ones."""
+        self._attention.start()
         for record in self._allocation.nodes:
             self._start_agent(record)
         self.begin_change(active)
@@ -126,7 +130,7 @@ class RayCluster:
         self.begin_change(active)
 
     def _start_agent(self, record: NodeRecord) -> None:
-        node = Node(record, self._allocation.start_agent(record), self._news)
+        node = Node(record, self._allocation.start_agent(record), self._news, self._attention.now_s)
         files = {**self._setup.files, "ray-token": self._token}
         node.set_up(str(self._node_directory(record)), files, self.environment(record))
         self.nodes[record.hostname] = node
@@ -178,7 +182,8 @@ class RayCluster:
         return [host for host, node in self.nodes.items() if self._is_lost(node)]
 
     def _is_lost(self, node: Node) -> bool:
-        return node.gone or node.ray == "ended" or time.monotonic() - node.heard_s > SILENT_NODE_S
+        limit_s = SILENT_NODE_S if node.spoke else START_DEADLINE_S
+        return node.gone or node.ray == "ended" or self._attention.now_s() - node.heard_s > limit_s
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -203,6 +208,7 @@ class RayCluster:
 
     def stop(self) -> None:
         """End everything on every node."""
+        self._attention.stop()
         for node in self.nodes.values():
             node.close()
         until_s = time.monotonic() + STOP_DEADLINE_S

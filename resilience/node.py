@@ -31,7 +31,9 @@ class Node:
     gone
         The agent's pipe has closed.
     heard_s
-        When the agent was last heard, on the monotonic clock.
+        When the agent was last heard, on ``clock``.
+    spoke
+        Whether it was heard at all: until then it is starting.
     ray
         ``down``: not started, or stopped as asked; ``up``: running; ``ended``: it ended by itself.
     swept
@@ -48,6 +50,7 @@ class Node:
         self.record = record
         self.gone = False
         self.heard_s = clock()
+        self.spoke = False
         self.ray: RayStatus = "down"
         self.swept: int | None = 0
         self._agent = agent
@@ -156,12 +159,15 @@ class Node:
             raise ValueError("the agent was started without a pipe")
         with self._agent.stdout as lines:
             for line in lines:
-                self._hear(json.loads(line))
+                message = json.loads(line)
+                self._hear(message)
+                if message["event"] == "alive":
+                    self._say(do="go-on")  # so it knows that we live too; to an agent that is silent nothing is said
         self._announce_gone()
 
     def _hear(self, message: dict[str, object]) -> None:
         with self._news:
-            self.heard_s = self._clock()
+            self.heard_s, self.spoke = self._clock(), True
             match message["event"]:
                 case "ray-ended":
                     self.ray = "down" if self._stopping else "ended"

@@ -82,11 +82,18 @@ class RunningJob:
 
     def process_of(self, node: str, command: str) -> psutil.Process:
         """Return the process of a node whose command line contains a text."""
-        for process in self.processes():
+        for process in self.processes_of(node):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if command in " ".join(process.cmdline()) and process.environ().get("LAGGARD_NODE") == node:
+                if command in " ".join(process.cmdline()):
                     return process
         raise AssertionError(f"no {command} on {node}")
+
+    def processes_of(self, node: str) -> Iterator[psutil.Process]:
+        """Yield what the agent of an active node has started, directly or not."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.environ().get("LAGGARD_NODE") == node:
+                    yield process
 
     def agent_of(self, node: str) -> psutil.Process:
         """Return the agent of an active node."""

@@ -29,9 +29,12 @@ time.sleep(600)
 
 
 class AgentAtWork:
-    def __init__(self) -> None:
+    def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "resilience.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *(command or ("-m", "resilience.agent"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def say(self, **command: Any) -> None:
@@ -47,16 +50,19 @@ class AgentAtWork:
                 return message
         raise AssertionError(f"the agent ended without saying {event}")
 
+    def end(self) -> None:
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.wait(DEADLINE_S)
+
 
 @pytest.fixture
 def agent() -> Iterator[AgentAtWork]:
     at_work = AgentAtWork()
     yield at_work
-    at_work.process.kill()
-    for pipe in (at_work.process.stdin, at_work.process.stdout):
-        if pipe is not None:
-            pipe.close()
-    at_work.process.wait(DEADLINE_S)
+    at_work.end()
 
 
 def wait_until(done: Any) -> None:
@@ -138,3 +144,32 @@ def test_a_sidecar_can_be_ended_before_the_agent(agent: AgentAtWork, tmp_path: P
     wait_until(lambda: pid_file.exists() and pid_file.read_text())
     agent.say(do="stop-sidecar", name="sleeper")
     wait_until(lambda: not is_running(int(pid_file.read_text())))
+
+
+def test_an_agent_that_hears_nothing_for_its_lease_ends_the_node(tmp_path: Path) -> None:
+    """As behind a network that is cut: its pipe stays open."""
+    serve = "import sys; from resilience.agent import Agent; Agent(sys.stdin.buffer, sys.stdout, lease_s=2).run()"
+    agent = AgentAtWork("-c", serve)
+    daemon = start_daemon(agent, tmp_path, {})
+    agent.process.wait(DEADLINE_S)
+    assert not is_running(daemon)
+    agent.end()
+
+
+def test_an_agent_beats_while_it_carries_out_a_command(agent: AgentAtWork, tmp_path: Path) -> None:
+    """Its raylet does not end when asked to, so it is waited for."""
+    ready = tmp_path / "ready"
+    stubborn = f"import signal, time; signal.signal(15, signal.SIG_IGN); open({str(ready)!r}, 'w'); time.sleep(600)"
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to(sys.executable)
+    start = f"import subprocess; subprocess.run([{str(raylet)!r}, '-c', {stubborn!r}])"
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    agent.say(do="start-ray", command=[sys.executable, "-c", start], arguments=[])
+    agent.hear("ray-started")
+    wait_until(ready.exists)
+    agent.say(do="sweep", below=0)
+    agent.hear("swept")
+    agent.say(do="stop-ray")
+    assert agent.process.stdout is not None
+    events = iter(lambda: json.loads(agent.process.stdout.readline())["event"], "ray-ended")  # type: ignore[union-attr]
+    assert list(events).count("alive") >= 2

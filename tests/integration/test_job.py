@@ -127,10 +127,14 @@ def test_a_lost_node_is_replaced_from_the_reserve(start_job: Start, victim: str)
     assert_nothing_is_left(job)
 
 
-def test_a_hung_agent_is_a_lost_node(start_job: Start) -> None:
+@pytest.mark.parametrize("frozen", ["agent", "every process"])
+def test_a_frozen_node_is_a_lost_node(start_job: Start, frozen: str) -> None:
     job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
     job.wait_for("counting")
     job.agent_of("node2").suspend()
+    if frozen == "every process":
+        for process in job.processes_of("node2"):
+            process.suspend()
     assert job.finish() == 0, job.everything()
     assert "launch 1 on node1 node3" in job.output
     assert_nothing_is_left(job)
