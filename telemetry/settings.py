@@ -57,7 +57,8 @@ class TelemetrySettings:
     max_answer_series
         A query's answer has at most this many series.
     telnet_port
-        Port for ``put`` lines, at the loopback address, without any authentication; 0: none.
+        Port for ``put`` lines, at the loopback address, without any authentication, which may be the
+        ``aggregator_port``; 0: none.
     """
 
     aggregator_port: int = 4242

@@ -23,9 +23,9 @@ from starlette.routing import Route
 from telemetry.bus import NodeError
 from telemetry.query.errors import BadQueryError, QueryTooLargeError
 from telemetry.server.answers import to_json
-from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, query
+from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, put, query
 from telemetry.server.problems import Problem, error_body
-from telemetry.server.requests import Call, read_call
+from telemetry.server.requests import MAX_BODY_BYTES, MAX_PUT_BYTES, Call, read_call
 
 __all__ = ["RecentAnswers", "make_app"]
 
@@ -81,7 +81,9 @@ def make_app(service: Service) -> Starlette:
 async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
-    call = await read_call(request)
+    if handler is put:  # before any of a body that may be large is read
+        authorize(service, request.headers)
+    call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
     question = (request.url.path, request.url.query, call.body, _wants_gzip(call))
     if handler is query and (known := recent.get(question)) is not None:
         return known

@@ -29,7 +29,7 @@ from telemetry.server.put import Point, PointError, batch_of, point_from_json
 from telemetry.server.requests import Call
 from telemetry.sources import Source
 
-__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service"]
+__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "put", "query"]
 
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
@@ -211,8 +211,7 @@ def stats(service: Service, _: Call) -> Reply:
 
 
 def put(service: Service, call: Call) -> Reply:
-    """``/api/put``: store samples. Good ones are stored even when others are refused."""
-    _authorize(service, call)
+    """``/api/put``: store samples, of who is authorized. Good ones are stored even when others are refused."""
     if service.put is None:
         raise Problem(403, "these are samples of the past: nothing can be added")
     body = call.json()
@@ -248,7 +247,7 @@ def notes(service: Service, call: Call) -> Reply:
         start_us = parse_time(call.one("start_time", "1h-ago"), _now_us())
         end_us = parse_time(call.one("end_time"), _now_us()) if call.one("end_time") else ALL_TIME_US
         return Reply([annotation(event) for event in service.events.between(start_us, end_us)])
-    _authorize(service, call)
+    authorize(service, call.headers)
     if service.add_event is None:
         raise Problem(403, "this is the past: nothing can be added")
     body = _object(call.json())
@@ -291,10 +290,16 @@ ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
 }
 
 
-def _authorize(service: Service, call: Call) -> None:
-    """Refuse a request that does not show the token: as bearer, as Basic password, or in a header of our own."""
-    scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
-    shown = call.headers.get("x-laggard-token", "")
+def authorize(service: Service, headers: Mapping[str, str]) -> None:
+    """Refuse a request that does not show the token: as bearer, as Basic password, or in a header of our own.
+
+    Raises
+    ------
+    Problem
+        401.
+    """
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    shown = headers.get("x-laggard-token", "")
     if scheme.lower() == "bearer":
         shown = credentials.strip()
     elif scheme.lower() == "basic":

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from telemetry.sender import BatchSocket
 from telemetry.server.app import make_app
 from telemetry.server.handlers import Service
 from telemetry.server.protocol import BoundedProtocol
-from telemetry.server.telnet import listen_for_lines
+from telemetry.server.telnet import MAX_LINE_BYTES, TakeLines, line_taker
 from telemetry.settings import TelemetrySettings
 from telemetry.sources import LocalSource, NodesSource
 
@@ -41,7 +42,6 @@ __all__ = ["TOKEN_FILE", "ServerError", "serve_dump", "serve_job"]
 
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
-MAX_CONNECTIONS = 200
 KEEP_ALIVE_S = 75
 STOP_DEADLINE_S = 3
 BACKLOG = 128
@@ -117,15 +117,17 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
 def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
     with _bound(host, port) as listener:
         chosen = listener.getsockname()[1]
+        take_lines = None if service.put is None or not settings.telnet_port else line_taker(service.put)
+        own_port = settings.telnet_port != chosen
+        protocol: Any = partial(BoundedProtocol, take_lines=None if own_port else take_lines)
         config = uvicorn.Config(
             make_app(service),
-            http=BoundedProtocol,
+            http=protocol,
             ws="none",
             lifespan="off",
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
@@ -134,19 +136,17 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
         sys.stdout.write(f"from elsewhere: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
-        asyncio.run(_run(server, listener, settings, host, service.put))
+        if take_lines is None or not own_port:
+            asyncio.run(server.serve(sockets=[listener]))
+        else:
+            with _bound(host, settings.telnet_port) as line_listener:
+                asyncio.run(_serve_both(server, listener, take_lines, line_listener))
 
 
-async def _run(
-    server: uvicorn.Server,
-    listener: socket.socket,
-    settings: TelemetrySettings,
-    host: str,
-    put: Callable[[Batch], bool] | None,
+async def _serve_both(
+    server: uvicorn.Server, listener: socket.socket, take_lines: TakeLines, line_listener: socket.socket
 ) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        if settings.telnet_port and put is not None:
-            await stack.enter_async_context(listen_for_lines(host, settings.telnet_port, put))
+    async with await asyncio.start_server(take_lines, sock=line_listener, limit=MAX_LINE_BYTES):
         await server.serve(sockets=[listener])
 
 
@@ -171,7 +171,9 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ServerError(f"port {port} at {host} cannot be used ({error.strerror}): set aggregator_port") from error
+        raise ServerError(
+            f"port {port} at {host} cannot be used ({error.strerror}): name another in the settings"
+        ) from error
     return listener
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from telemetry.batches import Batch
 from telemetry.server.put import PointError, batch_of, point_from_line
 
-__all__ = ["listen_for_lines"]
+__all__ = ["MAX_LINE_BYTES", "TakeLines", "line_taker"]
 
 MAX_LINE_BYTES = 1024
 IDLE_S = 300.0
@@ -17,24 +17,29 @@ MAX_CONNECTIONS = 64
 HELP = b"available commands: exit help put stats version\n"
 VERSION = b"laggard, with the put and version commands of OpenTSDB 2.4.0\n"
 
+TakeLines = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+"""Takes a connection."""
 
-@contextlib.asynccontextmanager
-async def listen_for_lines(host: str, port: int, put: Callable[[Batch], bool]) -> AsyncIterator[asyncio.Server]:
-    """Listen for as long as the block lasts. Success is silent, as OpenTSDB's; an error is one line."""
-    places = asyncio.Semaphore(MAX_CONNECTIONS)
 
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with places:
-            try:
+def line_taker(put: Callable[[Batch], bool]) -> TakeLines:
+    """Return what takes connections that carry lines. Success is silent, as OpenTSDB's; an error is one line."""
+    taken = 0
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += 1
+        try:
+            if taken > MAX_CONNECTIONS:
+                writer.write(b"too many connections\n")
+            else:
                 await _obey(reader, writer, put)
-            except (OSError, ValueError, TimeoutError):
-                pass  # it went away, fell asleep, or sent a line without end
-            finally:
-                writer.close()
+        except (OSError, ValueError, TimeoutError):
+            pass  # it went away, fell asleep, or sent a line without end
+        finally:
+            taken -= 1
+            writer.close()
 
-    server = await asyncio.start_server(receive, host, port, limit=MAX_LINE_BYTES)
-    async with server:
-        yield server
+    return take
 
 
 async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, put: Callable[[Batch], bool]) -> None:

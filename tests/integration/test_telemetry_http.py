@@ -11,10 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,105 +20,33 @@ import pytest
 
 from benchmarks.telemetry import bad_request
 from kvstore.control import Control, LaunchRecord, NodeRecord
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from kvstore.environment import ENDPOINT_FILE, NODE
 from kvstore.fence import begin_launch
 from kvstore.server import StateServer
-from kvstore.session import Session
 from kvstore.store import key_of
 from telemetry.events import Event, EventLog
 from telemetry.node import NodeTelemetry
 from telemetry.query.aggregators import AGGREGATORS
 from telemetry.query.filters import FILTER_TYPES
-from telemetry.settings import TelemetrySettings
+from tests.integration.serving import DEADLINE_S, SECOND_US, Served, go_strict, serve, strict, wait_for
 
-DEADLINE_S = 30.0
-SECOND_US = 1_000_000
 T0 = int(time.time()) - 120
 """The first sample: the samples are 100 s long, one each half second, on 2 nodes of 2 devices."""
-
-
-@dataclass(frozen=True)
-class Served:
-    port: int
-    token: str
-    telnet_port: int
-    directory: Path
-    node: NodeTelemetry
-
-    def request(
-        self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers or {}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
-                return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
-
-    def json(self, path: str, body: Any = None) -> Any:
-        status, _, content = self.request(path, body)
-        assert status == 200, content
-        return strict(content)
-
-
-def strict(content: bytes) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(content, parse_constant=refuse)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(done: Callable[[], object]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
 def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("node1")
-    directory.chmod(0o700)
-    path = directory / "endpoint.json"
     endpoint = state_server.endpoint
-    endpoint.save(path)
     client = endpoint.connect()
     begin_launch(client, endpoint, 0)
     record = LaunchRecord(0, tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2)), (), ())
     Control(client, endpoint, 0).write_launch(record)
     Control(client, endpoint, 0).ask("verdicts", [{"host": "node2", "gpu": "0", "evidence": "gpu 0 is slow"}])
     EventLog(client, endpoint).add(Event((T0 + 50) * SECOND_US, "xid", "XID 79", "node1", "1"))
-    telnet_port = free_port()
-    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\ndump_dir: {directory}/dumps\n")
-    variables = {ENDPOINT_FILE: str(path), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
-    session = Session(JobEnvironment.current(variables), endpoint, endpoint.connect())
-    with NodeTelemetry(session, TelemetrySettings(default_tmdb_window=3600)) as node:
-        fill(node)
-        server = subprocess.Popen(
-            [sys.executable, "-m", "telemetry.server", "--port", "0"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=variables,
-            cwd=Path(__file__).parents[2],
-            text=True,
-        )
-        assert server.stdout is not None
-        assert server.stdin is not None
-        port = int(server.stdout.readline().rsplit(":", 1)[1])
-        assert f"ssh -N -L {port}:localhost:{port}" in server.stdout.readline()
-        token = (directory / "telemetry-token").read_text()
-        yield Served(port, token, telnet_port, directory, node)
-        server.stdin.close()
-        assert server.wait(DEADLINE_S) == 0
-        server.stdout.close()
+    with serve(state_server, directory, settings=f"dump_dir: {directory}/dumps\n") as server:
+        fill(server.node)
+        yield server
 
 
 def fill(node: NodeTelemetry) -> None:
@@ -135,34 +60,6 @@ def fill(node: NodeTelemetry) -> None:
     gappy = np.concatenate([times[:40], times[120:]])
     node.store.extend(key_of("gappy", {"host": "node1"}), gappy, np.ones(len(gappy)))
     node.store.extend(key_of("broken", {"host": "node1"}), times[:3], np.array([1.0, np.nan, np.inf]))
-
-
-def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
-    """Decode as Grafana's Go back end does: what its typed decoder would refuse, this refuses."""
-    elements = strict(content)
-    assert isinstance(elements, list)
-    for element in elements:
-        assert isinstance(element["metric"], str)
-        assert all(isinstance(part, str) for pair in element["tags"].items() for part in pair)
-        assert all(isinstance(tag, str) for tag in element["aggregateTags"])
-        if arrays:
-            assert isinstance(element["dps"], list)
-            points = [tuple(point) for point in element["dps"]]
-            assert all(len(point) == 2 for point in points)
-        else:
-            assert isinstance(element["dps"], dict)
-            points = [(int(key), value) for key, value in element["dps"].items()]
-            assert list(element["dps"]) == sorted(element["dps"]), "Go sorts keys as text"
-        for time_s, value in points:
-            assert isinstance(time_s, int)
-            assert abs(time_s - time.time()) < 1e7, "not in seconds"
-            assert isinstance(value, int | float)
-            assert not isinstance(value, bool)
-        for note in element.get("globalAnnotations", []):
-            assert isinstance(note["description"], str)
-            assert isinstance(note["startTime"], int)
-            assert note["startTime"] < 1e11
-    return elements
 
 
 HOST_FILTER = {"type": "wildcard", "tagk": "host", "filter": "*", "groupBy": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import threading
 import time
@@ -20,15 +21,19 @@ from telemetry.server.protocol import BoundedProtocol
 
 DEADLINE_S = 20.0
 HEAD_DEADLINE_S = 0.3
+LARGE = 16 << 20
+PLACES = 5
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
-    await PlainTextResponse("hello")(scope, receive, send)
+    await PlainTextResponse("hello" if scope["path"] == "/" else "x" * LARGE)(scope, receive, send)
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(protocol, "HEAD_DEADLINE_S", HEAD_DEADLINE_S)
+    monkeypatch.setattr(protocol, "READ_DEADLINE_S", HEAD_DEADLINE_S)
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", PLACES)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -84,6 +89,62 @@ def test_a_client_that_keeps_its_connection_may_think_between_requests(port: int
     assert connection.getresponse().read() == b"hello"
     assert connection.sock is kept
     connection.close()
+
+
+def test_an_answer_that_is_not_read_ends_the_connection(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(3 * HEAD_DEADLINE_S)  # the server's time runs out, not ours
+        connection.settimeout(DEADLINE_S)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(1 << 20):
+                received += len(piece)
+
+    assert received < LARGE
+
+
+def test_there_is_always_a_place_for_a_new_client(port: int) -> None:
+    kept = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    others = []
+    for _ in range(4 * PLACES):
+        others.append(socket.create_connection(("127.0.0.1", port)))
+        kept.request("GET", "/")
+        assert kept.getresponse().read() == b"hello"
+
+    assert closed_by_server(others[0])
+    for each in others:
+        each.close()
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"put m 1 2 a=b\n\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_in_opentsdbs_words(port: int, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
+        connection.sendall(sent)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        error = json.loads(answer.read())["error"]
+
+    assert (answer.status, error["code"]) == (400, 400)
+
+
+def test_rubbish_after_a_request_ends_the_connection_and_nothing_else(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"\x00rubbish\r\n\r\n")
+
+        assert closed_by_server(connection)
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 def test_a_recent_answer_is_good_for_a_moment_only() -> None:

@@ -1,0 +1,140 @@
+"""A telemetry server on a real node's store, for the tests that ask it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from kvstore.server import StateServer
+from kvstore.session import Session
+from telemetry.node import NodeTelemetry
+from telemetry.settings import TelemetrySettings
+
+__all__ = ["DEADLINE_S", "SECOND_US", "Served", "free_port", "go_strict", "serve", "strict", "wait_for"]
+
+DEADLINE_S = 30.0
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the node whose store it answers from."""
+
+    port: int
+    token: str
+    telnet_port: int
+    directory: Path
+    node: NodeTelemetry
+
+    def request(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers by lower-case name, and body of an answer."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
+                return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
+
+    def json(self, path: str, body: Any = None) -> Any:
+        """Return what is answered with 200."""
+        status, _, content = self.request(path, body)
+        assert status == 200, content
+        return strict(content)
+
+
+def strict(content: bytes) -> Any:
+    """Read JSON that must be strict."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(content, parse_constant=refuse)
+
+
+def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
+    """Decode as Grafana's Go back end does: what its typed decoder would refuse, this refuses."""
+    elements = strict(content)
+    assert isinstance(elements, list)
+    for element in elements:
+        assert isinstance(element["metric"], str)
+        assert all(isinstance(part, str) for pair in element["tags"].items() for part in pair)
+        assert all(isinstance(tag, str) for tag in element["aggregateTags"])
+        if arrays:
+            assert isinstance(element["dps"], list)
+            points = [tuple(point) for point in element["dps"]]
+            assert all(len(point) == 2 for point in points)
+        else:
+            assert isinstance(element["dps"], dict)
+            points = [(int(key), value) for key, value in element["dps"].items()]
+            assert list(element["dps"]) == sorted(element["dps"]), "Go sorts keys as text"
+        for time_s, value in points:
+            assert isinstance(time_s, int)
+            assert abs(time_s - time.time()) < 1e7, "not in seconds"
+            assert isinstance(value, int | float)
+            assert not isinstance(value, bool)
+        for note in element.get("globalAnnotations", []):
+            assert isinstance(note["description"], str)
+            assert isinstance(note["startTime"], int)
+            assert note["startTime"] < 1e11
+    return elements
+
+
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    until_s = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < until_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@contextmanager
+def serve(state_server: StateServer, directory: Path, *, port: int = 0, settings: str = "") -> Iterator[Served]:
+    """Run one node's telemetry and the server; both end with the block."""
+    directory.chmod(0o700)
+    endpoint = state_server.endpoint
+    endpoint.save(directory / "endpoint.json")
+    telnet_port = free_port() if port == 0 else port
+    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\n{settings}")
+    path = directory / "endpoint.json"
+    variables = {ENDPOINT_FILE: str(path), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
+    session = Session(JobEnvironment.current(variables), endpoint, endpoint.connect())
+    with NodeTelemetry(session, TelemetrySettings(default_tmdb_window=3600)) as node:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "telemetry.server", "--port", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=variables,
+            cwd=Path(__file__).parents[2],
+            text=True,
+        )
+        assert server.stdout is not None
+        assert server.stdin is not None
+        port = int(server.stdout.readline().rsplit(":", 1)[1])
+        assert f"ssh -N -L {port}:localhost:{port}" in server.stdout.readline()
+        token = (directory / "telemetry-token").read_text()
+        yield Served(port, token, telnet_port, directory, node)
+        server.stdin.close()
+        assert server.wait(DEADLINE_S) == 0
+        server.stdout.close()
