@@ -7,7 +7,7 @@ number of dumps, of any nodes and times, are served as one:
     python examples/mini_telemetry.py --demo --grafana grafana/
 
 The second makes up ten minutes of two nodes first, one of whose devices is slow, and writes Grafana's provisioning:
-start Grafana with GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-D or Ctrl-C ends the server.
+start Grafana with GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-C ends the server.
 """
 
 from __future__ import annotations

@@ -366,6 +366,9 @@ class Controller:
             self._requests.stop()
         if self._program is not None and self._program.exit_code is None:
             self._program.kill()
+        if self._account.launches:
+            for dump in self._plan.observation.dump(self._keeper.endpoint):
+                self._account.tell("dump", dump)
         self._cluster.stop()
         self._keeper.stop()
         end_descendants(deadline_s=END_DEADLINE_S)

@@ -6,17 +6,24 @@ They belong to the job, not to one launch, and go on while launches come and go.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import redis
+
+from kvstore.endpoint import Endpoint
 from resilience.cluster import RayCluster
 from resilience.options import UsageError
 from resilience.ports import free_port, port_is_taken
+from telemetry.bus import NodeAsker, NodeError
+from telemetry.client import request_dump
 from telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
 
 __all__ = ["Observation"]
 
 LOOPBACK = "127.0.0.1"
+# The end of a job must not hang on it; a node writes half a million samples a second.
+DUMP_DEADLINE_S = 20.0
 NODE_COMMAND = (sys.executable, "-m", "collectors.node_agent")
 SERVER_COMMAND = (sys.executable, "-m", "telemetry.server")
 
@@ -33,14 +40,11 @@ class Observation:
         Port of the server on the primary, at the loopback address.
     settings
         As the user's file says.
-    settings_text
-        That file, handed on to every node; ``None`` where there is none.
     """
 
     level: int
     port: int
     settings: TelemetrySettings
-    settings_text: str | None = None
 
     @classmethod
     def planned(cls, level: int, config: Path | None) -> Observation:
@@ -61,12 +65,14 @@ class Observation:
                     f"port {port} for the telemetry server is taken: name another as aggregator_port in {config}"
                 )
             port = free_port(LOOPBACK)
-        return cls(level, port, settings, None if config is None else config.read_text())
+        return cls(level, port, settings)
 
     @property
     def files(self) -> dict[str, str]:
         """What every node needs, by name."""
-        return {} if self.settings_text is None else {SETTINGS_FILE: self.settings_text}
+        # Nodes work in folders of their own, which go with the job: a dump is to go where the user means.
+        dump_dir = str(Path(self.settings.dump_dir).absolute())
+        return {SETTINGS_FILE: replace(self.settings, dump_dir=dump_dir).to_yaml()} if self.level else {}
 
     @property
     def where(self) -> str:
@@ -81,3 +87,20 @@ class Observation:
         cluster.nodes[hosts[0]].start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
         for host in hosts:
             cluster.nodes[host].start_sidecar("telemetry", list(NODE_COMMAND))
+
+    def dump(self, endpoint: Endpoint) -> list[str]:
+        """Have what the nodes still know written to files before they end, where the user has named a place for it.
+
+        Returns
+        -------
+        list of str
+            What to tell: ``host:path`` of each file, or why there is none.
+        """
+        if self.level == 0 or not self.settings.dump_dir:
+            return []
+        try:
+            with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
+                asker = NodeAsker(client, endpoint)
+                return request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
+        except (NodeError, redis.RedisError) as error:
+            return [f"not written: {error}"]

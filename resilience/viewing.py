@@ -18,7 +18,7 @@ __all__ = ["grafana", "replay"]
 def replay(dumps: tuple[Path, ...], port: int) -> int:
     """Serve DUMPs, files or folders of them, to Grafana as if their job still ran.
 
-    Ctrl-D or Ctrl-C ends it.
+    Ctrl-C ends it.
     """
     from telemetry.dump import DumpError
     from telemetry.server.runtime import ServerError, serve_dump  # the web server's libraries take their time to load

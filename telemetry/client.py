@@ -113,7 +113,8 @@ class AnalysisClient:
         NodeError
             If a file could not be written.
         """
-        return request_dump(self._connected())
+        session = self._connected()
+        return request_dump(self._asker(), job_settings(session.environment).dump_node)
 
     def _asker(self) -> NodeAsker:
         self._connected()
@@ -126,11 +127,9 @@ class AnalysisClient:
         return self._session
 
 
-def request_dump(session: Session) -> list[str]:
-    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
-    dump_node = job_settings(session.environment).dump_node
-    asker = NodeAsker(session.client, session.endpoint)
-    replies = asker.ask({"kind": "dump"}, hosts=[dump_node] if dump_node else None, deadline_s=DUMP_DEADLINE_S)
+def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> list[str]:
+    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does, and return where they are."""
+    replies = asker.ask({"kind": "dump"}, hosts=[dump_node] if dump_node else None, deadline_s=deadline_s)
     if replies.missing:
         _log.warning("no dump from %s: no answer in time", ", ".join(replies.missing))
     return [f"{host}:{path}" for host, path in sorted(replies.by_host.items())]

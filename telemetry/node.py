@@ -79,8 +79,6 @@ class NodeTelemetry:
         self._ended.set()
         self._open.close()
         self._keeper.join(STOP_DEADLINE_S)
-        if self._settings.dump_dir and not self._settings.dump_node:
-            self._dump_or_complain()
 
     def _take(self, batch: Batch) -> None:
         for key, (times_us, values) in batch.items():
@@ -88,7 +86,10 @@ class NodeTelemetry:
 
     def _answer(self, question: Mapping[str, Any]) -> Value:
         if question["kind"] == "dump":
-            return self._dump()
+            try:
+                return self._dump()
+            except OSError as error:
+                raise ValueError(f"{self._host} could not write its dump: {error}") from error
         return answer_question(self.store, question)
 
     def _dump(self) -> str:

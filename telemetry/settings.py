@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -47,11 +47,12 @@ class TelemetrySettings:
     remote_port_forward
         Login node to name in the ssh command that is printed.
     dump_dir
-        Folder for dumps.
+        Folder for dumps; if it is set, there is one at the job's end. By default they go to the folder in which
+        the job was started.
     dump_node
         The one node that writes a dump, of all nodes; by default each writes its own.
     dump_interval
-        Seconds from one dump to the next; 0: only on request and at the job's end, where ``dump_dir`` is set.
+        Seconds from one dump to the next; 0: only on request and at the job's end.
     unknown_metric_is_error
         Answer a query for a metric that nobody has sent with an error, as OpenTSDB does, rather than with no series.
     max_answer_series
@@ -73,6 +74,10 @@ class TelemetrySettings:
     unknown_metric_is_error: bool = False
     max_answer_series: int = 2000
     telnet_port: int = 0
+
+    def to_yaml(self) -> str:
+        """Return what :func:`load_settings` reads."""
+        return yaml.safe_dump(asdict(self))
 
     def tunnel_command(self, port: int) -> str:
         """Return the ssh command that brings the server's port to the machine in front of the user."""

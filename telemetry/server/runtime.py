@@ -8,6 +8,7 @@ import ipaddress
 import os
 import secrets
 import socket
+import stat
 import sys
 import threading
 import time
@@ -52,7 +53,7 @@ class ServerError(RuntimeError):
 
 
 def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve a job's telemetry until standard input closes or a signal comes.
+    """Serve a job's telemetry until a pipe at standard input closes or a signal comes.
 
     The token for requests that change something stands in the file ``telemetry-token`` beside the endpoint file.
 
@@ -88,7 +89,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
 
 
 def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve dumps, as if their job still ran, until standard input closes or a signal comes.
+    """Serve dumps, as if their job still ran, until a pipe at standard input closes or a signal comes.
 
     Raises
     ------
@@ -151,6 +152,9 @@ async def _serve_both(
 
 
 def _end_with_input(server: uvicorn.Server) -> None:
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return  # nobody holds the other end: a terminal would stop a process that reads in the background
     while os.read(sys.stdin.fileno(), 4096):
         continue
     server.should_exit = True

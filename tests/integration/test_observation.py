@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from resilience.cli import main
 from tests.integration.jobs import THREE_NODES, RunningJob, ask, metrics_of, wait_until
+from tests.integration.serving import free_port
 
 # Adds samples until it is told to go on; in the second launch it only looks whether the first one's are there.
 PROGRAM = """
@@ -20,6 +23,7 @@ PROGRAM = """
 
     telemetry, client = Telemetry(), AnalysisClient()
     client.connect()
+    telemetry.add_data("launch", Job.current().launch)
     if Job.current().restarted:
         while not client.get_data("loss", tags={"rank": "0"}):
             time.sleep(0.1)
@@ -35,8 +39,13 @@ PROGRAM = """
 """
 
 
-def test_telemetry_is_served_and_goes_on_across_launches(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(*THREE_NODES, "--resilient", "--telemetry-level=3", program=PROGRAM)
+def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
+    start_job: Callable[..., RunningJob], tmp_path: Path
+) -> None:
+    config = tmp_path / "telemetry.yaml"
+    config.write_text(f"dump_dir: dumps\naggregator_port: {free_port()}\n")
+    options = ("--resilient", "--telemetry-level=3", f"--telemetry-config={config}")
+    job = start_job(*THREE_NODES, *options, program=PROGRAM)
     port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
     job.wait_for("here")
     wanted = {"loss", "load_average", "DeviceUtilization"}
@@ -49,6 +58,19 @@ def test_telemetry_is_served_and_goes_on_across_launches(start_job: Callable[...
     assert "still there" in job.output
     assert "notice" not in job.account, job.everything()
     assert [process.cmdline() for process in job.processes()] == []
+    dumps = job.directory / "dumps"
+    assert sorted(path.name.partition("-")[0] for path in dumps.iterdir()) == ["node1", "node2"]
+    assert len(re.findall(rf"dump +node\d:{dumps}", job.account.replace("\n", ""))) == 2, job.account
+    port = free_port()
+    command = [sys.executable, "-m", "resilience.cli", "replay", str(dumps), f"--port={port}"]
+    replay = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: wanted <= metrics_of(port), lambda: "the dumps are not served")
+        launches = ask(port, "/api/query?start=1h-ago&m=none:launch")
+    finally:
+        replay.terminate()
+        replay.wait(30)
+    assert {value for series in launches for value in series["dps"].values()} == {0, 1}
 
 
 def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kvstore.timeseries import TimeSeries
 from telemetry.dump import read_dump, write_dump
@@ -89,6 +90,25 @@ def test_a_dump_is_plain_csv_for_everybody_else(tmp_path: Path) -> None:
         "gpu": "0",
         "tags": "host=node1&gpu=0",
     }
+
+
+def test_pandas_opens_a_dump_in_one_line(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+
+    table = pandas.read_csv(dump(tmp_path, "node1", 0, 3))
+
+    assert table[table.metric == "power"].groupby("gpu").value.mean().to_dict() == {0.0: 1.0, 1.0: 1.0}
+
+
+def test_duckdb_opens_any_number_of_dumps_in_one_line(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    for host in ("node1", "node2"):
+        dump(tmp_path, host, 0, 3)
+
+    query = f"SELECT host, max(value) FROM '{tmp_path}/*.csv.gz' WHERE metric = 'power' GROUP BY host ORDER BY host"  # noqa: S608
+    found = duckdb.sql(query).fetchall()
+
+    assert found == [("node1", 2.0), ("node2", 2.0)]
 
 
 def test_a_dump_of_many_samples_is_read_whole(tmp_path: Path) -> None:
