@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from kvstore.control import NodeRecord
+from kvstore.environment import NotInJobError
 
 __all__ = ["NodeActors", "connect", "node_strategy", "start_on_every_node"]
 
@@ -26,10 +28,20 @@ class NodeActors:
 
 
 def connect() -> None:
-    """Join the job's Ray cluster, unless this process has done so already."""
+    """Join the job's Ray cluster, unless this process has done so already.
+
+    Raises
+    ------
+    NotInJobError
+        If the job has none.
+    """
     import ray
 
     if not ray.is_initialized():
+        if "RAY_ADDRESS" not in os.environ:  # Ray would start a cluster of its own
+            raise NotInJobError(
+                "this job has no Ray: with --per-node, use --detect in place of a detector in the program"
+            )
         ray.init()
 
 

@@ -16,10 +16,13 @@ controller says                                 agent does
 ``{"do": "start-sidecar", "name", "command"}``   starts a process that lasts as long as the agent
 ``{"do": "stop-sidecar", "name"}``               ends it before that
 ``{"do": "go-on"}``                             nothing: it is the answer to each ``alive``
+``{"do": "start-task", "name", "command", ...}``  starts a process of one launch (:mod:`resilience.tasks`)
+``{"do": "signal-task", "name", "signal"}``     sends it a signal
+``{"do": "printed", "bytes"}``                  lets tasks write on
 ==============================================  =======================================================
 
-It says ``alive`` twice a second, from a thread that does nothing else; ``ray-started``, ``ray-ended``, ``swept`` and
-``sidecar-ended``.
+It says ``alive`` twice a second, from a thread that does nothing else; ``ray-started``, ``ray-ended``, ``swept``,
+``sidecar-ended``, ``output`` and ``task-ended``.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from typing import IO, Any, cast
 import psutil
 
 from resilience.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
+from resilience.tasks import Tasks
 
 __all__ = ["BEAT_INTERVAL_S", "Agent", "main"]
 
@@ -68,6 +72,7 @@ class Agent:
         self._ray: subprocess.Popen[bytes] | None = None
         self._exits: list[int] = []  # descriptors that tell of the end of Ray's process, and of those it stands on
         self._sidecars: dict[str, subprocess.Popen[bytes]] = {}
+        self._tasks = Tasks(self._selector, self._say)
         self._unread = b""
 
     def run(self) -> None:
@@ -139,6 +144,12 @@ class Agent:
                     sidecar.kill()  # collected with the orphans
             case "go-on":
                 pass
+            case "start-task":
+                self._start_task(command)
+            case "signal-task":
+                self._tasks.signal(command["name"], command["signal"])
+            case "printed":
+                self._tasks.printed(command["bytes"])
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 
@@ -150,6 +161,12 @@ class Agent:
                 file.write(content)
         self._directory = directory
         self._environment = environment
+
+    def _start_task(self, command: dict[str, Any]) -> None:
+        log = None if command["relayed"] else self._directory / f"{command['name']}.log"
+        environment = {**self._environment, **command["environment"]}
+        directory = command["directory"] or str(self._directory)
+        self._tasks.start(command["name"], command["command"], environment, directory, log)
 
     def _warm_up(self, command: list[str]) -> subprocess.Popen[bytes]:
         self._ray = self._spawn("ray", command)
@@ -167,7 +184,10 @@ class Agent:
             )
 
     def _started(self) -> set[int]:
-        return {sidecar.pid for sidecar in self._sidecars.values()} | ({self._ray.pid} if self._ray else set())
+        return self._not_of_ray() | ({self._ray.pid} if self._ray else set())
+
+    def _not_of_ray(self) -> set[int]:
+        return {sidecar.pid for sidecar in self._sidecars.values()} | self._tasks.pids
 
     def _look_after_sidecars(self) -> None:
         for name, sidecar in list(self._sidecars.items()):
@@ -188,8 +208,8 @@ class Agent:
         self._forget_exits()
         self._ray.kill()
         exit_code = self._ray.wait()
-        sidecars = {sidecar.pid for sidecar in self._sidecars.values()}
-        end_descendants(lambda process: process.pid not in sidecars, deadline_s=FORCED_STOP_S)
+        others = self._not_of_ray()
+        end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._ray = None
         self._say("ray-ended", exit_code=exit_code)
         return True

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from collectors.device import gpu_names
 from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
 from resilience.account import Account
 from resilience.allocation import LocalAllocation
-from resilience.cluster import ClusterError
+from resilience.cluster import Cluster, ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
 from resilience.options import JobOptions, UsageError
 from resilience.ports import free_port, port_is_taken
 from resilience.program import ProgramError, command_of
+from resilience.ray_cluster import RayCluster
 from resilience.viewing import grafana, replay
 from telemetry.settings import SettingsError
 
@@ -125,6 +127,11 @@ def cli() -> None:
     help="Virtual devices per node, for machines without GPUs.  [default: the machine's GPUs]",
 )
 @click.option(
+    "--per-node",
+    is_flag=True,
+    help="Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set.",
+)
+@click.option(
     "--grace",
     "grace_s",
     type=click.FloatRange(min=0, max=3600),
@@ -167,10 +174,13 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
+    cluster = Cluster if options.per_node else partial(RayCluster, port=ray_port)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     with _folders(options.state_dir) as folders:
-        plan = JobPlan(command, settings, options.grace_s, observation, ray_port, folders.runtime, hang_timeout)
+        plan = JobPlan(
+            command, settings, options.grace_s, observation, cluster, folders.runtime, hang_timeout, options.per_node
+        )
         exit_code = _run_job(plan, allocation, folders, Path(program).stem, options.state_port)
         folders.keep_state = exit_code != 0
     return exit_code

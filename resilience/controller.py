@@ -9,8 +9,9 @@ event like any other: the policy is asked again, and the nodes change once more 
 from __future__ import annotations
 
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,8 @@ from kvstore.control import LaunchRecord, Request
 from kvstore.environment import LAUNCH, TELEMETRY_LEVEL
 from resilience.account import Account, Gap
 from resilience.allocation import Allocation
-from resilience.cluster import NodeDownError, NodeFiles, RayCluster
+from resilience.cluster import Cluster, NodeDownError, NodeFiles
+from resilience.copies import Copies
 from resilience.hang import HangTimeout, HangWatch
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
@@ -43,6 +45,8 @@ from resilience.policy import (
     begin,
     decide,
 )
+from resilience.ports import free_port
+from resilience.printer import Printer
 from resilience.processes import adopt_orphans, end_descendants, environment_of
 from resilience.program import Program
 from resilience.records import Records
@@ -58,9 +62,12 @@ LOSS_NEWS_S = 1.0
 # A program that fails this long after a worker was killed has failed for another reason.
 WORKER_NEWS_S = 60.0
 LAST_GRACE_S = 5.0
+PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 FLUSH_DEADLINE_S = 60.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
 
 class StopRequested(Exception):  # noqa: N818 - it is a request, not an error
@@ -85,21 +92,24 @@ class JobPlan:
         How long the program may take to save its state when it is asked to stop.
     observation
         The job's telemetry.
-    ray_port
-        Port of Ray's head on the primary.
+    cluster
+        Makes the cluster that the program needs.
     runtime_dir
         Private folder for what lives as long as the job.
     hang_timeout
         How long the program may show no sign of life; ``None``: as long as it likes.
+    per_node
+        Run a copy on every node, rather than one program on the primary.
     """
 
     command: Sequence[str]
     settings: Settings
     grace_s: float
     observation: Observation
-    ray_port: int
+    cluster: MakeCluster
     runtime_dir: Path
     hang_timeout: HangTimeout | None = None
+    per_node: bool = False
 
 
 class Controller:
@@ -120,13 +130,12 @@ class Controller:
         self._signs: object = None
         self._hang: HangWatch | None = None
         self._began_s = 0.0
-        self._program: Program | None = None
+        self._program: Program | Copies | None = None
+        self._printer = Printer()
         self._phases: list[float] = []  # when the running relaunch was decided, when its program had ended, was fenced
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.observation.files}
         environment = {TELEMETRY_LEVEL: str(plan.observation.level)}
-        self._cluster = RayCluster(
-            allocation, plan.runtime_dir, NodeFiles(files, environment), self._news, plan.ray_port
-        )
+        self._cluster = plan.cluster(allocation, plan.runtime_dir, NodeFiles(files, environment), self._news)
 
     def run(self) -> int:
         """Run the job; return its exit code.
@@ -314,7 +323,7 @@ class Controller:
         if self._plan.hang_timeout is not None:
             self._hang = HangWatch(self._plan.hang_timeout, self._signs, time.monotonic())
         self._began_s = time.time()
-        self._program = Program(self._plan.command, self._launch, self._program_environment(), self._news)
+        self._program = self._start_program()
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
         self._phases = []
         self._cluster.warm_up(self._roster.reserve[:1])
@@ -332,11 +341,16 @@ class Controller:
         if ended:
             self._account.tell("swept", f"{ended} processes of the old launch ended")
 
-    def _program_environment(self) -> Mapping[str, str]:
-        return self._cluster.environment(self._nodes[self._roster.primary])
+    def _start_program(self) -> Program | Copies:
+        command, primary = self._plan.command, self._nodes[self._roster.primary]
+        if not self._plan.per_node:
+            return Program(command, self._launch, self._cluster.environment(primary), self._news)
+        nodes = [self._cluster.nodes[host] for host in self._roster.active]
+        port = free_port("")  # at every address: who listens there may not ask for one
+        return Copies(command, self._launch, nodes, port, self._news, self._printer)
 
     def _stop_program(self, grace_s: float) -> None:
-        if self._program is None or self._program.exit_code is not None:
+        if self._program is None or self._program.ended:
             return
         asked_s = time.monotonic()
         self._program.ask_to_stop()
@@ -364,12 +378,13 @@ class Controller:
     def _tear_down(self) -> None:
         if self._requests is not None:
             self._requests.stop()
-        if self._program is not None and self._program.exit_code is None:
+        if self._program is not None and not self._program.ended:
             self._program.kill()
         if self._account.launches:
             for dump in self._plan.observation.dump(self._keeper.endpoint):
                 self._account.tell("dump", dump)
         self._cluster.stop()
+        self._printer.close(PRINT_DEADLINE_S)
         self._keeper.stop()
         end_descendants(deadline_s=END_DEADLINE_S)
 

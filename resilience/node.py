@@ -7,16 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from kvstore.control import NodeRecord
 
-__all__ = ["Node"]
+__all__ = ["Node", "Output"]
 
 RAY_COMMAND = (sys.executable, "-m", "resilience.ray_node")
 
 RayStatus = Literal["down", "up", "ended"]
+Output = Callable[[str, bytes], None]
+"""Takes a stream's name and some of what was written there; nothing at the task's end."""
 
 
 class Node:
@@ -38,6 +40,8 @@ class Node:
         ``down``: not started, or stopped as asked; ``up``: running; ``ended``: it ended by itself.
     swept
         How many leftover processes the last sweep ended; ``None`` while it runs.
+    task_exits
+        Exit codes of the tasks that have ended, by name.
     """
 
     def __init__(
@@ -59,6 +63,9 @@ class Node:
         self._stopping = False
         self._warm = False
         self._sidecars: set[str] = set()
+        self.task_exits: dict[str, int] = {}
+        self._outputs: dict[str, Output] = {}
+        self._speaking = threading.Lock()
         self._notices: list[str] = []
         self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
         self._reader.start()
@@ -102,6 +109,50 @@ class Node:
             self._sidecars.remove(name)
             self._say(do="stop-sidecar", name=name)
 
+    def start_task(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        directory: str | None = None,
+        output: Output | None = None,
+    ) -> None:
+        """Have the agent start a process of one launch; ``task_exits`` tells its end.
+
+        Parameters
+        ----------
+        name
+            Another one for each launch.
+        command
+            Command line.
+        environment
+            Variables beside the node's own; the launch's number must be among them.
+        directory
+            Where it runs; by default in the node's private folder.
+        output
+            Is given ``stdout`` or ``stderr`` and what was written there, and must not block; :meth:`printed` is to
+            follow. Where there is none, the output goes to a log.
+        """
+        if output is not None:
+            self._outputs[name] = output
+        self._say(
+            do="start-task",
+            name=name,
+            command=list(command),
+            environment=dict(environment),
+            directory=directory,
+            relayed=output is not None,
+        )
+
+    def signal_task(self, name: str, signum: int) -> None:
+        """Have the agent send a signal to a task, if it runs."""
+        self._say(do="signal-task", name=name, signal=signum)
+
+    def printed(self, n_bytes: int) -> None:
+        """Tell the agent that so much of its tasks' output was taken: only then do they write on. From any thread."""
+        self._say(do="printed", bytes=n_bytes)
+
     def take_notices(self) -> list[str]:
         """Return what the user should hear of this node, once."""
         with self._news:
@@ -121,7 +172,8 @@ class Node:
         """Close the pipe: the agent ends everything that it started, then itself."""
         try:
             if self._agent.stdin is not None:
-                self._agent.stdin.close()
+                with self._speaking:
+                    self._agent.stdin.close()
         except BrokenPipeError:
             self.gone = True  # it ended before us
 
@@ -144,8 +196,11 @@ class Node:
         if self._agent.stdin is None:
             raise ValueError("the agent was started without a pipe")
         try:
-            self._agent.stdin.write(json.dumps(command).encode() + b"\n")
-            self._agent.stdin.flush()
+            with self._speaking:
+                if self._agent.stdin.closed:
+                    return
+                self._agent.stdin.write(json.dumps(command).encode() + b"\n")
+                self._agent.stdin.flush()
         except BrokenPipeError:
             self._announce_gone()
 
@@ -166,11 +221,21 @@ class Node:
         self._announce_gone()
 
     def _hear(self, message: dict[str, object]) -> None:
+        if message["event"] == "task-ended" and (output := self._outputs.get(str(message["name"]))):
+            output("stdout", b"")
+            output("stderr", b"")
+        if message["event"] == "output":  # no news for the controller
+            self.heard_s = self._clock()
+            data = str(message["text"]).encode(errors="surrogateescape")
+            self._outputs[str(message["name"])](str(message["stream"]), data)
+            return
         with self._news:
             self.heard_s, self.spoke = self._clock(), True
             match message["event"]:
                 case "ray-ended":
                     self.ray = "down" if self._stopping else "ended"
+                case "task-ended":
+                    self.task_exits[str(message["name"])] = int(str(message["exit_code"]))
                 case "swept":
                     self.swept = int(str(message["ended"]))
                 case "sidecar-ended":

@@ -12,7 +12,7 @@ from pathlib import Path
 import redis
 
 from kvstore.endpoint import Endpoint
-from resilience.cluster import RayCluster
+from resilience.cluster import Cluster
 from resilience.options import UsageError
 from resilience.ports import free_port, port_is_taken
 from telemetry.bus import NodeAsker, NodeError
@@ -80,7 +80,7 @@ class Observation:
         moved = "" if self.port == self.settings.aggregator_port else f" ({self.settings.aggregator_port} is taken)"
         return f"http://{LOOPBACK}:{self.port}{moved}; from your machine: {self.settings.tunnel_command(self.port)}"
 
-    def start(self, cluster: RayCluster, hosts: tuple[str, ...]) -> None:
+    def start(self, cluster: Cluster, hosts: tuple[str, ...]) -> None:
         """Start what does not run yet on these hosts; the first one is the primary."""
         if self.level == 0:
             return

@@ -40,6 +40,8 @@ class JobOptions:
         File with the telemetry's settings.
     hang_timeout
         Seconds that the program may be silent, as text, or ``auto``; ``None``: as long as it likes.
+    per_node
+        Run a copy of the program on every node.
     grace_s
         Seconds that the program may take to save its state.
     state_dir
@@ -60,6 +62,7 @@ class JobOptions:
     telemetry_level: int = 0
     telemetry_config: Path | None = None
     hang_timeout: str | None = None
+    per_node: bool = False
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None

@@ -92,6 +92,11 @@ class Program:
         """The program's process."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self.exit_code is not None
+
     def ask_to_stop(self) -> None:
         """Tell the program to save what it must and end (SIGTERM)."""
         if self.exit_code is None:

@@ -20,7 +20,7 @@ from detectors.slow_gpu import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN, SlowGPUDe
 from detectors.verdict import Verdict
 from kvstore.endpoint import Endpoint
 from kvstore.series import Sample, Series
-from resilience.cluster import RayCluster
+from resilience.cluster import Cluster
 from resilience.reserve_probe import LONGEST_INTERVAL_S, METRIC
 from resilience.roster import Roster
 
@@ -44,7 +44,7 @@ class Reserve:
         self._series = Series(endpoint.connect(), endpoint, launch=0)
         self._prepared = False
 
-    def probe(self, cluster: RayCluster, roster: Roster) -> None:
+    def probe(self, cluster: Cluster, roster: Roster) -> None:
         """Probe the nodes of the reserve that have devices, and the active ones no longer; does not wait."""
         if roster.reserve and not self._prepared:
             self._prepared = True

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from resilience.tasks import WINDOW_BYTES
+
 DEADLINE_S = 20.0
 
 # Forks twice and leaves its session: the classic way to get rid of one's parents.
@@ -41,6 +43,11 @@ class AgentAtWork:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
+
+    def hear_any(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        message: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return message
 
     def hear(self, event: str) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -173,3 +180,46 @@ def test_an_agent_beats_while_it_carries_out_a_command(agent: AgentAtWork, tmp_p
     assert agent.process.stdout is not None
     events = iter(lambda: json.loads(agent.process.stdout.readline())["event"], "ray-ended")  # type: ignore[union-attr]
     assert list(events).count("alive") >= 2
+
+
+CHATTERBOX = "import sys; sys.stdout.write('line\\n' * 200_000)"
+
+
+def test_a_task_whose_output_nobody_takes_waits_and_its_node_stays_alive(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    command = [sys.executable, "-c", CHATTERBOX]
+    agent.say(do="start-task", name="talk", command=command, environment={}, directory=None, relayed=True)
+    text = ""
+    while len(text) < WINDOW_BYTES:
+        text += agent.hear("output")["text"]
+    for _ in range(2):
+        assert agent.hear_any()["event"] == "alive"
+    agent.say(do="printed", bytes=len(text))
+    while (message := agent.hear_any())["event"] != "task-ended":
+        if message["event"] == "output":
+            text += message["text"]
+            agent.say(do="printed", bytes=len(message["text"]))
+    assert message["exit_code"] == 0
+    assert text == "line\n" * 200_000
+
+
+def test_a_task_that_cannot_be_started_says_why(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    command = [sys.executable, "-c", ""]
+    agent.say(do="start-task", name="t", command=command, environment={}, directory="/nowhere", relayed=True)
+    assert agent.hear("output")["text"].endswith("cannot be started in /nowhere: No such file or directory\n")
+    assert agent.hear("task-ended")["exit_code"] == 127
+
+
+def test_a_sweep_ends_the_tasks_of_an_old_launch_with_all_their_descendants(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.say(do="set-up", directory=str(tmp_path), files={}, environment={})
+    pid_file = tmp_path / "daemon"
+    command = [sys.executable, "-c", DAEMON, str(pid_file)]
+    agent.say(
+        do="start-task", name="t", command=command, environment={"LAGGARD_LAUNCH": "0"}, directory=None, relayed=True
+    )
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
+    agent.say(do="sweep", below=1)
+    assert agent.hear("swept")["ended"] == 2
+    assert agent.hear("task-ended")["exit_code"] == -9
+    wait_until(lambda: not is_running(int(pid_file.read_text())))

@@ -1,0 +1,177 @@
+"""The Ray cluster on an allocation: up in one step, its set of nodes changed without tearing it down.
+
+Every node of the allocation has its agent from the start. Only active nodes have Ray processes, so nothing can be
+placed on the reserve; they are started when a node is swapped in, and the good nodes' processes stay up.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kvstore.certificates import Authority
+from kvstore.control import NodeRecord
+from resilience.allocation import Allocation
+from resilience.cluster import START_DEADLINE_S, STOP_DEADLINE_S, Cluster, ClusterError, NodeFiles
+from resilience.gcs import HeadSilentError, NodeDirectory
+from resilience.node import Node
+from resilience.ports import listens
+
+__all__ = ["RayCluster"]
+
+POLL_S = 0.05
+_RAY_SETTINGS = {
+    # A node whose processes are gone refuses three checks and leaves Ray's records within two seconds; one that is only
+    # starved has five seconds to answer each.
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
+    # A worker that Ray ends for being idle can abort on its way out, with a stack on the user's terminal.
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray serves its own metrics to everybody at every address, where it can (`ray[default]`).
+    "RAY_enable_metrics_collection": "0",
+    "DASHBOARD_METRIC_PORT": "-1",
+    "RAY_AUTH_MODE": "token",
+    # Ray listens at every address of a node, and a call without a token can end its head before the token is asked for:
+    # so nobody gets as far as to make a call without a certificate of this job.
+    "RAY_USE_TLS": "1",
+}
+_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY = "ray-token", "ray.crt", "ray.key", "ray-authority.crt"
+
+
+class RayCluster(Cluster):
+    """Ray processes on the active nodes of an allocation.
+
+    Parameters
+    ----------
+    allocation, directory, setup, news
+        As for :class:`Cluster`.
+    port
+        Port of Ray's head on the primary.
+    """
+
+    def __init__(
+        self, allocation: Allocation, directory: Path, setup: NodeFiles, news: threading.Condition, port: int
+    ) -> None:
+        super().__init__(allocation, directory, setup, news)
+        self._token = secrets.token_hex(32)
+        self._authority = Authority()
+        self.address = f"{self._primary.address}:{port}"
+        self._port = port
+        self._directory_of_nodes: NodeDirectory | None = None
+
+    def environment(self, node: NodeRecord) -> dict[str, str]:
+        """Return the variables with which a process on a node finds its cluster, its job and its devices."""
+        directory = self._node_directory(node)
+        return {
+            **super().environment(node),
+            **_RAY_SETTINGS,
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_TOKEN_PATH": str(directory / _TOKEN),
+            "RAY_TLS_SERVER_CERT": str(directory / _CERTIFICATE),
+            "RAY_TLS_SERVER_KEY": str(directory / _KEY),
+            "RAY_TLS_CA_CERT": str(directory / _AUTHORITY),
+        }
+
+    def start_anew(self, active: Sequence[str]) -> None:
+        """End Ray on every node and begin to start it again with a new head; the old head is lost or abandoned.
+
+        Raises
+        ------
+        ClusterError
+            If a node's old Ray processes do not end in time.
+        """
+        up = [node for node in self.nodes.values() if node.ray == "up"]
+        for node in up:
+            node.stop_ray()
+        if not self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S):
+            slow = ", ".join(node.record.hostname for node in up if node.ray == "up")
+            raise ClusterError(f"the old Ray processes could not be ended on {slow}")
+        self._directory_of_nodes = None
+        super().start_anew(active)
+
+    def warm_up(self, hosts: Iterable[str]) -> None:
+        """Prepare nodes that may soon be swapped in."""
+        for host in hosts:
+            self.nodes[host].warm_up()
+
+    def begin_change(self, active: Sequence[str]) -> None:
+        """Start Ray on those of the given hosts that have none, without waiting."""
+        for host in active:
+            if self.nodes[host].ray == "down":
+                self.nodes[host].start_ray(self._ray_arguments(self.nodes[host].record))
+
+    def finish_change(self, active: Sequence[str], launch: int) -> int:
+        """Leave exactly the given hosts in the cluster, with no process of a launch before ``launch`` on any."""
+        wanted = [self.nodes[host] for host in active]
+        self._raise_if_lost(wanted)
+        leaving = [node for node in self.nodes.values() if node.ray == "up" and node not in wanted]
+        for node in leaving:
+            node.stop_ray()
+        swept = self._sweep(launch)
+        self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
+        self._wait_until_members(wanted)
+        return swept
+
+    def workers_killed(self, since_s: float) -> bool:
+        """Whether a worker was ended by force, by nobody of Ray's or ours, since a moment in Unix time."""
+        if self._directory_of_nodes is None or not listens(self._primary.address, self._port):
+            return False  # without a head there is nobody to ask, and asking would take its time
+        return self._directory_of_nodes.workers_killed(since_s)
+
+    def _files(self, node: NodeRecord) -> dict[str, str]:
+        issued = self._authority.issue(node.address)
+        keys = {_CERTIFICATE: issued.certificate, _KEY: issued.key, _AUTHORITY: issued.authority, _TOKEN: self._token}
+        return {**super()._files(node), **keys}
+
+    def _is_lost(self, node: Node) -> bool:
+        return super()._is_lost(node) or node.ray == "ended"
+
+    def _ray_arguments(self, node: NodeRecord) -> list[str]:
+        role = ["--head", f"--port={self._port}", "--include-dashboard=false", "--no-monitor"]
+        if node != self._primary:
+            role = [f"--address={self.address}"]
+        return [
+            "start",
+            "--block",
+            *role,
+            f"--node-ip-address={node.address}",
+            f"--node-name={node.hostname}",
+            f"--temp-dir={self._node_directory(node) / 'ray'}",  # Ray opens this folder to everybody
+            "--disable-usage-stats",
+            *self._allocation.ray_options(node),
+        ]
+
+    def _wait_until_members(self, nodes: Sequence[Node]) -> None:
+        addresses = {node.record.address for node in nodes}
+        until_s = time.monotonic() + START_DEADLINE_S
+        while (members := self._members()) != addresses:
+            self._raise_if_lost(nodes)
+            if time.monotonic() > until_s:
+                missing = [node for node in nodes if node.record.address not in members]
+                for node in missing:
+                    node.give_up()
+                self._raise_if_lost(missing)
+                strangers = ", ".join(sorted(members - addresses))
+                raise ClusterError(f"{strangers} did not leave the cluster within {START_DEADLINE_S:.0f} s")
+            self._wait_for(lambda: False, POLL_S)  # Ray's directory of nodes has no event to wait for
+
+    def _members(self) -> set[str]:
+        if self._directory_of_nodes is None:
+            if not listens(self._primary.address, self._port):
+                return set()
+            try:
+                self._directory_of_nodes = NodeDirectory(self.address, self.environment(self._primary))
+            except HeadSilentError:
+                return set()
+        return self._directory_of_nodes.alive_addresses()
+
+    def _last_words(self, node: NodeRecord) -> str:
+        log = self._node_directory(node) / "ray.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return " / ".join(lines[-3:]) or "no log"

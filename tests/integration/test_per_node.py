@@ -1,0 +1,134 @@
+"""Programs without Ray: a copy on every node, relaunched together. Real processes, no Ray anywhere."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+
+Start = Callable[..., RunningJob]
+
+PER_NODE = (*THREE_NODES, "--resilient", "--per-node")
+
+# Counts in State on every node, for ever; in the second launch it tells who is there, and ends.
+COUNT_FOR_EVER = """
+    import os, time
+    from kvstore import State
+    from resilience import Job
+
+    job, state = Job.current(), State.current()
+    rank = int(os.environ["NODE_RANK"])
+    me = job.nodes[rank]
+    assert (me.hostname, str(len(job.nodes))) == (os.environ["LAGGARD_NODE"], os.environ["NNODES"])
+    assert job.primary.address == os.environ["MASTER_ADDR"]
+    print("launch", job.launch, "rank", rank, "of", len(job.nodes), "on", me.hostname)
+    if job.restarted:
+        print("counted", state["n0"] > 0 and state["n1"] > 0)
+        raise SystemExit(0)
+    while True:
+        state[f"n{rank}"] = state.get(f"n{rank}", 0) + 1
+        if state[f"n{rank}"] == 5:
+            print("counting")
+        time.sleep(0.01)
+"""
+
+
+def assert_nothing_is_left(job: RunningJob) -> None:
+    assert [process.cmdline() for process in job.processes()] == []
+
+
+def counting(start_job: Start) -> RunningJob:
+    job = start_job(*PER_NODE, program=COUNT_FOR_EVER)
+    for node in ("node1", "node2"):
+        job.wait_for(rf"\[{node}\] counting")
+    return job
+
+
+def test_a_copy_runs_on_every_active_node_with_its_rank_and_without_ray(start_job: Start) -> None:
+    job = counting(start_job)
+    assert "[node1] launch 0 rank 0 of 2 on node1\n" in job.output
+    assert "[node2] launch 0 rank 1 of 2 on node2\n" in job.output
+    assert not any("ray" in process.name() for process in job.processes())
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    assert_nothing_is_left(job)
+
+
+def test_a_lost_node_is_replaced_and_the_copies_are_relaunched_together(start_job: Start) -> None:
+    job = counting(start_job)
+    copy = job.process_of("node2", "program.py")
+    agent = copy.parent()
+    assert agent is not None
+    agent.kill()
+    assert job.finish() == 0, job.everything()
+    assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
+    assert "[node3] launch 1 rank 1 of 2 on node3\n" in job.output
+    assert job.output.count("counted True") == 2
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_lost_agent_of_the_primary_is_replaced(start_job: Start) -> None:
+    job = counting(start_job)
+    agent = job.process_of("node1", "program.py").parent()
+    assert agent is not None
+    agent.kill()
+    assert job.finish() == 0, job.everything()
+    assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
+    assert "[node2] launch 1 rank 1 of 2 on node2\n" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_a_copy_that_dies_by_a_signal_has_all_of_them_relaunched_on_the_same_nodes(start_job: Start) -> None:
+    job = counting(start_job)
+    job.process_of("node2", "program.py").kill()
+    assert job.finish() == 0, job.everything()
+    assert "the program died by signal 9" in job.account
+    assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
+    assert "[node2] launch 1 rank 1 of 2 on node2\n" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start) -> None:
+    program = """
+        import os, signal, sys, time
+        from kvstore import State
+
+        if os.environ["NODE_RANK"] == "1":
+            while "ready" not in State.current():
+                time.sleep(0.01)
+            sys.exit(7)
+
+        def save(*_):
+            State.current()["saved"] = True
+            print("saved")
+            sys.exit(5)
+
+        signal.signal(signal.SIGTERM, save)
+        State.current()["ready"] = True
+        time.sleep(600)
+    """
+    job = start_job(*PER_NODE, program=program)
+    assert job.finish() == 7, job.everything()
+    assert job.output == "[node1] saved\n"
+    assert "the program ended with exit code 7" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_killed_controller_leaves_no_copy_running(start_job: Start) -> None:
+    job = counting(start_job)
+    job.process.kill()
+    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+
+
+def test_a_detector_in_a_program_without_ray_is_told_the_other_way(start_job: Start) -> None:
+    program = """
+        from detectors import SlowGPUDetector
+
+        with SlowGPUDetector():
+            pass
+    """
+    job = start_job("--local-nodes=1", "--virtual-gpus=2", "--per-node", program=program)
+    assert job.finish() == 1, job.everything()
+    assert "this job has no Ray: with --per-node, use --detect in place of a detector in the program" in job.account
