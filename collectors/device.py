@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from collectors.evidence import board_power_limit_w
 from kvstore.environment import NODE
 
 __all__ = [
@@ -151,6 +152,12 @@ class GpuDevice:
         The device's name on its node.
     ordinal
         Its number among the GPUs that this process can see.
+
+    Attributes
+    ----------
+    model
+        The name of the board (a MIG slice's says its profile), its memory and, where it tells one, the power limit that
+        it left the factory with.
     """
 
     def __init__(self, gpu: str, ordinal: int) -> None:
@@ -158,22 +165,27 @@ class GpuDevice:
 
         self._cupy: Any = cupy
         self.gpu = gpu
-        self._ordinal = ordinal
+        self.ordinal = ordinal
         self.array_module: ModuleType = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-        self.model: str = properties["name"].decode()
         self.uuid = uuid_text(properties.get("uuid", b""))
+        limit_w = board_power_limit_w(gpu)
+        power = "" if limit_w is None else f", {limit_w:.0f} W"
+        self.model = f"{properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
+        with cupy.cuda.Device(ordinal):
+            # Streams begin at the lowest priority, 0: whatever the program raises above it goes before the probes.
+            self._stream = cupy.cuda.Stream(non_blocking=True, priority=0)
 
     def run(self, kernel: Callable[[], T]) -> T:
         """Run one kernel to its end and return its result."""
-        with self._cupy.cuda.Device(self._ordinal):
+        with self._cupy.cuda.Device(self.ordinal):
             result = kernel()
             self._cupy.cuda.get_current_stream().synchronize()
         return result
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel; return its result and the seconds between two events of the device around it."""
-        with self._cupy.cuda.Device(self._ordinal):
+        """Run one kernel in a stream of the lowest priority; return its result and the seconds between two events."""
+        with self._cupy.cuda.Device(self.ordinal), self._stream:
             submitted, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
             submitted.record()
             result = kernel()

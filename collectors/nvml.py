@@ -17,7 +17,7 @@ import pynvml as nvml
 
 from collectors.readings import Reading
 
-__all__ = ["DeviceLostError", "NvmlReader", "nvml_readers"]
+__all__ = ["DeviceLostError", "NvmlReader", "field_values", "nvml_handle", "nvml_readers"]
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -213,7 +213,7 @@ def nvml_readers(names: Sequence[str] | None, on_xid: Callable[[str, int], None]
     readers = []
     for name in chosen:
         try:
-            readers.append(NvmlReader(name, _handle(name)))
+            readers.append(NvmlReader(name, nvml_handle(name)))
         except nvml.NVMLError as error:
             _log.warning("no metrics of gpu %s: %s", name, error)
     if readers:
@@ -221,10 +221,18 @@ def nvml_readers(names: Sequence[str] | None, on_xid: Callable[[str, int], None]
     return readers
 
 
-def _handle(name: str) -> Any:
+def nvml_handle(name: str) -> Any:
+    """Return NVML's handle of a device that CUDA calls so; an NVMLError if there is none."""
     if name.startswith(_MIG) or not name.isdigit():
         return nvml.nvmlDeviceGetHandleByUUID(name)
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
+
+
+def field_values(handle: Any, numbers: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Yield the numbers and values of those fields that the device has."""
+    for found in nvml.nvmlDeviceGetFieldValues(handle, list(numbers)):
+        if found.nvmlReturn == nvml.NVML_SUCCESS:
+            yield found.fieldId, _value_of(found)
 
 
 def _value_of(found: Any) -> float:

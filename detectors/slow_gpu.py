@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Self
 
 from collectors.device import VIRTUAL_DEVICES
-from collectors.probe import GemmProbe
+from collectors.probes import Probe, gemm_probe
 from detectors.analysis import SlowGPUAnalysis
 from detectors.cost import RestartCost
 from detectors.detector import CollectorDetectorGroup, Window
@@ -83,7 +83,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._remembers = self._met_more = False
         self._run = ""
         self._excluded: tuple[str, ...] = ()
-        self._probes: dict[str, GemmProbe] = {}
+        self._probes: dict[str, Probe] = {}
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
@@ -116,7 +116,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         """Run the test kernel once; return its seconds on the device's clock."""
         del args
         if self.device.gpu not in self._probes:
-            self._probes[self.device.gpu] = GemmProbe(self.device)
+            self._probes[self.device.gpu] = gemm_probe(self.device)
         return self._probes[self.device.gpu].seconds()
 
     def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from resilience.account import Account
 from resilience.allocation import LocalAllocation
 from resilience.cluster import Cluster, ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
+from resilience.doctor import doctor
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
 from resilience.options import JobOptions, UsageError
@@ -229,6 +230,7 @@ def _folders(state_dir: Path | None) -> Iterator[_Folders]:
             runtime.rmdir()
 
 
+cli.add_command(doctor)
 cli.add_command(replay)
 cli.add_command(grafana)
 

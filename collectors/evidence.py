@@ -1,0 +1,205 @@
+"""Evidence: what NVML tells of a device before and after a round of probes, from which a cause is read.
+
+What a device or its driver does not tell is left out, never 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml as nvml
+
+from collectors.nvml import field_values, nvml_handle
+
+__all__ = ["Evidence", "EvidenceReader", "Snapshot", "board_power_limit_w"]
+
+_log = logging.getLogger("laggard.collectors")
+
+# Cumulative times in which the clock was held back, in nanoseconds, and counters. The names are ours; the meaning is
+# that of NVIDIA's NVML API reference, "Field Value Enums".
+_COUNTERS: Mapping[int, str] = {
+    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: "held_by_power_cap_ns",
+    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: "held_by_heat_ns",
+    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "held_by_heat_hardware_ns",
+    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "held_by_power_brake_ns",
+    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST: "held_by_sync_boost_ns",
+    nvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER: "pcie_replays",
+    nvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: "ecc_corrected",
+    nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: "ecc_uncorrected",
+    nvml.NVML_FI_DEV_REMAPPED_COR: "rows_remapped_corrected",
+    nvml.NVML_FI_DEV_REMAPPED_UNC: "rows_remapped_uncorrected",
+    nvml.NVML_FI_DEV_REMAPPED_PENDING: "remap_pending",
+    nvml.NVML_FI_DEV_REMAPPED_FAILURE: "remap_failed",
+    nvml.NVML_FI_DEV_RETIRED_PENDING: "pages_retiring",
+    nvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: "nvlink_replays",
+    nvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL: "nvlink_recoveries",
+    nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL: "nvlink_crc_errors",
+}
+
+Value = Callable[[Any], float]
+_VALUES: Mapping[str, Value] = {
+    "sm_clock_mhz": lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),
+    "sm_clock_max_mhz": lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM),
+    "memory_clock_max_mhz": lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
+    "slowdown_temperature_c": lambda h: nvml.nvmlDeviceGetTemperatureThreshold(
+        h, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    ),
+    "power_w": lambda h: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
+    "power_limit_w": lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
+    "power_limit_default_w": lambda h: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1000,
+    "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth,
+    "pcie_width_max": nvml.nvmlDeviceGetMaxPcieLinkWidth,
+    "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration,
+    "pcie_generation_max": nvml.nvmlDeviceGetMaxPcieLinkGeneration,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What NVML tells of a device at one time.
+
+    Attributes
+    ----------
+    time_s
+        On the monotonic clock.
+    values
+        By name, with the unit in it.
+    processes
+        Numbers of the processes that compute on the device.
+    links_down
+        NVLinks that are not active, of those that the device has.
+    xids
+        XID errors that the driver has reported since the snapshot before.
+    """
+
+    time_s: float
+    values: Mapping[str, float] = field(default_factory=dict)
+    processes: frozenset[int] = frozenset()
+    links_down: tuple[int, ...] = ()
+    xids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What happened to a device from one snapshot to the next.
+
+    Attributes
+    ----------
+    seconds
+        Between the two.
+    now
+        Values after the round, by name.
+    risen
+        By how much counters have risen since before the round.
+    strangers
+        Numbers of the processes that compute there and are not the job's.
+    links_down
+        NVLinks that are not active.
+    xids
+        XID errors that the driver has reported in between.
+    """
+
+    seconds: float
+    now: Mapping[str, float] = field(default_factory=dict)
+    risen: Mapping[str, float] = field(default_factory=dict)
+    strangers: tuple[int, ...] = ()
+    links_down: tuple[int, ...] = ()
+    xids: tuple[int, ...] = ()
+
+    @classmethod
+    def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Evidence:
+        """Compare two snapshots of a device; ``is_ours`` tells whether a process is of this job."""
+        risen = {
+            name: after.values[name] - before.values[name]
+            for name in _COUNTERS.values()
+            if name in after.values and name in before.values
+        }
+        return cls(
+            seconds=after.time_s - before.time_s,
+            now=after.values,
+            risen=risen,
+            strangers=tuple(sorted(pid for pid in after.processes if not is_ours(pid))),
+            links_down=after.links_down,
+            xids=after.xids,
+        )
+
+    def held_share(self, *names: str) -> float:
+        """Return the share of the time, 0 to 1, for which the clock was held back for these reasons."""
+        held_ns = sum(self.risen.get(name, 0.0) for name in names)
+        return min(1.0, held_ns / (self.seconds * 1e9)) if self.seconds > 0 else 0.0
+
+
+class EvidenceReader:
+    """Reads one NVIDIA device's snapshots.
+
+    Parameters
+    ----------
+    name
+        The device as CUDA calls it: NVML's number, or its UUID.
+
+    Raises
+    ------
+    OSError
+        If NVML does not know it, or there is no driver.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            nvml.nvmlInit()
+            self._handle = nvml_handle(name)
+        except nvml.NVMLError as error:
+            raise OSError(f"no evidence of gpu {name}: {error}") from error
+        self._events = nvml.nvmlEventSetCreate()
+        with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no events
+            nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+
+    def snapshot(self) -> Snapshot:
+        """Ask for everything; what is not supported is left out."""
+        handle = self._handle
+        values: dict[str, float] = {}
+        for name, ask in _VALUES.items():
+            with contextlib.suppress(nvml.NVMLError):
+                values[name] = float(ask(handle))
+        with contextlib.suppress(nvml.NVMLError):
+            values |= {_COUNTERS[number]: value for number, value in field_values(handle, list(_COUNTERS))}
+        processes: frozenset[int] = frozenset()
+        with contextlib.suppress(nvml.NVMLError):
+            processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return Snapshot(time.monotonic(), values, processes, _links_down(handle), tuple(self._xids()))
+
+    def _xids(self) -> Iterator[int]:
+        with contextlib.suppress(nvml.NVMLError):  # a time-out ends the list
+            while True:
+                yield int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)
+
+
+def _links_down(handle: Any) -> tuple[int, ...]:
+    """Return the links that are not active; none where no link is: that board has no bridge."""
+    active = []
+    with contextlib.suppress(nvml.NVMLError):  # the first link that the device does not have ends the list
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            active.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
+    return tuple(link for link, is_active in enumerate(active) if not is_active) if any(active) else ()
+
+
+def board_power_limit_w(name: str) -> float | None:
+    """Return the power limit that the board left the factory with; None where it tells none.
+
+    The limit that is in force may have been lowered: that is a cause of slowness, not another kind of device.
+    """
+    try:
+        nvml.nvmlInit()
+        handle = nvml_handle(name)
+        if nvml.nvmlDeviceIsMigDeviceHandle(handle):
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return float(nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)) / 1000
+    except nvml.NVMLError as error:
+        _log.debug("gpu %s has no power limit: %s", name, error)
+        return None

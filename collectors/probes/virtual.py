@@ -1,0 +1,149 @@
+"""Probes of a virtual device, in NumPy: the same parts by the same names, at a size that suits one core.
+
+A virtual device has no SM clock, no bus and no peers of its own; what stands in for them says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from collectors.device import Device
+from collectors.probes.base import Probe
+from collectors.probes.pattern import pattern, wrong_rows
+
+__all__ = ["VIRTUAL_PROBES", "Chase", "Clock", "Gemm", "Launch", "Triad"]
+
+MIB = 1 << 20
+GEMM_SIZE = 768
+CLOCK_STEPS = 60_000
+TRIAD_ELEMENTS = 4 * MIB // 8
+CHASE_ELEMENTS = 8 * MIB // 8
+CHASE_HOPS = 4
+CHASE_STARTS = 65536
+LAUNCHES = 2000
+
+
+class Gemm(Probe):
+    """Square matrix product: the arithmetic rate, and the wait for other kernels on the device.
+
+    2 n^3 operations on 3 n^2 numbers: at n = 768 that is 0.9 Gflop on 7 MB in single precision. Floor: the core's peak,
+    some 10 ms at 90 Gflop/s.
+    """
+
+    unit, is_rate = "Gflop/s", True
+
+    def __init__(self, device: Device, dtype: type[np.floating] = np.float32, size: int = GEMM_SIZE) -> None:
+        super().__init__(device)
+        self.name = f"gemm_fp{np.dtype(dtype).itemsize * 8}"
+        self.operations = 2.0 * size**3
+        self.scale = self.operations * 1e-9
+        self._left, self._right = (pattern(size, seed).astype(dtype) for seed in (1, 2))
+        self._product = np.empty_like(self._left)
+
+    def kernel(self) -> None:
+        """Multiply once."""
+        np.matmul(self._left, self._right, out=self._product)
+
+    def wrong_results(self) -> int:
+        """Return in how many rows the product is wrong."""
+        return wrong_rows(self._left, self._right, self._product)
+
+
+class Clock(Probe):
+    """A fixed number of dependent steps of the interpreter: stands in for the clock of a GPU's multiprocessors.
+
+    60,000 additions. Floor: some 2 ms on a core of 3 GHz.
+    """
+
+    name = "clock"
+    operations = CLOCK_STEPS
+    unit, is_rate, scale = "Mstep/s", True, CLOCK_STEPS * 1e-6
+
+    def kernel(self) -> int:
+        """Count."""
+        total = 0
+        for step in range(CLOCK_STEPS):
+            total += step
+        return total
+
+
+class Triad(Probe):
+    """a = b + s c on arrays beyond a core's own caches: the bandwidth of memory.
+
+    2 operations and 24 bytes an element (48 with NumPy's intermediate result), 4 MiB an array. Floor: some 2 ms at
+    10 GB/s.
+    """
+
+    name = "triad"
+    operations = 2.0 * TRIAD_ELEMENTS
+    bytes_moved = 24.0 * TRIAD_ELEMENTS
+    unit, is_rate, scale = "GB/s", True, bytes_moved * 1e-9
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._a, self._b, self._c = (np.full(TRIAD_ELEMENTS, value) for value in (0.0, 1.0, 2.0))
+
+    def kernel(self) -> None:
+        """Add once."""
+        np.multiply(self._c, 3.0, out=self._a)
+        np.add(self._a, self._b, out=self._a)
+
+    def wrong_results(self) -> int:
+        """Return how many sums are wrong."""
+        return int((self._a != 7.0).sum())
+
+
+class Chase(Probe):
+    """Reads at places that the last read has told, in a random cycle through 8 MiB: the latency of memory.
+
+    4 passes of 64 Ki reads, 8 bytes each. Floor: some 1 ms at 4 ns a read.
+    """
+
+    name = "chase_memory"
+    bytes_moved = 8.0 * CHASE_HOPS * CHASE_STARTS
+    unit, scale = "ns a read", 1e9 / (CHASE_HOPS * CHASE_STARTS)
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        order = np.random.default_rng(1).permutation(CHASE_ELEMENTS)
+        self._next = np.empty_like(order)
+        self._next[order] = np.roll(order, -1)
+        self._start = order[:CHASE_STARTS].copy()
+
+    def kernel(self) -> None:
+        """Follow the cycle from many places at once, a hop each."""
+        at = self._start
+        for _ in range(CHASE_HOPS):
+            at = self._next[at]
+
+
+class Launch(Probe):
+    """Submits 2,000 of the smallest kernels: what the processor and the driver add to each.
+
+    Floor: some 0.2 ms.
+    """
+
+    name = "launch"
+    operations = LAUNCHES
+    unit, scale = "us each", 1e6 / LAUNCHES
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._number = np.zeros(1)
+
+    def kernel(self) -> None:
+        """Add 1 to one number, again and again."""
+        for _ in range(LAUNCHES):
+            np.add(self._number, 1.0, out=self._number)
+
+
+VIRTUAL_PROBES: tuple[Callable[[Device], Probe], ...] = (
+    Clock,
+    Gemm,
+    lambda device: Gemm(device, np.float64, GEMM_SIZE // 2),
+    Triad,
+    Chase,
+    Launch,
+)

@@ -1,0 +1,163 @@
+"""``laggard doctor``: check the devices of this machine once, and say which are slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from collectors.checkup import Checkup
+from collectors.checkups import checkups_here
+from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
+from detectors.examination import Diagnosis, Past, examine, remembered
+from detectors.readings import Device
+
+__all__ = ["doctor"]
+
+PAST_FORMAT = "laggard-devices-1"
+COLUMNS_IN_A_BLOCK = 6
+VIRTUAL_DEVICES_WITHOUT_GPUS = 2
+_FAILING = "slow", "faulty"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option(
+    "--virtual-gpus",
+    type=click.IntRange(1, 64),
+    metavar="K",
+    help="Check K virtual devices.  [default: the machine's GPUs; 2 virtual devices where there are none]",
+)
+@click.option(
+    "--past",
+    "past_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="What is remembered of each device.  [default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
+)
+@click.option("--forget", is_flag=True, help="Begin the past anew.")
+def doctor(*, as_json: bool, virtual_gpus: int | None, past_file: Path | None, forget: bool) -> int:
+    """Check the GPUs of this machine once, and say which are slow.
+
+    All probes run on all devices. Devices of one model are compared with one another, and each with its own past.
+    Without GPUs the processor stands in, as virtual devices.
+
+    The exit code is 1 if a device is slow, computes wrongly or does not answer; 0 otherwise.
+    """
+    where = past_file or _default_past()
+    past = {} if forget else _read_past(where)
+    host = socket.gethostname()
+    checkups = {(host, checkup.gpu): checkup for checkup in _check_all(virtual_gpus, shown=not as_json)}
+    diagnoses = examine(checkups, past)
+    _write_past(where, remembered(past, checkups))
+    click.echo(as_text(checkups, diagnoses, as_json=as_json))
+    return int(any(diagnosis.condition in _FAILING for diagnosis in diagnoses.values()))
+
+
+def _check_all(virtual_gpus: int | None, *, shown: bool) -> list[Checkup]:
+    with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
+        found = _with_progress(_environment(virtual_gpus, directory), shown=shown)
+        if found or virtual_gpus:
+            return found
+        click.echo("no GPU here: the processor stands in, as 2 virtual devices", err=True)
+        return _with_progress(_environment(VIRTUAL_DEVICES_WITHOUT_GPUS, directory), shown=shown)
+
+
+def _with_progress(environment: Mapping[str, str], *, shown: bool) -> list[Checkup]:
+    found = []
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, transient=True, disable=not (shown and sys.stderr.isatty())) as progress:
+        task = progress.add_task("looking for devices")
+        for checkup in checkups_here(environment):
+            found.append(checkup)
+            progress.update(task, description=f"gpu {checkup.gpu} is checked")
+    return found
+
+
+def _environment(virtual_gpus: int | None, directory: str) -> dict[str, str]:
+    if virtual_gpus is None:
+        return dict(os.environ)
+    one_core_each = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return os.environ | {VIRTUAL_DEVICES: str(virtual_gpus), VIRTUAL_DEVICE_DIR: directory} | one_core_each
+
+
+# -- the past ----------------------------------------------------------------------------------------------------------
+
+
+def _default_past() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "laggard", "devices.json")
+
+
+def _read_past(where: Path) -> Past:
+    if not where.exists():
+        return {}
+    try:
+        return dict(json.loads(where.read_text())[PAST_FORMAT])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(
+            f"{where}, the devices' past, cannot be read ({type(error).__name__}: {error}): "
+            "--forget begins it anew, --past names another file"
+        ) from error
+
+
+def _write_past(where: Path, past: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Replace the file whole: another doctor may read it now."""
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile("w", dir=where.parent, delete=False) as file:
+            json.dump({PAST_FORMAT: past}, file)
+        Path(file.name).replace(where)
+    except OSError as error:
+        click.echo(f"laggard: {where}, the devices' past, cannot be written: {error}", err=True)
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def as_text(checkups: Mapping[Device, Checkup], diagnoses: Mapping[Device, Diagnosis], *, as_json: bool) -> str:
+    """Return what the doctor says: a table and a sentence for each reason, or the same as JSON."""
+    if as_json:
+        devices = [
+            {"host": device[0], **asdict(checkup), **asdict(diagnoses[device])} for device, checkup in checkups.items()
+        ]
+        return json.dumps({"devices": devices}, indent=1)
+    starts = range(0, len(checkups), COLUMNS_IN_A_BLOCK)
+    parts = [dict(islice(checkups.items(), start, start + COLUMNS_IN_A_BLOCK)) for start in starts]
+    blocks = [_block(part, diagnoses) for part in parts]
+    return "\n\n".join([*blocks, "\n".join(_sentences(checkups, diagnoses))])
+
+
+def _block(checkups: Mapping[Device, Checkup], diagnoses: Mapping[Device, Diagnosis]) -> str:
+    units = {probe: unit for checkup in checkups.values() for probe, (_, unit) in checkup.figures.items()}
+    rows = [["probe", "unit", *(f"gpu {gpu}" for _, gpu in checkups)]]
+    for probe, unit in units.items():
+        figures = [checkup.figures.get(probe) for checkup in checkups.values()]
+        rows.append([probe, unit, *("-" if figure is None else f"{figure[0]:.4g}" for figure in figures)])
+    rows.append(["verdict", "", *(diagnoses[device].condition for device in checkups)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _sentences(checkups: Mapping[Device, Checkup], diagnoses: Mapping[Device, Diagnosis]) -> list[str]:
+    told = [f"{host} gpu {gpu}: {reason}" for (host, gpu), found in diagnoses.items() for reason in found.reasons]
+    models = sorted({checkup.model for checkup in checkups.values() if checkup.model})
+    count = len(checkups)
+    if count == 1:
+        told.append("one device: there are no peers to compare it with, only its own past")
+    good = sum(diagnosis.condition == "ok" for diagnosis in diagnoses.values())
+    return [*told, f"{good} of {count} devices ok ({'; '.join(models)})"]
