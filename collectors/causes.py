@@ -1,4 +1,4 @@
-"""Causes: from evidence to a sentence. A table of rules, the first that holds is told.
+"""Causes: from symptoms to a sentence. A table of rules, the first that holds is told.
 
 The order is from what cannot be mistaken to what may be: a part that asks for its replacement before a clock that was
 held back, and both before other users of the device.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from collectors.evidence import Evidence
+from collectors.symptoms import Symptoms
 
 __all__ = ["RULES", "UNKNOWN", "Rule", "cause_of"]
 
@@ -36,28 +36,28 @@ class Rule:
     name
         The cause in a word or two.
     source
-        Where it is documented that the evidence means this.
+        Where it is documented that the symptoms means this.
     sentence
         Returns what to tell, with numbers, or nothing if the rule does not hold.
     """
 
     name: str
     source: str
-    sentence: Callable[[Evidence], str | None]
+    sentence: Callable[[Symptoms], str | None]
 
 
-def cause_of(evidence: Evidence) -> str:
+def cause_of(symptoms: Symptoms) -> str:
     """Return the likely cause of a device's slowness in a sentence, ``unknown`` if no rule holds."""
-    return next((said for rule in RULES if (said := rule.sentence(evidence))), UNKNOWN)
+    return next((said for rule in RULES if (said := rule.sentence(symptoms))), UNKNOWN)
 
 
-def _memory(evidence: Evidence) -> str | None:
-    now, risen = evidence.now, evidence.risen
+def _memory(symptoms: Symptoms) -> str | None:
+    now, risen = symptoms.now, symptoms.risen
     if now.get("remap_failed"):
         return "memory: a row could not be remapped; the GPU should be replaced"
     if now.get("remap_pending") or now.get("pages_retiring"):
         return "memory: a repair waits for a reset of the GPU"
-    if found := sorted(MEMORY_XIDS.intersection(evidence.xids)):
+    if found := sorted(MEMORY_XIDS.intersection(symptoms.xids)):
         return f"memory: the driver reported XID {found[0]}"
     if errors := risen.get("ecc_uncorrected"):
         return f"memory: {errors:.0f} uncorrectable ECC errors during the round"
@@ -66,65 +66,65 @@ def _memory(evidence: Evidence) -> str | None:
     return None
 
 
-def _lost(evidence: Evidence) -> str | None:
-    found = sorted(LOST_XIDS.intersection(evidence.xids))
+def _lost(symptoms: Symptoms) -> str | None:
+    found = sorted(LOST_XIDS.intersection(symptoms.xids))
     return f"GPU: the driver reported XID {found[0]}; the GPU has fallen off or does not answer" if found else None
 
 
-def _nvlink(evidence: Evidence) -> str | None:
-    if evidence.links_down:
-        return f"NVLink: link {', '.join(map(str, evidence.links_down))} is down"
-    if found := sorted(NVLINK_XIDS.intersection(evidence.xids)):
+def _nvlink(symptoms: Symptoms) -> str | None:
+    if symptoms.links_down:
+        return f"NVLink: link {', '.join(map(str, symptoms.links_down))} is down"
+    if found := sorted(NVLINK_XIDS.intersection(symptoms.xids)):
         return f"NVLink: the driver reported XID {found[0]}"
     names = {"nvlink_recoveries": "recoveries", "nvlink_replays": "replays", "nvlink_crc_errors": "CRC errors"}
-    told = [f"{evidence.risen[name]:.0f} {what}" for name, what in names.items() if evidence.risen.get(name)]
+    told = [f"{symptoms.risen[name]:.0f} {what}" for name, what in names.items() if symptoms.risen.get(name)]
     return f"NVLink: {', '.join(told)} during the round" if told else None
 
 
-def _cooling(evidence: Evidence) -> str | None:
-    share = evidence.held_share("held_by_heat_ns", "held_by_heat_hardware_ns")
+def _cooling(symptoms: Symptoms) -> str | None:
+    share = symptoms.held_share("held_by_heat_ns", "held_by_heat_hardware_ns")
     if share < HELD_SHARE:
         return None
-    at = evidence.now.get("temperature_c")
+    at = symptoms.now.get("temperature_c")
     return f"cooling: the clock was held back by heat for {share:.0%} of the round" + (
         f", at {at:.0f} °C" if at else ""
     )
 
 
-def _power_brake(evidence: Evidence) -> str | None:
-    share = evidence.held_share("held_by_power_brake_ns")
+def _power_brake(symptoms: Symptoms) -> str | None:
+    share = symptoms.held_share("held_by_power_brake_ns")
     return f"power supply: the power brake was on for {share:.0%} of the round" if share >= HELD_SHARE else None
 
 
-def _lowered_limit(evidence: Evidence) -> str | None:
-    limit_w, default_w = (evidence.now.get(name, 0.0) for name in ("power_limit_w", "power_limit_default_w"))
+def _lowered_limit(symptoms: Symptoms) -> str | None:
+    limit_w, default_w = (symptoms.now.get(name, 0.0) for name in ("power_limit_w", "power_limit_default_w"))
     if not 0 < limit_w < RESTORED * default_w:
         return None
     return f"power cap: the limit was set to {limit_w:.0f} W, the board's own is {default_w:.0f} W"
 
 
-def _pcie(evidence: Evidence) -> str | None:
-    now = evidence.now
+def _pcie(symptoms: Symptoms) -> str | None:
+    now = symptoms.now
     for what in ("width", "generation"):
         is_now, could_be = now.get(f"pcie_{what}", 0.0), now.get(f"pcie_{what}_max", 0.0)
         if 0 < is_now < could_be:
             return f"PCIe: the link's {what} is {is_now:.0f}, where {could_be:.0f} is possible"
-    replays = evidence.risen.get("pcie_replays")
+    replays = symptoms.risen.get("pcie_replays")
     return f"PCIe: {replays:.0f} replays during the round" if replays else None
 
 
-def _neighbour(evidence: Evidence) -> str | None:
-    if not evidence.strangers:
+def _neighbour(symptoms: Symptoms) -> str | None:
+    if not symptoms.strangers:
         return None
-    pids = ", ".join(map(str, evidence.strangers[:3])) + (", ..." if len(evidence.strangers) > 3 else "")
+    pids = ", ".join(map(str, symptoms.strangers[:3])) + (", ..." if len(symptoms.strangers) > 3 else "")
     return f"a neighbour: process {pids} of another job computes there; the hardware is not to blame"
 
 
-def _power_cap(evidence: Evidence) -> str | None:
-    share = evidence.held_share("held_by_power_cap_ns")
+def _power_cap(symptoms: Symptoms) -> str | None:
+    share = symptoms.held_share("held_by_power_cap_ns")
     if share < HELD_SHARE:
         return None
-    at = evidence.now.get("power_w")
+    at = symptoms.now.get("power_w")
     return f"power cap: the clock was held back for {share:.0%} of the round" + (f", at {at:.0f} W" if at else "")
 
 

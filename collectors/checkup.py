@@ -1,7 +1,7 @@
-"""A checkup: all probes of one device, a few repeats each, with the evidence of what happened meanwhile.
+"""A checkup: all probes of one device, a few repeats each, with the driver's account of what happened meanwhile.
 
-``python -m collectors.checkup [NAME...]`` checks the devices of this machine and prints one line of JSON for each, after
-one with all their names. It is a process of its own because a call into a stuck driver never returns.
+``python -m collectors.checkup [NAME...]`` checks this machine's devices and prints a line of JSON for each, after one
+with all their names. It is a process of its own because a call into a stuck driver never returns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Self
 
 from collectors.causes import UNKNOWN, cause_of
 from collectors.device import Device, DeviceError, GpuDevice, local_devices
-from collectors.evidence import Evidence, EvidenceReader, Snapshot
 from collectors.probes import Probe, ProbeUnavailableError, probes_of
+from collectors.symptoms import Snapshot, SymptomReader, Symptoms
 
 __all__ = ["Checkup", "check_up"]
 
@@ -45,7 +45,7 @@ class Checkup:
     warmed
         Whether the device's clock was low because it was idle, so that it was warmed up first.
     cause
-        What the driver's evidence says of a slowness, should there be one.
+        What the driver tells that would explain a slowness.
     trouble
         Why there are no readings, if there are none.
     """
@@ -78,7 +78,7 @@ def check_up(device: Device, repeats: int = REPEATS) -> Checkup:
         probes = probes_of(device)
     except ProbeUnavailableError as reason:
         return Checkup(device.gpu, device.model, device.uuid, trouble=str(reason))
-    reader = _evidence_reader(device)
+    reader = _symptom_reader(device)
     before = reader.snapshot() if reader else Snapshot(0.0)
     warmed = _is_idle(before)
     if warmed:
@@ -94,15 +94,15 @@ def check_up(device: Device, repeats: int = REPEATS) -> Checkup:
             wrong[probe.name] = n_wrong
     cause = UNKNOWN
     if reader:
-        cause = cause_of(Evidence.between(before, reader.snapshot(), lambda pid: pid == os.getpid()))
+        cause = cause_of(Symptoms.between(before, reader.snapshot(bus_in_use=True), lambda pid: pid == os.getpid()))
     return Checkup(device.gpu, device.model, device.uuid, seconds, figures, wrong, warmed, cause)
 
 
-def _evidence_reader(device: Device) -> EvidenceReader | None:
+def _symptom_reader(device: Device) -> SymptomReader | None:
     if not isinstance(device, GpuDevice):
         return None
     try:
-        return EvidenceReader(device.uuid or device.gpu)
+        return SymptomReader(device.bus_address)
     except OSError:
         return None  # no NVML: an AMD device, or a driver without it
 

@@ -65,7 +65,7 @@ class _Checking:
             [sys.executable, "-m", "collectors.checkup", *names], stdout=subprocess.PIPE, env=dict(environ)
         )
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
-        self._pipe = self._process.stdout.fileno()
+        self._pipe = self._process.stdout
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -76,7 +76,7 @@ class _Checking:
         # One that is stuck in the kernel ends when the driver lets go of it, which may be never.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILLED_WITHIN_S)
-        os.close(self._pipe)
+        self._pipe.close()
 
     def line(self, wait_s: float) -> bytes:
         """Return the next line; a TimeoutError if none comes in time, or the process has ended."""
@@ -86,7 +86,7 @@ class _Checking:
             while b"\n" not in self._rest:
                 if not selector.select(max(0.0, until_s - time.monotonic())):
                     raise TimeoutError(f"no answer within {wait_s:g} s")
-                read = os.read(self._pipe, 65536)
+                read = os.read(self._pipe.fileno(), 65536)
                 if not read:
                     raise TimeoutError(f"its checkup ended with exit code {self._process.wait(KILLED_WITHIN_S)}")
                 self._rest += read

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from collectors.evidence import board_power_limit_w
+from collectors.symptoms import board_power_limit_w
 from kvstore.environment import NODE
 
 __all__ = [
@@ -158,6 +158,8 @@ class GpuDevice:
     model
         The name of the board (a MIG slice's says its profile), its memory and, where it tells one, the power limit that
         it left the factory with.
+    bus_address
+        Where it sits, as NVML knows it; that of the whole GPU for a slice of one.
     """
 
     def __init__(self, gpu: str, ordinal: int) -> None:
@@ -169,7 +171,9 @@ class GpuDevice:
         self.array_module: ModuleType = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.uuid = uuid_text(properties.get("uuid", b""))
-        limit_w = board_power_limit_w(gpu)
+        # NVML counts the devices in another order than CUDA may; on the bus there is only one of each.
+        self.bus_address = str(cupy.cuda.runtime.deviceGetPCIBusId(ordinal))
+        limit_w = board_power_limit_w(self.bus_address)
         power = "" if limit_w is None else f", {limit_w:.0f} W"
         self.model = f"{properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
         with cupy.cuda.Device(ordinal):

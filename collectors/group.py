@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -68,9 +68,13 @@ class CollectorGroup(ABC):
     def collector_test(self, args: Any) -> float:
         """Return one reading; ``self.device`` is the device to test."""
 
+    def sample_tags(self) -> Mapping[str, str]:
+        """Return more tags for the sample that was just read; none unless a subclass has some."""
+        return {}
+
     @property
     def device(self) -> Device:
-        """The device that the running test is for; only inside :meth:`collector_test` of a per-GPU group."""
+        """The device that the running test is for; only inside the tests of a per-GPU group."""
         return _current.device  # type: ignore[no-any-return]
 
     def start(self) -> Self:
@@ -133,22 +137,23 @@ class _NodeCollector:
         due_s = time.monotonic()
         while not self._ended.wait(max(0.0, jittered(due_s, self._group.collection_rate) - time.monotonic())):
             due_s = max(due_s + self._group.collection_rate, time.monotonic())
-            values = self._read(tags)
+            values, more_tags = self._read(tags)
             gpu = ("gpu", device.gpu) if device else (None, None)
             self._telemetry.add_data(self._group.metric_name, min(values), tagk=gpu[0], tagv=gpu[1])
             try:
-                self._series.add([Sample(self._group.metric_name, time.time(), values, tags)])
+                self._series.add([Sample(self._group.metric_name, time.time(), values, {**tags, **more_tags})])
             except FencedError:
                 return  # this launch is over
             except KVStoreError as error:
                 _log.warning("a sample of %s was dropped: %s", tags, error)
 
-    def _read(self, tags: dict[str, str]) -> tuple[float, ...]:
+    def _read(self, tags: dict[str, str]) -> tuple[tuple[float, ...], Mapping[str, str]]:
+        group = self._group
         try:
-            return tuple(self._group.collector_test(self._group.collector_args) for _ in range(self._group.repeats))
+            return tuple(group.collector_test(group.collector_args) for _ in range(group.repeats)), group.sample_tags()
         except Exception:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not an absent one
             _log.exception("the test of %s failed on %s", self._group.metric_name, tags)
-            return (float("nan"),)
+            return (float("nan"),), {}
 
 
 def jittered(due_s: float, interval_s: float) -> float:

@@ -222,7 +222,9 @@ def nvml_readers(names: Sequence[str] | None, on_xid: Callable[[str, int], None]
 
 
 def nvml_handle(name: str) -> Any:
-    """Return NVML's handle of a device that CUDA calls so; an NVMLError if there is none."""
+    """Return NVML's handle of a device, by its address on the bus or as CUDA calls it, or raise an NVMLError."""
+    if ":" in name:
+        return nvml.nvmlDeviceGetHandleByPciBusId(name)
     if name.startswith(_MIG) or not name.isdigit():
         return nvml.nvmlDeviceGetHandleByUUID(name)
     return nvml.nvmlDeviceGetHandleByIndex(int(name))

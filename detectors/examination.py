@@ -19,6 +19,7 @@ Past = Mapping[str, Mapping[str, Sequence[float]]]
 """By UUID and probe: the fastest readings of earlier visits in seconds, oldest first."""
 
 Condition = Literal["ok", "suspect", "slow", "faulty"]
+_BY_GRAVITY: tuple[Condition, ...] = "ok", "suspect", "slow", "faulty"
 
 VISITS = 20
 VISITS_TO_JUDGE = 3
@@ -120,8 +121,7 @@ def _worst_probe(device: Device, checkups: Mapping[Device, Checkup]) -> str:
 
 
 def _diagnosis(reasons: Sequence[tuple[Condition, str]], cause: str) -> Diagnosis:
-    order: tuple[Condition, ...] = ("ok", "suspect", "slow", "faulty")
-    worst = max((condition for condition, _ in reasons), key=order.index, default="ok")
+    worst = max((condition for condition, _ in reasons), key=_BY_GRAVITY.index, default=_BY_GRAVITY[0])
     causes = [f"likely cause: {cause}"] if reasons and cause != UNKNOWN else []
     return Diagnosis(worst, (*(reason for _, reason in reasons), *causes))
 

@@ -7,9 +7,13 @@ import os
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Self
 
+from collectors.causes import UNKNOWN, cause_of
 from collectors.device import VIRTUAL_DEVICES
+from collectors.job_symptoms import symptoms_since
 from collectors.probes import Probe, gemm_probe
+from collectors.symptoms import SymptomsSince
 from detectors.analysis import SlowGPUAnalysis
+from detectors.blame import with_cause
 from detectors.cost import RestartCost
 from detectors.detector import CollectorDetectorGroup, Window
 from detectors.rounds import DeviceKey, Round
@@ -84,6 +88,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._run = ""
         self._excluded: tuple[str, ...] = ()
         self._probes: dict[str, Probe] = {}
+        self._symptoms: dict[str, SymptomsSince | None] = {}
+        self._causes: dict[DeviceKey, str] = {}
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
@@ -119,8 +125,18 @@ class SlowGPUDetector(CollectorDetectorGroup):
             self._probes[self.device.gpu] = gemm_probe(self.device)
         return self._probes[self.device.gpu].seconds()
 
+    def sample_tags(self) -> Mapping[str, str]:
+        """Tell what the driver has seen on the device since its last sample, where that explains a slowness."""
+        gpu = self.device.gpu
+        if gpu not in self._symptoms:
+            self._symptoms[gpu] = symptoms_since(self.device)
+        symptoms = self._symptoms[gpu]
+        cause = UNKNOWN if symptoms is None else cause_of(symptoms.take())
+        return {} if cause == UNKNOWN else {"cause": cause}
+
     def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        """Learn a device's UUID, and its model if it has no label."""
+        """Learn a device's UUID, what may slow it now, and its model if it has no label."""
+        self._causes[device] = tags.get("cause", UNKNOWN)
         if "uuid" in tags:
             self._uuids[device] = tags["uuid"]
         if device not in self._labels:
@@ -136,7 +152,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         if self._met_more:
             self._met_more = False
             self._analysis.set_groups(self._labels)
-        verdicts = self._analysis.update(readings, now_s)
+        verdicts = [with_cause(verdict, self._causes) for verdict in self._analysis.update(readings, now_s)]
         if verdicts:
             self._keep_history()
         return verdicts
@@ -185,3 +201,4 @@ class SlowGPUDetector(CollectorDetectorGroup):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._probes = {}
+        self._symptoms = {}

@@ -12,7 +12,7 @@ import sys
 import time
 
 from collectors.device import Device, local_devices
-from collectors.probe import GemmProbe
+from collectors.probes import Probe, gemm_probe
 from kvstore.environment import LAUNCH
 from kvstore.errors import FencedError
 from kvstore.fence import current_launch
@@ -34,7 +34,7 @@ def main() -> None:
     os.nice(NICENESS)  # the devices are idle, but virtual nodes share their processors with the program
     os.environ.setdefault(LAUNCH, "0")  # we are of no launch, and must not be swept away with one
     session = current_session()
-    probes = [(device, GemmProbe(device)) for device in local_devices()]
+    probes = [(device, gemm_probe(device)) for device in local_devices()]
     interval_s = FIRST_INTERVAL_S
     while True:
         _store(session, [_sample(session.environment.node, device, probe) for device, probe in probes])
@@ -43,7 +43,7 @@ def main() -> None:
         interval_s = min(2 * interval_s, LONGEST_INTERVAL_S)
 
 
-def _sample(host: str, device: Device, probe: GemmProbe) -> Sample:
+def _sample(host: str, device: Device, probe: Probe) -> Sample:
     tags = {"host": host, "gpu": device.gpu, "model": device.model}
     return Sample(METRIC, time.time(), tuple(probe.seconds() for _ in range(REPEATS)), tags)
 

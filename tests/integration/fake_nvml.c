@@ -5,11 +5,16 @@
    FAKE_NVML_STALL=<n>  reading device n never ends
    FAKE_NVML_XID=<x>    device 1 reports XID x once
    FAKE_NVML_GPM=1      device 0 has GPM
+   FAKE_NVML_HOT=<n>    device n is held back by heat all the time
+   FAKE_NVML_SLOT=<n>   device n sits in a slot of half the width
+   FAKE_NVML_CAP=<n>    device n has a lowered power limit
+   FAKE_NVML_LINK=<n>   one of device n's two NVLinks is down
    FAKE_NVML_OLD=1      functions and fields of newer drivers are missing or not supported
 */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
@@ -48,6 +53,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned number, Device **handle) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, Device **handle) {
     if (strcmp(uuid, "GPU-one")) return NOT_FOUND;
     *handle = &devices[1];
+    return OK;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *address, Device **handle) {
+    *handle = &devices[atoi(address + 5)]; /* 0000:0N:00.0 */
     return OK;
 }
 
@@ -91,6 +101,40 @@ int nvmlDeviceGetCurrentClocksEventReasons(Device *device, unsigned long long *m
     return check(device);
 }
 
+int nvmlDeviceGetMaxClockInfo(Device *device, int clock, unsigned *mhz) {
+    *mhz = clock == 1 ? 1980 : 2619;
+    return check(device);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(Device *device, unsigned *milliwatts) {
+    *milliwatts = setting("FAKE_NVML_CAP") == device->number ? 400000 : 700000;
+    return check(device);
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(Device *device, unsigned *milliwatts) {
+    *milliwatts = 700000;
+    return check(device);
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(Device *device, unsigned *lanes) {
+    *lanes = setting("FAKE_NVML_SLOT") == device->number ? 8 : 16;
+    return check(device);
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(Device *device, unsigned *lanes) { *lanes = 16; return check(device); }
+
+int nvmlDeviceGetNvLinkState(Device *device, unsigned link, unsigned *active) {
+    if (link > 1) return INVALID;
+    *active = !(setting("FAKE_NVML_LINK") == device->number && link == 1);
+    return check(device);
+}
+
+static unsigned long long nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
 typedef struct {
     uint32_t field, scope;
     int64_t timestamp, latency;
@@ -106,6 +150,7 @@ int nvmlDeviceGetFieldValues(Device *device, int count, Field *fields) {
         case 83: fields[i].value.ull = 5000; break;
         case 82: fields[i].type = 1; fields[i].value.u = 70; break;
         case 138: fields[i].value.ull = fields[i].scope == 0xFFFFFFFF ? 3 : 0; break;
+        case 269: fields[i].value.ull = setting("FAKE_NVML_HOT") == device->number ? nanoseconds() : 0; break;
         default: fields[i].code = NOT_SUPPORTED;
         }
         if (setting("FAKE_NVML_OLD") > 0) fields[i].code = NOT_SUPPORTED;

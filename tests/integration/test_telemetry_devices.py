@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,18 +42,6 @@ while sys.argv[2] == "xid" and not xids and time.monotonic() < until:
     time.sleep(0.01)
 print(json.dumps([found, xids]))
 """
-
-
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("fake_nvml.c")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
-    return folder
 
 
 def read_devices(library: Path, names: list[str] | None = None, wait: str = "", **settings: str) -> tuple[Any, Any]:

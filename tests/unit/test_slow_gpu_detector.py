@@ -48,6 +48,18 @@ def test_devices_of_another_model_are_no_peers() -> None:
     assert {verdict.host for verdict in Play(SlowGPUDetector(), ONE_MODEL).rounds(16, {DEVICES[7]: 2.0})} == {"node3"}
 
 
+def test_a_verdict_tells_the_cause_that_the_drivers_account_has() -> None:
+    detector = SlowGPUDetector(min_slowdown=1.05)
+    play = Play(detector, ONE_MODEL)
+    cause = "cooling: the clock was held back by heat for 80% of the round"
+    for device in (DEVICES[6], DEVICES[7]):
+        detector.meet(device, {"model": "V100"} | ({"cause": cause} if device == DEVICES[7] else {}))
+
+    (verdict,) = play.rounds(16, {DEVICES[7]: 2.0})
+
+    assert (verdict.host, verdict.gpu, verdict.cause) == ("node3", "1", cause)
+
+
 def test_the_users_groups_go_before_the_model() -> None:
     groups: dict[Device, Hashable] = {device: int(device[1]) for device in DEVICES}
     play = Play(SlowGPUDetector(groups=groups), ONE_MODEL)

@@ -1,4 +1,4 @@
-"""Evidence: what NVML tells of a device before and after a round of probes, from which a cause is read.
+"""Symptoms: what NVML tells of a device before and after a round of probes, from which a cause is read.
 
 What a device or its driver does not tell is left out, never 0.
 """
@@ -16,7 +16,7 @@ import pynvml as nvml
 
 from collectors.nvml import field_values, nvml_handle
 
-__all__ = ["Evidence", "EvidenceReader", "Snapshot", "board_power_limit_w"]
+__all__ = ["Snapshot", "SymptomReader", "Symptoms", "SymptomsSince", "board_power_limit_w"]
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -54,6 +54,9 @@ _VALUES: Mapping[str, Value] = {
     "power_w": lambda h: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
     "power_limit_w": lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
     "power_limit_default_w": lambda h: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1000,
+}
+# An idle link may rest at a lower generation, so these are asked for only while it is in use.
+_BUS_VALUES: Mapping[str, Value] = {
     "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth,
     "pcie_width_max": nvml.nvmlDeviceGetMaxPcieLinkWidth,
     "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration,
@@ -87,7 +90,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Symptoms:
     """What happened to a device from one snapshot to the next.
 
     Attributes
@@ -103,7 +106,7 @@ class Evidence:
     links_down
         NVLinks that are not active.
     xids
-        XID errors that the driver has reported in between.
+        XID errors that the driver has reported lately.
     """
 
     seconds: float
@@ -114,7 +117,7 @@ class Evidence:
     xids: tuple[int, ...] = ()
 
     @classmethod
-    def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Evidence:
+    def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Symptoms:
         """Compare two snapshots of a device; ``is_ours`` tells whether a process is of this job."""
         risen = {
             name: after.values[name] - before.values[name]
@@ -127,7 +130,7 @@ class Evidence:
             risen=risen,
             strangers=tuple(sorted(pid for pid in after.processes if not is_ours(pid))),
             links_down=after.links_down,
-            xids=after.xids,
+            xids=(*before.xids, *after.xids),
         )
 
     def held_share(self, *names: str) -> float:
@@ -136,13 +139,13 @@ class Evidence:
         return min(1.0, held_ns / (self.seconds * 1e9)) if self.seconds > 0 else 0.0
 
 
-class EvidenceReader:
+class SymptomReader:
     """Reads one NVIDIA device's snapshots.
 
     Parameters
     ----------
     name
-        The device as CUDA calls it: NVML's number, or its UUID.
+        The device's address on the bus, or as CUDA calls it: a number or a UUID.
 
     Raises
     ------
@@ -151,20 +154,21 @@ class EvidenceReader:
     """
 
     def __init__(self, name: str) -> None:
+        self._events: Any = None
         try:
             nvml.nvmlInit()
             self._handle = nvml_handle(name)
         except nvml.NVMLError as error:
-            raise OSError(f"no evidence of gpu {name}: {error}") from error
-        self._events = nvml.nvmlEventSetCreate()
+            raise OSError(f"nothing can be told of gpu {name}: {error}") from error
         with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no events
+            self._events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
-    def snapshot(self) -> Snapshot:
-        """Ask for everything; what is not supported is left out."""
+    def snapshot(self, *, bus_in_use: bool = False) -> Snapshot:
+        """Ask for everything; what is not supported is left out, and the link's speed unless it was just in use."""
         handle = self._handle
         values: dict[str, float] = {}
-        for name, ask in _VALUES.items():
+        for name, ask in {**_VALUES, **(_BUS_VALUES if bus_in_use else {})}.items():
             with contextlib.suppress(nvml.NVMLError):
                 values[name] = float(ask(handle))
         with contextlib.suppress(nvml.NVMLError):
@@ -176,16 +180,36 @@ class EvidenceReader:
 
     def _xids(self) -> Iterator[int]:
         with contextlib.suppress(nvml.NVMLError):  # a time-out ends the list
-            while True:
+            while self._events is not None:
                 yield int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)
+
+
+class SymptomsSince:
+    """Symptoms from one round to the next.
+
+    Parameters
+    ----------
+    reader
+        Of the device.
+    is_ours
+        Tells whether a process is of this job.
+    """
+
+    def __init__(self, reader: SymptomReader, is_ours: Callable[[int], bool]) -> None:
+        self._reader, self._is_ours = reader, is_ours
+        self._last = reader.snapshot()
+
+    def take(self) -> Symptoms:
+        """Return the symptoms since the last call."""
+        before, self._last = self._last, self._reader.snapshot()
+        return Symptoms.between(before, self._last, self._is_ours)
 
 
 def _links_down(handle: Any) -> tuple[int, ...]:
     """Return the links that are not active; none where no link is: that board has no bridge."""
-    active = []
+    active: list[bool] = []
     with contextlib.suppress(nvml.NVMLError):  # the first link that the device does not have ends the list
-        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            active.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
+        active.extend(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
     return tuple(link for link, is_active in enumerate(active) if not is_active) if any(active) else ()
 
 
@@ -196,10 +220,7 @@ def board_power_limit_w(name: str) -> float | None:
     """
     try:
         nvml.nvmlInit()
-        handle = nvml_handle(name)
-        if nvml.nvmlDeviceIsMigDeviceHandle(handle):
-            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        return float(nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)) / 1000
+        return float(nvml.nvmlDeviceGetPowerManagementDefaultLimit(nvml_handle(name))) / 1000
     except nvml.NVMLError as error:
         _log.debug("gpu %s has no power limit: %s", name, error)
         return None

@@ -1,0 +1,60 @@
+"""Whose symptoms explain a verdict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from collectors.job_symptoms import is_of_this_job
+from detectors.blame import with_cause
+from detectors.verdict import Verdict
+from kvstore.environment import ENDPOINT_FILE
+
+HOT = "cooling: the clock was held back by heat for 80% of the round, at 91 °C"
+HOTTER = "cooling: the clock was held back by heat for 95% of the round, at 93 °C"
+LINK = "NVLink: link 1 is down"
+
+
+def verdict(gpu: str | None) -> Verdict:
+    return Verdict("node1", gpu, 1.2, "slow", "20 % slower")
+
+
+def test_a_device_has_its_own_cause_and_not_its_neighbours() -> None:
+    causes = {("node1", "0"): HOT, ("node1", "1"): LINK, ("node2", "0"): LINK}
+
+    assert with_cause(verdict("0"), causes).cause == HOT
+    assert with_cause(verdict("1"), causes).cause == LINK
+    assert with_cause(verdict("2"), causes).cause == "unknown"
+
+
+def test_a_node_has_the_cause_that_most_of_its_devices_have() -> None:
+    causes = {("node1", "0"): "unknown", ("node1", "1"): LINK, ("node1", "2"): HOT, ("node1", "3"): HOTTER}
+
+    assert with_cause(verdict(None), causes).cause == f"{HOT} (as on 2 of its 4 devices)"
+    assert with_cause(verdict(None), {("node1", "0"): "unknown", ("node2", "0"): HOT}).cause == "unknown"
+
+
+def test_a_process_is_of_the_job_whose_environment_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT_FILE, "/run/a/endpoint.json")
+    ours, theirs = (
+        subprocess.Popen(
+            [sys.executable, "-c", "print(flush=True); input()"],
+            env=os.environ | {ENDPOINT_FILE: f"/run/{job}/endpoint.json"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for job in "ab"
+    )
+    for process in (ours, theirs):
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    assert is_of_this_job(os.getpid())
+    assert is_of_this_job(ours.pid)
+    assert not is_of_this_job(theirs.pid)
+    for process in (ours, theirs):
+        process.communicate(b"\n")
+    assert is_of_this_job(theirs.pid)  # it has ended: nobody to blame

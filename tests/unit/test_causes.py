@@ -1,0 +1,120 @@
+"""From symptoms to a cause: every rule has its symptoms, and what explains more goes first."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from collectors.causes import RULES, UNKNOWN, cause_of
+from collectors.symptoms import Snapshot, Symptoms
+
+SECOND_NS = 1e9
+# A healthy, busy device: nothing of it explains a slowness.
+HEALTHY = {
+    "sm_clock_mhz": 1755.0,
+    "sm_clock_max_mhz": 1980.0,
+    "temperature_c": 64.0,
+    "power_w": 690.0,
+    "power_limit_w": 700.0,
+    "power_limit_default_w": 700.0,
+    "pcie_width": 16.0,
+    "pcie_width_max": 16.0,
+    "pcie_generation": 5.0,
+    "pcie_generation_max": 5.0,
+    "remap_failed": 0.0,
+    "remap_pending": 0.0,
+}
+
+CASES = [
+    (
+        "memory",
+        Symptoms(10, HEALTHY | {"remap_failed": 1}),
+        "memory: a row could not be remapped; the GPU should be replaced",
+    ),
+    ("memory", Symptoms(10, HEALTHY | {"remap_pending": 1}), "memory: a repair waits for a reset of the GPU"),
+    ("memory", Symptoms(10, HEALTHY, xids=(13, 94)), "memory: the driver reported XID 94"),
+    ("memory", Symptoms(10, HEALTHY, {"ecc_corrected": 12}), "memory: 12 corrected ECC errors during the round"),
+    (
+        "lost",
+        Symptoms(10, HEALTHY, xids=(79,)),
+        "GPU: the driver reported XID 79; the GPU has fallen off or does not answer",
+    ),
+    ("NVLink", Symptoms(10, HEALTHY, links_down=(3, 7)), "NVLink: link 3, 7 is down"),
+    ("NVLink", Symptoms(10, HEALTHY, {"nvlink_replays": 4}), "NVLink: 4 replays during the round"),
+    (
+        "cooling",
+        Symptoms(
+            10,
+            HEALTHY | {"temperature_c": 91},
+            {"held_by_heat_ns": 2 * SECOND_NS, "held_by_heat_hardware_ns": 6 * SECOND_NS},
+        ),
+        "cooling: the clock was held back by heat for 80% of the round, at 91 °C",
+    ),
+    (
+        "power brake",
+        Symptoms(10, HEALTHY, {"held_by_power_brake_ns": 10 * SECOND_NS}),
+        "power supply: the power brake was on for 100% of the round",
+    ),
+    (
+        "lowered power limit",
+        Symptoms(10, HEALTHY | {"power_limit_w": 400}),
+        "power cap: the limit was set to 400 W, the board's own is 700 W",
+    ),
+    ("PCIe", Symptoms(10, HEALTHY | {"pcie_width": 8}), "PCIe: the link's width is 8, where 16 is possible"),
+    ("PCIe", Symptoms(10, HEALTHY | {"pcie_generation": 3}), "PCIe: the link's generation is 3, where 5 is possible"),
+    ("PCIe", Symptoms(10, HEALTHY, {"pcie_replays": 7}), "PCIe: 7 replays during the round"),
+    (
+        "neighbour",
+        Symptoms(10, HEALTHY, strangers=(4321,)),
+        "a neighbour: process 4321 of another job computes there; the hardware is not to blame",
+    ),
+    (
+        "power cap",
+        Symptoms(10, HEALTHY, {"held_by_power_cap_ns": 5 * SECOND_NS}),
+        "power cap: the clock was held back for 50% of the round, at 690 W",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "symptoms", "sentence"), CASES, ids=[sentence[:30] for _, _, sentence in CASES])
+def test_evidence_is_told_in_a_sentence_by_one_rule(rule: str, symptoms: Symptoms, sentence: str) -> None:
+    assert cause_of(symptoms) == sentence
+    assert [found.name for found in RULES if found.sentence(symptoms)] == [rule]
+
+
+def test_every_rule_is_among_the_cases_and_names_its_source() -> None:
+    assert {rule.name for rule in RULES} == {name for name, _, _ in CASES}
+    assert all(rule.source.startswith("NVIDIA, ") for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    "symptoms", [Symptoms(10), Symptoms(10, HEALTHY), Symptoms(0, HEALTHY, {"held_by_heat_ns": 5})]
+)
+def test_a_healthy_device_and_one_that_tells_nothing_have_no_cause(symptoms: Symptoms) -> None:
+    assert cause_of(symptoms) == UNKNOWN
+
+
+def test_a_clock_held_back_for_a_moment_explains_nothing() -> None:
+    assert cause_of(Symptoms(10, HEALTHY, {"held_by_heat_ns": 0.4 * SECOND_NS})) == UNKNOWN
+
+
+def test_a_broken_part_is_told_before_a_hot_one_and_a_neighbour() -> None:
+    everything = Symptoms(10, HEALTHY | {"remap_pending": 1}, {"held_by_heat_ns": 9 * SECOND_NS}, strangers=(1,))
+
+    assert cause_of(everything).startswith("memory")
+    assert cause_of(Symptoms(10, HEALTHY, everything.risen, strangers=(1,))).startswith("cooling")
+
+
+def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have() -> None:
+    before = Snapshot(5.0, {"held_by_heat_ns": 100.0, "ecc_corrected": 3.0, "temperature_c": 50.0})
+    after = Snapshot(
+        7.0, {"held_by_heat_ns": 160.0, "pcie_replays": 9.0, "temperature_c": 70.0}, frozenset({9, 4, os.getpid()})
+    )
+
+    found = Symptoms.between(before, after, lambda pid: pid == os.getpid())
+
+    assert found.seconds == 2.0
+    assert found.risen == {"held_by_heat_ns": 60.0}
+    assert found.now["temperature_c"] == 70.0
+    assert found.strangers == (4, 9)
