@@ -5,13 +5,18 @@ Each test also looks whether the job has left a process behind.
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvstore.endpoint import Endpoint
+from kvstore.server import StateServer
+from kvstore.state import State
 from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
 
 Start = Callable[..., RunningJob]
@@ -422,3 +427,40 @@ def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start) -> None:
     assert "without node2; node4 comes in from the reserve" in job.account
     assert "(node3, node2)" in job.account
     assert_nothing_is_left(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_full_disk_ends_the_job_with_state_as_of_the_last_commit(start_job: Start, tmp_path: Path) -> None:
+    program = """
+        import numpy as np
+        from kvstore import State
+
+        state = State.current()
+        n = 0
+        while True:
+            n += 1
+            with state.transaction() as transaction:
+                transaction["n"] = n
+                transaction["array"] = np.full(25_000, n, np.int32)
+            with open("committed", "a") as file:
+                file.write(f"{n}\\n")
+    """
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True)
+    if mount.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
+    try:
+        job = start_job("--virtual-gpus=1", "--resilient", "--state-dir", str(small / "state"), program=program)
+        assert job.finish() == 1, job.everything()
+        assert re.search(r"laggard: no room left for State at .*State is as of the last commit", job.account)
+        assert "Traceback" not in job.account.split("laggard: ")[-1]
+        assert_nothing_is_left(job)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        with StateServer.start(small / "state", job="program") as server, server.endpoint.connect() as client:
+            state = State(client, server.endpoint, launch=0)
+            committed = int((job.directory / "committed").read_text().split()[-1])
+            assert state["n"] in {committed, committed + 1}  # it may have ended before it could note the last one
+            assert set(state["array"]) == {state["n"]}
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
