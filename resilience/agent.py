@@ -89,6 +89,7 @@ class Agent:
         finally:
             ended.set()
             end_descendants(deadline_s=FORCED_STOP_S)
+            reap_orphans(own=())  # not every machine's first process does it for us
 
     def _serve(self) -> None:
         while True:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +20,7 @@ from resilience.allocation import LocalAllocation
 from resilience.cluster import Cluster, ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
 from resilience.doctor import doctor
+from resilience.folders import Folders, job_folders
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
 from resilience.options import JobOptions, UsageError
@@ -42,9 +38,6 @@ NOT_ENCRYPTED = (
     "State goes over the network unencrypted, its password too: set LAGGARD_STATE_SERVER to a redis-server "
     "or valkey-server that has TLS"
 )
-# Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
-RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
-RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 
 class _ProgramGroup(click.Group):
@@ -178,7 +171,7 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     cluster = Cluster if options.per_node else partial(RayCluster, port=ray_port)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
-    with _folders(options.state_dir) as folders:
+    with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command, settings, options.grace_s, observation, cluster, folders.runtime, hang_timeout, options.per_node
         )
@@ -187,7 +180,7 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     return exit_code
 
 
-def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job: str, state_port: int | None) -> int:
+def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: Folders, job: str, state_port: int | None) -> int:
     account = Account()
     try:
         keeper = StateKeeper(folders.state, job=re.sub(r"[^A-Za-z0-9_.@-]", "_", job), port=state_port)
@@ -205,29 +198,6 @@ def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: _Folders, job:
     if exit_code != 0:
         account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
     return exit_code
-
-
-@dataclass
-class _Folders:
-    """Where a job keeps its files: those of its processes, and its state."""
-
-    runtime: Path
-    state: Path
-    keep_state: bool = False
-
-
-@contextlib.contextmanager
-def _folders(state_dir: Path | None) -> Iterator[_Folders]:
-    runtime = Path(tempfile.mkdtemp(prefix="laggard-", dir=os.environ.get(RUNTIME_ROOT_VARIABLE, RUNTIME_ROOT)))
-    folders = _Folders(runtime, state_dir or runtime / "state")
-    try:
-        yield folders
-    finally:
-        for entry in runtime.iterdir():
-            if not (folders.keep_state and entry == folders.state):
-                shutil.rmtree(entry, ignore_errors=True)
-        if not any(runtime.iterdir()):
-            runtime.rmdir()
 
 
 cli.add_command(doctor)

@@ -251,11 +251,15 @@ def test_no_secret_can_be_seen_in_a_command_line_or_by_another_user(start_job: S
     assert_nothing_is_left(job)
 
 
-def test_a_killed_controller_leaves_nothing_running(start_job: Start) -> None:
+def test_a_killed_controller_leaves_nothing_running_and_the_next_command_sweeps_its_folder(start_job: Start) -> None:
     job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
     job.wait_for("counting")
+    folder = Path(job.wait_for("its files in (.*)/state").group(1))
     job.process.kill()
     wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+    assert (folder / "node1").exists()
+    assert start_job("true").finish() == 0
+    assert [entry.name for entry in folder.iterdir()] == ["state"]  # it may be all that is left of days of work
 
 
 def test_a_lost_head_of_rays_is_replaced_on_the_same_nodes(start_job: Start) -> None:

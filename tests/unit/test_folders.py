@@ -1,0 +1,72 @@
+"""A job's folders: its own, and those that killed jobs have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from resilience.folders import RUNTIME_ROOT_VARIABLE, job_folders
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "root"
+    directory.mkdir()
+    monkeypatch.setenv(RUNTIME_ROOT_VARIABLE, str(directory))
+    return directory
+
+
+def left_behind(root: Path, name: str = "laggard-dead") -> Path:
+    """A folder as a killed job leaves it."""
+    for part in ("node1", "state"):
+        (root / name / part).mkdir(parents=True)
+    (root / name / "owner").touch()
+    return root / name
+
+
+def test_a_job_leaves_nothing(root: Path) -> None:
+    with job_folders(None) as folders:
+        (folders.runtime / "node1").mkdir()
+        folders.state.mkdir()
+    assert list(root.iterdir()) == []
+
+
+def test_the_state_of_a_job_that_may_go_on_is_kept() -> None:
+    with job_folders(None) as folders:
+        (folders.runtime / "node1").mkdir()
+        folders.state.mkdir()
+        folders.keep_state = True
+    assert list(folders.runtime.iterdir()) == [folders.state]
+
+
+def test_what_a_killed_job_left_is_swept_but_for_its_state(root: Path) -> None:
+    dead = left_behind(root)
+    with job_folders(None):
+        assert list(dead.iterdir()) == [dead / "state"]
+
+
+def test_a_job_that_lives_is_left_alone() -> None:
+    with job_folders(None) as living:
+        (living.runtime / "node1").mkdir()
+        with job_folders(None):
+            assert (living.runtime / "node1").exists()
+
+
+def test_a_folder_that_is_just_being_made_is_left_alone(root: Path) -> None:
+    (root / "laggard-new" / "node1").mkdir(parents=True)
+    with job_folders(None):
+        assert (root / "laggard-new" / "node1").exists()
+
+
+def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
+    elsewhere = left_behind(tmp_path, "elsewhere")
+    (root / "laggard-link").symlink_to(elsewhere)
+    with job_folders(None):
+        assert (elsewhere / "node1").exists()
+
+
+def test_a_state_directory_of_the_users_own_is_never_removed(tmp_path: Path) -> None:
+    with job_folders(tmp_path / "mine") as folders:
+        folders.state.mkdir()
+    assert folders.state.exists()
