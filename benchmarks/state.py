@@ -123,7 +123,7 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
 
     def raw_that_reads() -> None:
         with raw.pipeline() as pipe:
-            pipe.watch("n")
+            pipe.watch("n")  # type: ignore[no-untyped-call]
             n = int(pipe.get("n") or 0)
             pipe.multi()
             pipe.set("n", n + 1)
