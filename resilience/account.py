@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Account", "Gap", "LaunchSummary"]
+from detectors.verdict import Verdict
+
+__all__ = ["Account", "Gap", "LaunchSummary", "TakesNote"]
+
+
+class TakesNote(Protocol):
+    """Keeps what happens, for later readers (:mod:`resilience.record.journal`)."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Take note of an event."""
+
+
+def _forget(event: str, /, **fields: object) -> None:
+    del event, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +94,19 @@ class Account:
         Where to write.
     clock
         Monotonic seconds.
+
+    Attributes
+    ----------
+    take_note
+        Keeps what is told; nobody, until somebody is set.
     """
 
-    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.take_note: TakesNote = _forget
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._clock = clock
         self._began_s = clock()
@@ -98,10 +123,20 @@ class Account:
         minutes, seconds = divmod(self.elapsed_s(), 60)
         self._console.print(f"[dim]{minutes:02.0f}:{seconds:04.1f}[/] [{style or 'bold'}]{what:<9}[/] ", end="")
         self._console.print(text, markup=False)
+        self.take_note("told", what=what, text=text)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Tell of a detector's finding."""
+        cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
+        self.tell("verdict", f"{verdict.evidence} ({verdict.severity}){cause}", "bold yellow")
+        slowdown = verdict.slowdown if math.isfinite(verdict.slowdown) else None  # JSON has no other word for unknown
+        self.take_note("verdict", **asdict(verdict) | {"slowdown": slowdown})
 
     def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None) -> None:
         """Tell that a launch's program was started."""
         self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap))
+        told_gap = None if gap is None else asdict(gap)
+        self.take_note("launch", launch=launch, nodes=list(nodes), reserve=list(reserve), gap=told_gap)
         waiting = f"; reserve: {', '.join(reserve)}" if reserve else ""
         self.tell("launch", f"{launch} on {', '.join(nodes)} (primary: {nodes[0]}){waiting}", "bold green")
         if gap is not None:
@@ -112,9 +147,11 @@ class Account:
         if self.launches and not self.launches[-1].why:
             self.launches[-1].ended_s = self.elapsed_s()
             self.launches[-1].why = why
+            self.take_note("launch-end", launch=self.launches[-1].launch, why=why)
 
     def close(self, excluded: Sequence[str], exit_code: int) -> None:
         """Write the closing table."""
+        self.take_note("end", exit_code=exit_code, excluded=list(excluded))
         table = Table(title="launches", title_justify="left", title_style="bold")
         for column in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
             table.add_column(column, justify="right" if column in {"began", "ran", "gap before"} else "left")

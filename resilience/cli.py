@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from redis import RedisError
 
 from collectors.device import gpu_names
@@ -27,7 +28,10 @@ from resilience.options import JobOptions, UsageError
 from resilience.ports import free_port, port_is_taken
 from resilience.program import ProgramError, command_of
 from resilience.ray_cluster import RayCluster
+from resilience.record.recording import JobCard, recorded
+from resilience.report.command import report
 from resilience.viewing import grafana, replay
+from resilience.views.commands import status, top
 from telemetry.settings import SettingsError
 
 __all__ = ["main"]
@@ -48,6 +52,11 @@ class _ProgramGroup(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete sub-commands; and what 'laggard run' would complete, for the short form."""
+        short = self.commands["run"].shell_complete(click.Context(self.commands["run"], ctx), incomplete)
+        return [*super().shell_complete(ctx, incomplete), *short]
+
 
 @click.group(cls=_ProgramGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("laggard"), message="laggard %(version)s")
@@ -58,7 +67,7 @@ def cli() -> None:
     """
 
 
-@cli.command(context_settings={"allow_interspersed_args": False})
+@cli.command(short_help="Run PROGRAM on the nodes.", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--nodes", "-N", type=int, metavar="N", help="Nodes in use; the rest is the reserve.  [default: all, less --idle]"
 )
@@ -149,7 +158,21 @@ def cli() -> None:
 @click.option(
     "--ray-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of Ray's head.  [default: a free one]"
 )
-@click.argument("program")
+@click.option(
+    "--report/--no-report",
+    "keeps_report",
+    default=True,
+    envvar="LAGGARD_REPORT",
+    help="Keep a record of the job and make a report of it at the end.  [default: report; also: LAGGARD_REPORT=0]",
+)
+@click.option(
+    "--report-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the report goes, in a folder named after the job.  "
+    "[default: reports in --state-dir, else ~/.local/state/laggard, which holds the last 20 jobs]",
+)
+@click.argument("program", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Run PROGRAM on the nodes of the allocation; what follows PROGRAM is its own.
@@ -175,40 +198,46 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
         plan = JobPlan(
             command, settings, options.grace_s, observation, cluster, folders.runtime, hang_timeout, options.per_node
         )
-        exit_code = _run_job(plan, allocation, folders, Path(program).stem, options.state_port)
+        exit_code = _run_job(plan, allocation, folders, _job_name(program), options)
         folders.keep_state = exit_code != 0
     return exit_code
 
 
-def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: Folders, job: str, state_port: int | None) -> int:
+def _job_name(program: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]", "_", Path(program).stem)
+
+
+def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: Folders, job: str, options: JobOptions) -> int:
     account = Account()
     try:
-        keeper = StateKeeper(folders.state, job=re.sub(r"[^A-Za-z0-9_.@-]", "_", job), port=state_port)
+        keeper = StateKeeper(folders.state, job=job, port=options.state_port)
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
-    with keeper:
+    observation = plan.observation
+    card = JobCard(job, folders.id, plan.command, allocation.nodes, observation.level, observation.port)
+    with keeper, recorded(card, keeper.endpoint, account, options.reports(), kept=options.keeps_report):
         account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
         if keeper.endpoint.exposed:
             account.tell("warning", NOT_ENCRYPTED, "bold yellow")
-        if plan.observation.level:
-            account.tell("telemetry", plan.observation.where)
+        if observation.level:
+            account.tell("telemetry", observation.where)
         exit_code = Controller(plan, allocation, keeper, account).run()
     if exit_code != 0:
         account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
     return exit_code
 
 
-cli.add_command(doctor)
-cli.add_command(replay)
-cli.add_command(grafana)
+for command in (status, top, report, doctor, replay, grafana):
+    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; expected failures are one line, a bug keeps its traceback."""
     try:
-        return int(cli.main(args=None if arguments is None else list(arguments), standalone_mode=False) or 0)
+        given = None if arguments is None else list(arguments)
+        return int(cli.main(args=given, prog_name="laggard", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
         return EXIT_USAGE

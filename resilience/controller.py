@@ -277,8 +277,7 @@ class Controller:
             return None
         verdicts = [Verdict(**fields) for fields in request.body]
         for verdict in verdicts:
-            cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
-            self._account.tell("verdict", f"{verdict.evidence} ({verdict.severity}){cause}", "bold yellow")
+            self._account.verdict(verdict)
         accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
         return NodesAccused(accused) if accused else None
 

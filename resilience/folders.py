@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["RUNTIME_ROOT_VARIABLE", "Folders", "job_folders"]
+__all__ = ["PREFIX", "RUNTIME_ROOT_VARIABLE", "Folders", "job_folders", "runtime_root"]
 
 # Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
 RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
 RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 PREFIX = "laggard-"
+"""What the name of a job's private folder begins with; the rest is the job's id."""
 LOCK = "owner"
 
 
@@ -42,6 +43,16 @@ class Folders:
     state: Path
     keep_state: bool = False
 
+    @property
+    def id(self) -> str:
+        """What keeps apart jobs of the same name."""
+        return self.runtime.name.removeprefix(PREFIX)
+
+
+def runtime_root() -> Path:
+    """Return the folder in which each job has its private one."""
+    return Path(os.environ.get(RUNTIME_ROOT_VARIABLE, RUNTIME_ROOT))
+
 
 @contextlib.contextmanager
 def job_folders(state_dir: Path | None) -> Iterator[Folders]:
@@ -54,7 +65,7 @@ def job_folders(state_dir: Path | None) -> Iterator[Folders]:
     state_dir
         Where the user wants State; ``None``: in the private folder.
     """
-    root = Path(os.environ.get(RUNTIME_ROOT_VARIABLE, RUNTIME_ROOT))
+    root = runtime_root()
     _sweep(root)
     runtime = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     folders = Folders(runtime, state_dir or runtime / "state")

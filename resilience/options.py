@@ -48,6 +48,8 @@ class JobOptions:
         Where State is kept; ``None``: a temporary folder.
     state_port, ray_port
         Ports to use; ``None``: free ones.
+    keeps_report, report_dir
+        Whether a record and a report of the job are kept, and where; ``None``: with the state, or in the user's folder.
     """
 
     local_nodes: int = 1
@@ -67,6 +69,8 @@ class JobOptions:
     state_dir: Path | None = None
     state_port: int | None = None
     ray_port: int | None = None
+    keeps_report: bool = True
+    report_dir: Path | None = None
 
     def settings(self) -> Settings:
         """Return the policy's settings for these options.
@@ -111,6 +115,10 @@ class JobOptions:
         if not 1 <= seconds <= MAX_HANG_S:
             raise UsageError(f"--hang-timeout={self.hang_timeout} is no time: give 1 to {MAX_HANG_S} seconds, or auto")
         return seconds
+
+    def reports(self) -> Path | None:
+        """Return the folder for the job's report; ``None``: the user's folder for state."""
+        return self.report_dir or (None if self.state_dir is None else self.state_dir / "reports")
 
     def _active_nodes(self, total: int) -> int:
         if self.nodes is not None and self.nodes < 1:

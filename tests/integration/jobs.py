@@ -39,7 +39,12 @@ class RunningJob:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, MARKER: self._marker, "LAGGARD_RUNTIME_ROOT": runtime_root},
+                env={
+                    "LAGGARD_REPORT": "0",
+                    **os.environ,
+                    MARKER: self._marker,
+                    "LAGGARD_RUNTIME_ROOT": runtime_root,
+                },
             )
 
     @property

@@ -1,0 +1,124 @@
+"""``laggard top``: the live view. What a key does is decided purely; only :func:`run_top` touches the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import redis
+from rich.console import Console
+from rich.live import Live
+
+from kvstore.errors import KVStoreError
+from resilience.record.words import duration
+from resilience.views.keys import Keyboard
+from resilience.views.screen import SORTS, Page, View, header, rows_of, whole_screen
+from resilience.views.snapshot import Snapshot
+
+__all__ = ["pressed", "run_top", "within"]
+
+KEY_WAIT_S = 0.1
+_PAGES: dict[str, Page] = {"d": "devices", "n": "nodes", "h": "history", "m": "metrics"}
+
+
+def pressed(key: str, view: View, rows: int, room: int) -> View | None:
+    """Return what is looked at after a key was pressed; None to leave.
+
+    Parameters
+    ----------
+    key
+        Its name, as :mod:`resilience.views.keys` gives it.
+    view
+        What is looked at now.
+    rows
+        How many rows the page has.
+    room
+        How many of them fit on the screen.
+    """
+    if key == "q":
+        return None
+    if key in _PAGES:
+        return _page(view, _PAGES[key])
+    match key:
+        case "s" if view.page == "devices":
+            following = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
+            return replace(view, sort=following, selected=0, top=0)
+        case "r" if view.page == "devices":
+            return replace(view, backwards=not view.backwards, selected=0, top=0)
+        case "enter" if view.page == "devices" and rows:
+            return replace(view, page="depth")
+        case "escape" if view.page == "depth":
+            return replace(view, page="devices")
+    return within(_moved(key, view, rows, room), rows, room)
+
+
+def within(view: View, rows: int, room: int) -> View:
+    """Return the view with its selection among the rows there are, and in sight."""
+    selected = max(0, min(view.selected, rows - 1))
+    if view.page in {"devices", "depth"}:
+        top = max(selected - room + 1, min(view.top, selected))
+        return replace(view, selected=selected, top=max(0, min(top, rows - 1)))
+    return replace(view, top=max(0, min(view.top, rows - room)))
+
+
+def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interval_s: float, console: Console) -> str:
+    """Show a job until somebody leaves or it has ended; return a word of farewell.
+
+    Parameters
+    ----------
+    take
+        Takes a snapshot.
+    has_ended
+        Whether the job has ended.
+    interval_s
+        Seconds from one snapshot to the next.
+    console
+        The terminal.
+    """
+    view, snapshot, trouble = View(), take(), ""
+    taken_s = due_s = time.monotonic()
+    taking: Future[Snapshot] | None = None
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="snapshot") as executor,
+        Keyboard(sys.stdin) as keyboard,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            width, height = console.size
+            room = height - len(header(snapshot, width, trouble)) - 2 - (view.page in {"devices", "nodes", "metrics"})
+            rows = rows_of(snapshot, view.page, width)
+            view = within(view, rows, room)
+            live.update(whole_screen(snapshot, view, width, height, trouble), refresh=True)
+            for key in keyboard.read(KEY_WAIT_S):
+                following = pressed(key, view, rows, room)
+                if following is None:
+                    return ""
+                view = following
+                rows = rows_of(snapshot, view.page, width)
+            if taking is not None and taking.done():
+                try:
+                    snapshot, trouble, taken_s = taking.result(), "", time.monotonic()
+                except (redis.RedisError, KVStoreError):
+                    if has_ended():
+                        return "the job has ended"
+                    silent_s = time.monotonic() - taken_s
+                    trouble = f"no answer from the job for {duration(silent_s)}: this is how it stood then"
+                taking = None
+            if taking is None and time.monotonic() >= due_s:
+                due_s = time.monotonic() + interval_s
+                taking = executor.submit(take)
+
+
+def _page(view: View, page: Page) -> View:
+    return replace(view, page=page) if page == "devices" and view.page == "depth" else replace(view, page=page, top=0)
+
+
+def _moved(key: str, view: View, rows: int, room: int) -> View:
+    steps = {"up": -1, "down": 1, "page-up": -room, "page-down": room, "home": -rows, "end": rows}
+    step = steps.get(key, 0)
+    if view.page in {"devices", "depth"}:
+        return replace(view, selected=view.selected + step)
+    return replace(view, top=view.top + step)

@@ -1,0 +1,307 @@
+"""``laggard status``, ``top`` and ``report`` as the user meets them: real commands, a terminal, a browser."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyte
+import pytest
+
+from resilience.cli import main
+from telemetry.dump import write_dump
+from tests.browser import browser, find_browser
+from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.made_up_job import T0, running_job, series, write_record
+
+DEADLINE_S = 60.0
+WIDTH, HEIGHT = 80, 24
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder in which jobs are looked for."""
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as folder:
+        monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", folder)
+        yield Path(folder)
+
+
+class Terminal:
+    """``laggard top`` on a terminal of 80 columns and 24 lines."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._screen = pyte.Screen(WIDTH, HEIGHT)
+        self._stream = pyte.ByteStream(self._screen)
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        self._descriptor = ours
+        self.settings = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "resilience.cli", "top", "--interval=0.5", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm-256color"} | {"COLUMNS": "", "LINES": ""},
+            start_new_session=True,
+        )
+
+    def shows(self, pattern: str) -> str:
+        """Wait until the screen matches, and return it."""
+        until_s = time.monotonic() + DEADLINE_S
+        while not re.search(pattern, text := "\n".join(self._screen.display)):
+            assert time.monotonic() < until_s, f"no {pattern!r} on the screen in time:\n{text}"
+            if select.select([self._descriptor], [], [], 0.2)[0]:
+                self._stream.feed(os.read(self._descriptor, 1 << 16))
+        return text
+
+    def press(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._descriptor, keys.encode())
+
+    def left(self) -> tuple[int, bool]:
+        """Return the exit code, and whether the terminal has its settings back."""
+        return self.process.wait(DEADLINE_S), termios.tcgetattr(self._theirs) == self.settings
+
+    def close(self) -> None:
+        """End what is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE_S)
+        os.close(self._descriptor)
+        os.close(self._theirs)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    shown = Terminal(*arguments)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root: Path) -> None:
+    with running_job(root, 126, 8) as server, terminal() as shown:
+        text = shown.shows("devices 1 to 19 of 1,008; sorted by worst")
+        assert "train-abc_1234" in text
+        assert "q quit" in text.splitlines()[-1]
+        shown.press("s")
+        assert re.search(r"▶ node1 gpu 0 +9\d ", shown.shows("sorted by name"))
+        shown.press("\x1b[B\x1b[B\r")
+        assert "H100" in shown.shows("device +node1 gpu 2")
+        shown.press("\x1b")
+        shown.press("m")
+        shown.shows("loss +1 +1.5")
+        shown.press("h")
+        shown.shows("launch 0|35 % slower than its peers")
+        shown.press("n")
+        shown.shows("node2 +left out")
+        server.stop()
+        shown.shows("no answer from the job")
+        shown.press("q")
+        assert shown.left() == (0, True)
+
+
+def test_ctrl_c_leaves_top_and_the_terminal_as_it_was(root: Path) -> None:
+    with running_job(root), terminal("train") as shown:
+        shown.shows("devices 1 to 6 of 6")
+        shown.press("\x03")
+        # The terminal is not the controlling one of that process, so the key itself is no signal there.
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.left() == (0, True)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line with which these arguments are refused."""
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    return line.removeprefix("laggard: ")
+
+
+def test_status_takes_the_only_job_and_lists_several(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "no job of yours runs" in refused(capfd, "status")
+    with ExitStack() as stack:
+        stack.enter_context(running_job(root))
+        assert main(["status"]) == 0
+        text = capfd.readouterr().out
+        for words in ("train-abc_1234", "node2 gpu 0", "left out", "35 % slower", "way here", "10.0 s", "loss"):
+            assert words in text
+        stack.enter_context(running_job(root, job_id="other_99"))
+        assert refused(capfd, "status") == "2 jobs run: name one of train-abc_1234, train-other_99"
+        assert "no job 'eval' runs" in refused(capfd, "status", "eval")
+        assert main(["status", "other_99", "--json"]) == 0
+        found = json.loads(capfd.readouterr().out)
+        assert found["job"] == "train-other_99"
+        assert [node["role"] for node in found["nodes"]] == ["left out", "primary", "in use"]
+        device = next(each for each in found["devices"] if (each["host"], each["gpu"]) == ("node3", "1"))
+        assert device["readings"]["utilization_percent"] == pytest.approx(95, abs=5)
+        assert device["against_peers"] == pytest.approx(1, abs=0.1)
+
+
+def test_folders_that_others_could_have_made_and_jobs_that_were_killed_are_passed_over(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running_job(root):
+        (root / "laggard-abc_1234").chmod(0o755)
+        assert "no job of yours runs" in refused(capfd, "status")
+        (root / "laggard-abc_1234").chmod(0o700)
+        (root / "laggard-link").symlink_to(root / "laggard-abc_1234")
+        assert main(["status"]) == 0
+        capfd.readouterr()
+        endpoint = (root / "laggard-abc_1234/node1/endpoint.json").read_bytes()
+    left = root / "laggard-killed99/node1"
+    left.mkdir(parents=True)
+    left.parent.chmod(0o700)
+    (left / "endpoint.json").write_bytes(endpoint)
+    (left / "endpoint.json").chmod(0o600)
+    assert "no job of yours runs" in refused(capfd, "status")
+
+
+def test_top_without_a_terminal_names_status(capfd: pytest.CaptureFixture[str]) -> None:
+    assert refused(capfd, "top") == "top needs a terminal that can move its cursor: use 'laggard status' here"
+
+
+def test_bad_input_for_a_report_is_one_line_that_names_it(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no record of a job" in refused(capfd, "report")
+    assert refused(capfd, "report", "train").startswith("'train' is neither a job that runs")
+    (tmp_path / "empty").mkdir()
+    assert str(tmp_path / "empty") in refused(capfd, "report", str(tmp_path / "empty"))
+    damaged = tmp_path / "damaged.csv.gz"
+    damaged.write_bytes(b"no gzip")
+    assert str(damaged) in refused(capfd, "report", str(damaged))
+    cut = write_dump(str(tmp_path), "cut", T0, series())
+    cut.write_bytes(cut.read_bytes()[:-100])
+    assert str(cut) in refused(capfd, "report", str(cut))
+    newer = write_record(tmp_path / "newer", samples=False)
+    journal = newer / "job.jsonl"
+    journal.write_text(journal.read_text().replace('"format": 1', '"format": 9'))
+    assert "use the version that wrote it" in refused(capfd, "report", str(newer))
+    record = write_record(tmp_path / "record", samples=False)
+    (tmp_path / "file").touch()
+    assert str(tmp_path / "file") in refused(capfd, "report", str(record), "-o", str(tmp_path / "file/below"))
+    del root
+
+
+def test_a_report_is_found_by_the_jobs_name_or_the_folder_around_it(
+    tmp_path: Path, root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record = write_record(tmp_path / "home/laggard/train-abc_1234", samples=False)
+    for wanted in ([], ["train"], ["abc_1234"]):
+        assert main(["report", *wanted]) == 0
+        assert capfd.readouterr().out == f"{record / 'report.html'}\n"
+    write_record(tmp_path / "state/reports/train-2", samples=False)
+    assert main(["report", str(tmp_path / "state"), "-o", str(tmp_path / "here")]) == 0
+    assert (tmp_path / "here" / "report.html").exists()
+    del root
+
+
+@pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+def test_a_browser_shows_the_page_at_two_sizes_without_overflow_complaint_or_request(tmp_path: Path) -> None:
+    program = find_browser()
+    assert program is not None
+    record = write_record(tmp_path / "record")
+    assert main(["report", str(record)]) == 0
+    with browser(program, tmp_path / "profile") as tab:
+        for width, height in ((1280, 900), (400, 800)):
+            tab.open(record / "report.html", width, height)
+            assert tab.measure("document.documentElement.scrollWidth") <= width
+            assert tab.measure("innerWidth") == width
+            assert tab.measure("document.querySelectorAll('svg').length") == 4
+            assert tab.measure("[...document.querySelectorAll('svg')].every(each => each.clientHeight > 50)")
+        assert tab.complaints == []
+        assert [address for address in tab.fetched if not address.startswith(("file:", "data:"))] == []
+
+
+# Asks for a relaunch once, then ends.
+PROGRAM = """
+    from resilience import Job
+    from telemetry import AnalysisClient
+    import subprocess, sys, time
+    if Job.current().restarted:
+        raise SystemExit(3)
+    while subprocess.run([sys.executable, "-m", "resilience.cli", "status", "--json"]).returncode:
+        time.sleep(0.1)
+    client = AnalysisClient()
+    client.connect()
+    client.reboot(exclude_hostnames="node2")
+    time.sleep(600)
+"""
+
+
+def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., RunningJob], tmp_path: Path) -> None:
+    job = start_job(*THREE_NODES, "--resilient", "--report", "--state-dir=state", program=PROGRAM)
+    assert job.finish() == 3, job.everything()
+    path = job.directory / job.wait_for(r"report +(state/reports/program-\S+/report\.html)").group(1)
+    found = next(json.loads(line) for line in job.output.splitlines() if line.startswith("{"))
+    assert {node["host"]: node["role"] for node in found["nodes"]} == {
+        "node1": "primary",
+        "node2": "in use",
+        "node3": "reserve",
+    }
+    text = path.read_text()
+    assert "left out: node2" in text
+    assert "exit code 3" in text
+    events = [json.loads(line)["event"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
+    assert [event for event in events if event != "told"] == [
+        "job",
+        "launch",
+        "launch-end",
+        "launch",
+        "launch-end",
+        "end",
+    ]
+    assert not list(tmp_path.glob("home/**/*"))
+
+
+def test_nothing_is_kept_where_nothing_is_wanted(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job("--no-report", "--report-dir=reports", "true")
+    assert job.finish() == 0
+    assert "report" not in job.account
+    assert not (job.directory / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("sta", {"status"}),
+        ("--local", {"--local-nodes"}),
+        ("--local-nodes=3 --resi", {"--resilient"}),
+        ("status --", {"--json", "--all", "--help"}),
+        ("top --i", {"--interval"}),
+    ],
+)
+def test_the_shell_completes_commands_and_options(
+    words: str, completions: set[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["laggard"])
+    monkeypatch.setenv("_LAGGARD_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"laggard {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit):
+        main()
+    found = {line.partition(",")[2] for line in capfd.readouterr().out.splitlines()}
+    assert found == completions

@@ -1,0 +1,168 @@
+"""The report: what it says of a job that is known, and of one of which little is known."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvstore.timeseries import TimeSeries
+from resilience.record.journal import Entry
+from resilience.record.story import natural, story_of_entries
+from resilience.record.words import clock, duration, some
+from resilience.report.costs import costs_of
+from resilience.report.material import read_material
+from resilience.report.page import write_report
+from resilience.report.panel import panel_of, ratio_to_peers
+from telemetry.dump import DumpError, write_dump
+from telemetry.events import Event, series_of_events
+from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
+
+
+class Page(HTMLParser):
+    """What a browser would fetch, and which ids there are."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+        self.text = path.read_text()
+        self.feed(self.text)
+
+    def handle_starttag(self, _: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href", "data", "action"}:
+                self.fetched.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_record(tmp_path_factory.mktemp("record"))
+
+
+@pytest.fixture(scope="module")
+def page(record: Path) -> Page:
+    return Page(write_report(read_material(record), record))
+
+
+def test_the_page_fetches_nothing_and_names_nothing_twice(page: Page) -> None:
+    assert [name for name in page.fetched if not name.startswith(("#", "data:"))] == []
+    assert len(page.ids) == len(set(page.ids))
+    assert "<script" not in page.text
+
+
+def test_the_pictures_stand_beside_the_page_too(page: Page, record: Path) -> None:
+    names = {path.stem for path in record.glob("*.png")}
+    assert names == {"timeline", "probes", "utilization", "lost-time"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in record.glob("*.png"))
+    assert len(re.findall("<svg ", page.text)) == len(names)
+
+
+def test_what_the_user_named_is_text_on_the_page(page: Page) -> None:
+    assert "&lt;b&gt;bold &amp; brave&lt;/b&gt;" in page.text
+    assert "<b>" not in page.text
+
+
+def test_the_page_tells_what_was_left_out_and_why(page: Page) -> None:
+    for words in ("left out: node2", "35 % slower than its peers", "thermal throttling", "relaunches took", "10.0 s"):
+        assert words in page.text
+
+
+def test_costs_follow_from_probes_and_launches(record: Path) -> None:
+    material = read_material(record)
+    costs = costs_of(material.story, material.probes[0])
+    # From 200 s to 300 s one device took 1.5 times as long: a third of 100 s was waiting.
+    assert costs.slow_s[0] == pytest.approx(33, abs=2)
+    assert costs.slow_s[1] == 0
+    assert costs.relaunch_s == (0, 10)
+    # After the relaunch 290 s at full pace; at the slow pace they would have been 435 s; with the gap they were 300 s.
+    assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
+
+
+def test_without_probes_only_the_relaunch_is_counted() -> None:
+    story = story_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries()])
+    assert costs_of(story, None).slow_s == (0, 0)
+
+
+def test_a_job_that_is_running_or_was_killed_has_a_report(tmp_path: Path) -> None:
+    write_record(tmp_path, samples=False, ended=False)
+    text = write_report(read_material(tmp_path), tmp_path).read_text()
+    assert "no word of its end" in text
+    assert "--telemetry-level=3" in text
+
+
+def test_a_job_that_never_began_a_launch_has_a_report(tmp_path: Path) -> None:
+    write_record(tmp_path, samples=False)
+    first = (tmp_path / "job.jsonl").read_text().splitlines()[0]
+    (tmp_path / "job.jsonl").write_text(first + "\n")
+    assert "0 launches" in write_report(read_material(tmp_path), tmp_path).read_text()
+
+
+def test_a_dump_alone_tells_of_launches_and_verdicts(tmp_path: Path) -> None:
+    said = [
+        Event(round((T0 + 5) * 1e6), "launch", "0 began on node1, node2"),
+        Event(round((T0 + 299) * 1e6), "verdict", "node2 gpu 0: 35 % slower (slow, restart)", "node2", "0"),
+        Event(round((T0 + 310) * 1e6), "launch", "1 began on node1, node3, without node2"),
+    ]
+    dump = write_dump(str(tmp_path), "all", T0 + LENGTH_S, [*series(), *series_of_events(said)])
+    material = read_material(dump)
+    assert [launch.nodes for launch in material.story.launches] == [("node1", "node2"), ("node1", "node3")]
+    assert material.story.launches[0].left_out == ("node2",)
+    (finding,) = material.story.findings
+    assert (finding.device, finding.severity, finding.evidence) == ("node2 gpu 0", "slow", "node2 gpu 0: 35 % slower")
+    assert math.isnan(costs_of(material.story, material.probes[0]).saved_s)
+    assert "35 % slower" in write_report(material, tmp_path).read_text()
+
+
+def test_an_empty_dump_or_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match=re.escape(str(tmp_path))):
+        read_material(tmp_path)
+    empty = write_dump(str(tmp_path), "all", T0, [])
+    with pytest.raises(DumpError, match=re.escape(str(empty))):
+        read_material(empty)
+
+
+def test_a_device_is_compared_with_its_own_model_without_those_set_apart() -> None:
+    times_us = np.arange(10, dtype=np.int64) * 1_000_000
+    seconds = {("a", "H100"): 1.0, ("b", "H100"): 1.0, ("c", "H100"): 3.0, ("d", "A100"): 2.0, ("e", "A100"): 2.0}
+    made = [
+        TimeSeries("probe", {"host": host, "gpu": "0", "model": model}, times_us, np.full(10, value))
+        for (host, model), value in seconds.items()
+    ]
+    panel = panel_of("probe", made)
+    assert panel is not None
+    ratio = dict(zip("abcde", np.nanmax(ratio_to_peers(panel, [("c", "0")]), axis=1), strict=True))
+    assert ratio == {"a": 1, "b": 1, "c": 3, "d": 1, "e": 1}
+
+
+def test_a_panel_of_one_sample_or_none_is_no_trouble() -> None:
+    assert panel_of("probe", []) is None
+    once = TimeSeries("probe", {"host": "a", "gpu": "0"}, np.array([5_000_000]), np.array([1.0]))
+    panel = panel_of("probe", [once])
+    assert panel is not None
+    assert panel.values.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "time"),
+    [
+        (0.04, "0.0 s", "0:00"),
+        (99.9, "99.9 s", "1:40"),
+        (750, "12 min 30 s", "12:30"),
+        (12_000, "3 h 20 min", "3:20:00"),
+    ],
+)
+def test_times_are_written_as_people_read_them(seconds: float, words: str, time: str) -> None:
+    assert (duration(seconds), clock(seconds)) == (words, time)
+
+
+def test_names_are_sorted_and_shortened_as_people_do() -> None:
+    assert sorted(["node10", "node2", "gpu"], key=natural) == ["gpu", "node2", "node10"]
+    assert some(["a", "b"]) == "a, b"
+    assert some([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, … (1000 in all)"
