@@ -57,6 +57,8 @@ class TelemetrySettings:
         Answer a query for a metric that nobody has sent with an error, as OpenTSDB does, rather than with no series.
     max_answer_series
         A query's answer has at most this many series.
+    reading_needs_token
+        Answer nothing but ``/health`` without the token, so that other users of the primary node cannot read.
     telnet_port
         Port for ``put`` lines, at the loopback address, without any authentication, which may be the
         ``aggregator_port``; 0: none.
@@ -73,6 +75,7 @@ class TelemetrySettings:
     dump_interval: float = 0.0
     unknown_metric_is_error: bool = False
     max_answer_series: int = 2000
+    reading_needs_token: bool = False
     telnet_port: int = 0
 
     def to_yaml(self) -> str:

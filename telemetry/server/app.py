@@ -23,7 +23,7 @@ from starlette.routing import Route
 from telemetry.bus import NodeError
 from telemetry.query.errors import BadQueryError, QueryTooLargeError
 from telemetry.server.answers import to_json
-from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, put, query
+from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
 from telemetry.server.problems import Problem, error_body
 from telemetry.server.requests import MAX_BODY_BYTES, MAX_PUT_BYTES, Call, read_call
 
@@ -81,7 +81,8 @@ def make_app(service: Service) -> Starlette:
 async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
-    if handler is put:  # before any of a body that may be large is read
+    # Before any of a body that may be large is read.
+    if handler is put or (service.reading_needs_token and handler is not health):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
     question = (request.url.path, request.url.query, call.body, _wants_gzip(call))

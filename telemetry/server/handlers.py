@@ -29,7 +29,7 @@ from telemetry.server.put import Point, PointError, batch_of, point_from_json
 from telemetry.server.requests import Call
 from telemetry.sources import Source
 
-__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "put", "query"]
+__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "health", "put", "query"]
 
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
@@ -54,6 +54,8 @@ class Service:
         Stores an event; None where nothing can be stored.
     token
         What a request that changes something must show.
+    reading_needs_token
+        Whether every other request must show it too.
     max_series, unknown_is_error
         From the settings.
     health
@@ -65,6 +67,7 @@ class Service:
     put: Callable[[Batch], bool] | None
     add_event: Callable[[Event], None] | None
     token: str = field(repr=False)
+    reading_needs_token: bool
     max_series: int
     unknown_is_error: bool
     health: Callable[[], tuple[bool, Mapping[str, Any]]]
@@ -308,7 +311,7 @@ def authorize(service: Service, headers: Mapping[str, str]) -> None:
         except (binascii.Error, ValueError):
             shown = ""
     if not secrets.compare_digest(shown.encode("utf-8", "surrogateescape"), service.token.encode()):
-        raise Problem(401, "this changes something: show the token of the file telemetry-token")
+        raise Problem(401, "this needs the token of the file telemetry-token")
 
 
 def _object(body: Any) -> dict[str, Any]:

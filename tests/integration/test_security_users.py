@@ -1,0 +1,217 @@
+"""Another user of the same machine tries to get into a job that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kvstore.endpoint import Endpoint
+from kvstore.server import StateServer
+from tests.integration.jobs import RunningJob, metrics_of, wait_until
+from tests.integration.serving import serve
+from tests.integration.stranger import REFUSED, greet, trusting_anybody
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+
+DEADLINE_S = 120.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - we only look
+WORK = """
+    import time
+
+    import ray
+
+    from detectors import SlowGPUDetector
+    from kvstore import State
+
+    ray.init()
+
+    @ray.remote(num_gpus=1)
+    class Worker:
+        def work(self):
+            time.sleep(600)
+
+    state = State.current()
+    state["result"] = bytes(1_000_000)
+    running = [worker.work.remote() for worker in [Worker.remote() for _ in range(2)]]
+    with SlowGPUDetector(collection_rate=1, state=state):
+        print("working", flush=True)
+        ray.get(running)
+"""
+
+
+@dataclass
+class Job:
+    """A job that runs, and all that a stranger could try to lay hands on."""
+
+    running: RunningJob
+    endpoint: Endpoint
+    node_directory: Path
+    processes: list[psutil.Process]
+    listening: dict[tuple[str, int], str]
+
+    def targets(self) -> dict[str, Any]:
+        """Return what a stranger tries his luck on."""
+        runtime = self.node_directory.parent
+        paths = [runtime, *runtime.rglob("*")]
+        ray_http: list[tuple[str, int]] = []
+        ray: list[tuple[str, int]] = []
+        for address, what in self.listening.items():
+            if what in {"state", "telemetry"}:
+                continue
+            (ray_http if what == "runtime-env" else ray).append(address)
+        return {
+            "pids": [process.pid for process in self.processes],
+            "folders": [str(path) for path in paths if path.is_dir()],
+            "files": [str(path) for path in paths if path.is_file()],
+            "sockets": [str(path) for path in paths if path.is_socket()],
+            "shared_memory": [str(path) for path in SHARED_MEMORY.iterdir() if path.owner() == "root"],
+            "state": [self.endpoint.host, self.endpoint.port, self.endpoint.key()],
+            "telemetry": next(port for (_, port), what in self.listening.items() if what == "telemetry"),
+            "ray_ports": ray,
+            "ray_http_ports": ray_http,
+        }
+
+
+def kind_of(process: psutil.Process) -> str:
+    command = " ".join(process.cmdline())
+    known = {"valkey-server": "state", "telemetry.server": "telemetry", "ray::RuntimeEnvAgent": "runtime-env"}
+    return next((kind for word, kind in known.items() if word in command), f"ray: {process.name()}")
+
+
+def stranger(by: str, targets: dict[str, Any], *arguments: str) -> dict[str, str]:
+    """Return what became of each attempt of another user."""
+    # Without the variables that the tests run with, so that no secret comes along by them.
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.stranger", *arguments],
+        input=json.dumps({"by": by, **targets}),
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    outcomes: dict[str, str] = json.loads(done.stdout)
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    directory = tmp_path_factory.mktemp("job")
+    (directory / "program.py").write_text("\n".join(line[4:] for line in WORK.splitlines()))
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as runtime_root:
+        Path(runtime_root).chmod(0o755)  # what protects the job must be the job's own folders
+        options = ("--local-nodes=2", "--virtual-gpus=1", "--telemetry-level=4")
+        running = RunningJob(directory, runtime_root, *options, "program.py")
+        try:
+            running.wait_for("working")
+            port = int(running.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+            wait_until(lambda: "gpu-probe-time" in metrics_of(port), running.everything)  # all that listens is up
+            environment = running.process_of("node1", "raylet/raylet").environ()
+            endpoint_file = Path(environment["LAGGARD_ENDPOINT_FILE"])
+            command = psutil.Process(running.process.pid)
+            processes = [command, *command.children(recursive=True)]
+            listening = {
+                (str(connection.laddr.ip).replace("::", "127.0.0.1"), connection.laddr.port): kind_of(process)
+                for process in processes
+                for connection in process.net_connections("tcp")
+                if connection.status == psutil.CONN_LISTEN
+            }
+            yield Job(running, Endpoint.load(endpoint_file), endpoint_file.parent, processes, listening)
+            running.process.send_signal(signal.SIGTERM)
+            running.finish()
+        finally:
+            running.end()
+
+
+def test_another_user_gets_at_no_file_no_socket_and_no_process(job: Job) -> None:
+    outcomes = stranger("permission", job.targets())
+    print_table(outcomes)
+    assert set(outcomes.values()) == {REFUSED}, outcomes
+
+
+def test_the_same_attempts_succeed_for_the_owner(job: Job) -> None:
+    """Else the test above would pass for a wrong reason."""
+    outcomes = stranger("permission", job.targets(), "--as-owner")
+    outcomes.pop("read what is in /dev/shm")  # Ray's is without a name
+    assert all(outcome.startswith("got in") for outcome in outcomes.values()), outcomes
+
+
+def test_another_user_gets_no_answer_without_a_secret(job: Job) -> None:
+    outcomes = stranger("secret", job.targets())
+    print_table(outcomes)
+    assert set(outcomes.values()) == {REFUSED}, outcomes
+
+
+def test_nothing_but_ray_listens_beyond_loopback_and_ray_asks_everybody_for_a_certificate(job: Job) -> None:
+    certified = trusting_anybody()
+    certified.load_cert_chain(job.node_directory / "ray.crt", job.node_directory / "ray.key")
+    parts = set()
+    for (host, port), what in job.listening.items():
+        if what.startswith("ray"):
+            greet((host, port), certified)  # the job's own certificate is let in
+            parts.add(what)
+        else:
+            assert ip_address(host).is_loopback, f"{what} listens at {host}:{port}"
+    assert {"ray: gcs_server", "ray: raylet"} < parts
+    assert set(job.listening.values()) - parts == {"state", "telemetry", "runtime-env"}
+
+
+def test_a_certificate_of_the_job_alone_does_not_make_a_ray_driver(job: Job) -> None:
+    names = {"CERT": "ray.crt", "KEY": "ray.key", "CA": "ray-authority.crt"}
+    program = """
+import os, sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5)
+"""
+    variables = {
+        **{f"RAY_TLS_{'CA_CERT' if name == 'CA' else 'SERVER_' + name}": name for name in names},
+        "RAY_USE_TLS": "1",
+    }
+    variables |= {key: str(job.node_directory / names[value]) for key, value in variables.items() if value in names}
+    address = job.running.process_of("node1", "raylet/raylet").environ()["RAY_ADDRESS"]
+    command = [sys.executable, "-c", program, address]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(job.node_directory / "ray-token")}
+    for extra, expected in (({"RAY_AUTH_MODE": "disabled"}, "InvalidAuthToken"), (token, "")):
+        done = subprocess.run(
+            command, env={**os.environ, **variables, **extra}, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        assert (done.returncode == 0) == (not expected), done.stderr
+        assert expected in done.stderr
+
+
+def test_no_secret_is_in_a_command_line_a_log_or_an_environment(job: Job) -> None:
+    files = ("ray-token", "telemetry-token", "ray.key")
+    secrets = [(job.node_directory / name).read_text().strip() for name in files] + [job.endpoint.password]
+    assert all(len(secret) >= 32 for secret in secrets)
+    seen = [" ".join([*process.cmdline(), *process.environ().values()]) for process in job.processes]
+    seen += [path.read_text(errors="replace") for path in job.node_directory.parent.rglob("*.log")]
+    seen.append(job.running.everything())
+    assert [secret for secret in secrets if any(secret in text for text in seen)] == []
+
+
+def test_reading_telemetry_needs_the_token_where_that_is_set(state_server: StateServer, tmp_path: Path) -> None:
+    with serve(state_server, tmp_path, settings="reading_needs_token: true\n") as served:
+        shown = {"X-Laggard-Token": served.token}
+        reading = ("/api/suggest?type=metrics", "/metrics", "/api/query?start=1h-ago&m=sum:x", "/api/annotation")
+        assert {served.request(path)[0] for path in reading} == {401}
+        assert {served.request(path, headers=shown)[0] for path in reading} == {200}
+        assert served.request("/health")[0] == 200
+
+
+def print_table(outcomes: dict[str, str]) -> None:
+    width = max(map(len, outcomes))
+    print(*(f"{name:{width}}  {outcome}" for name, outcome in outcomes.items()), sep="\n")
