@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from collectors import local_device
 from collectors.placement import node_strategy
 from detectors import SlowGPUDetector
-from kvstore import FencedError, State
+from kvstore import FencedError, NotInJobError, State
 from resilience import Job
 from telemetry import Telemetry
 
@@ -200,4 +200,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NotInJobError as error:
+        sys.exit(str(error))

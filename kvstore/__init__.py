@@ -1,6 +1,7 @@
 """State, series and control records in a Redis-compatible server."""
 
 from kvstore.checkpoint import Checkpointer
+from kvstore.environment import NotInJobError
 from kvstore.errors import (
     ConflictError,
     CorruptValueError,
@@ -24,6 +25,7 @@ __all__ = [
     "KVStoreError",
     "NoCheckpointError",
     "NotAListError",
+    "NotInJobError",
     "State",
     "StateFullError",
     "StateUnavailableError",

@@ -60,7 +60,7 @@ class Observation:
         settings = TelemetrySettings() if config is None else load_settings(config)
         port = settings.aggregator_port
         if level and port_is_taken(port, LOOPBACK):
-            if config is not None:
+            if port != TelemetrySettings().aggregator_port:
                 raise UsageError(
                     f"port {port} for the telemetry server is taken: name another as aggregator_port in {config}"
                 )

@@ -23,13 +23,13 @@ def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServ
 
 @pytest.fixture
 def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
-    """Start ``laggard`` with some arguments; a program's source may come first."""
+    """Start ``laggard`` with some arguments, in a folder of its own or a given one, on a program's source or a file."""
     jobs: list[RunningJob] = []
     runtime_root = tempfile.mkdtemp(prefix="lt-", dir="/tmp")  # not in tmp_path, which is too long for Ray's sockets
 
-    def start(*arguments: str, program: str | None = None) -> RunningJob:
-        directory = tmp_path / f"job{len(jobs)}"
-        directory.mkdir()
+    def start(*arguments: str, program: str | None = None, directory: Path | None = None) -> RunningJob:
+        directory = directory or tmp_path / f"job{len(jobs)}"
+        directory.mkdir(exist_ok=True)
         if program is not None:
             (directory / "program.py").write_text(textwrap.dedent(program))
         jobs.append(RunningJob(directory, runtime_root, *arguments, *(["program.py"] if program is not None else [])))

@@ -1,0 +1,140 @@
+"""Recursive merge sort over the nodes: a process for each half, until a node has too many of them.
+
+    laggard --local-nodes=2 --telemetry-level=2 examples/merge_sort.py --max_size 100000
+
+An AnalysisClient watches the metric ``num_running_processes``; when a node runs ``--limit`` processes more than before
+the sort, the recursion stops and each process sorts the piece that it has. The size of that piece is the cut-off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import ray
+
+from kvstore import State
+from resilience import Job
+from telemetry import AnalysisClient, Telemetry
+
+SMALLEST_PIECE = 5000  # is never split, whatever the watcher says
+WATCH_INTERVAL_S = 0.1
+COUNT_DEADLINE_S = 10.0
+CUTOFF = "merge_cutoff"
+PROCESSES = "num_running_processes"
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; what cannot be is refused in one line."""
+    parser = argparse.ArgumentParser(description="Sort longer and longer lists with more and more processes.")
+    add = parser.add_argument
+    add("--min_size", type=int, default=100_000, help="length of the first list (default: %(default)s)")
+    add("--max_size", type=int, default=1_000_000, help="length of the last list (default: %(default)s)")
+    add("--increment", type=int, default=100_000, help="from one list to the next (default: %(default)s)")
+    add("--limit", type=int, default=32, help="further processes that a node may run (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    for name in ("min_size", "increment", "limit"):
+        if getattr(given, name) < 1:
+            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least 1\n")
+    if given.max_size < given.min_size:
+        parser.exit(2, f"--max_size {given.max_size} is less than --min_size {given.min_size}: nothing to sort\n")
+    return given
+
+
+# num_cpus=0: those that wait for their halves must not keep the halves from beginning.
+# max_calls=1: a process for each piece, which ends with it.
+@ray.remote(num_cpus=0, max_calls=1, scheduling_strategy="SPREAD")
+def merge_sort(piece: list[int], stop: str) -> list[int]:
+    """Return the piece, sorted; split it unless the recursion is to stop."""
+    if len(piece) <= SMALLEST_PIECE or State.current().get(stop, False):
+        telemetry = Telemetry()
+        telemetry.add_data(CUTOFF, len(piece))
+        telemetry.finalize()  # this process ends with this call
+        return sorted(piece)
+    middle = len(piece) // 2
+    halves = [merge_sort.remote(piece[:middle], stop), merge_sort.remote(piece[middle:], stop)]
+    return list(heapq.merge(*ray.get(halves)))
+
+
+class Watcher:
+    """Stops the recursion when a node runs too many processes, for as long as the ``with`` block lasts."""
+
+    def __init__(self, client: AnalysisClient, stop: str, limits: Mapping[str, float]) -> None:
+        self._client = client
+        self._stop = stop
+        self._limits = limits
+        self._begun_s = time.time()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(WATCH_INTERVAL_S):
+            running = by_host(self._client, PROCESSES, self._begun_s)
+            if any(max(counts) > self._limits[host] for host, counts in running.items()):
+                State.current()[self._stop] = True  # every process looks there before it splits
+                return
+
+
+def by_host(client: AnalysisClient, metric: str, start_s: float) -> dict[str, list[float]]:
+    """Return the values of a metric since a moment, oldest first, of each node that has some."""
+    return {each["tags"]["host"]: list(each["dps"].values()) for each in client.get_data(metric, start_time=start_s)}
+
+
+def processes_now(client: AnalysisClient, hosts: Sequence[str]) -> dict[str, float]:
+    """Return how many processes each node runs, as soon as all have counted them."""
+    begun_s = time.time()
+    while not (running := by_host(client, PROCESSES, begun_s)).keys() >= set(hosts):
+        if time.time() > begun_s + COUNT_DEADLINE_S:
+            sys.exit(f"no {PROCESSES} from {', '.join(sorted(set(hosts) - running.keys()))}: is the node well?")
+        time.sleep(WATCH_INTERVAL_S)
+    return {host: counts[-1] for host, counts in running.items()}
+
+
+def main() -> int:
+    """Sort the lists, and print for each how it went on each node; the exit code tells whether all were sorted."""
+    given = parse_arguments()
+    if (level := Telemetry().level) < 2:
+        sys.exit(
+            f"{PROCESSES} is collected from telemetry level 2 on, not at {level}: "
+            "start this with 'laggard --telemetry-level=2 examples/merge_sort.py'"
+        )
+    job = Job.current()
+    client = AnalysisClient()
+    client.connect(timeout=60)
+    ray.init()
+    hosts = [node.hostname for node in job.nodes]
+    numbers = random.Random(1).choices(range(given.max_size), k=given.max_size)
+    all_sorted = True
+    print(f"{'List Size':>13}{'Time (seconds)':>18}{'Hostname':>14}{'Processes':>14}{'Cutoff':>10}", flush=True)
+    for size in range(given.min_size, given.max_size + 1, given.increment):
+        limits = {host: count + given.limit for host, count in processes_now(client, hosts).items()}
+        begun_s = time.time()
+        with Watcher(client, f"stop/{job.launch}/{size}", limits):
+            found = ray.get(merge_sort.remote(numbers[:size], f"stop/{job.launch}/{size}"))
+        taken_s = time.time() - begun_s
+        all_sorted &= found == sorted(numbers[:size])
+        cutoffs = by_host(client, CUTOFF, begun_s)
+        for host, counts in sorted(by_host(client, PROCESSES, begun_s).items()):
+            cutoff = f"{cutoffs[host][-1]:.0f}" if host in cutoffs else "-"
+            print(f"{size:13d}{taken_s:18.6f}{host:>14}{max(counts):14.0f}{cutoff:>10}", flush=True)
+    print(f"All lists are {'sorted' if all_sorted else 'NOT SORTED'}.")
+    print(f"All available telemetry metrics: {', '.join(sorted(client.get_metrics()))}")
+    return 0 if all_sorted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Image convolution by a pool of workers: how long an iteration takes, and how much that varies.
+
+    laggard --local-nodes=2 --telemetry-level=3 examples/scipy_scale_work.py --dragon --size 64 --mem 262144
+
+Without ``--dragon`` (or ``--distributed``) the workers are processes of this node, with it they are spread over the
+nodes of the job; nothing else differs. What it measures goes to the telemetry, at two levels: see :func:`run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from scipy.signal import convolve2d
+
+from kvstore import NotInJobError
+from resilience import Job
+from telemetry import Telemetry
+
+FILTER_SIZE = 4
+
+Work = tuple[NDArray[np.uint8], NDArray[np.float64], float]
+"""An image, ``(size, size)``; a filter, ``(4, 4)``; for how many seconds to work on them."""
+
+
+def parse_arguments(description: str, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; what cannot be is refused in one line."""
+    parser = argparse.ArgumentParser(description=description)
+    add = parser.add_argument
+    add("--num_workers", type=int, default=4, help="workers in the pool (default: %(default)s)")
+    add("--iterations", type=int, default=10, help="iterations that count (default: %(default)s)")
+    add("--burns", type=int, default=2, help="iterations before them, to warm up (default: %(default)s)")
+    add("--distributed", "--dragon", action="store_true", help="spread the workers over the nodes of the job")
+    add("--size", type=int, default=1000, help="rows and columns of an image (default: %(default)s)")
+    add("--mem", type=int, default=512 << 20, help="bytes of all images, one a pixel (default: %(default)s)")
+    add("--work_time", type=float, default=0.0, help="seconds of work on an image, at least (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    for name, least in {"num_workers": 1, "iterations": 1, "burns": 0, "size": FILTER_SIZE, "work_time": 0}.items():
+        if getattr(given, name) < least:
+            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least {least}\n")
+    if given.mem < given.size**2:
+        parser.exit(2, f"--mem {given.mem} holds no image of --size {given.size}: give at least {given.size**2}\n")
+    free = psutil.virtual_memory().available
+    if 2 * given.mem > free:  # the images, and a copy of them on the way to the workers
+        parser.exit(2, f"--mem {given.mem} is too much for this node: at most {free // 2} are possible\n")
+    return given
+
+
+def convolve(work: Work) -> NDArray[np.float64]:
+    """Filter an image, again and again until the time is over, and return every fifth pixel."""
+    image, kernel, work_time_s = work
+    begun_s = time.perf_counter()
+    while True:
+        filtered: NDArray[np.float64] = convolve2d(image.astype(float), kernel)[::5, ::5]
+        if time.perf_counter() - begun_s >= work_time_s:
+            return filtered
+
+
+def draw_images(given: argparse.Namespace) -> list[Work]:
+    """Return what is to be done in one iteration: images that fill the memory asked for, each with its filter."""
+    random = np.random.default_rng(1)
+
+    def draw() -> Work:
+        image = random.integers(0, 256, (given.size, given.size), dtype=np.uint8)
+        return image, random.normal(size=(FILTER_SIZE, FILTER_SIZE)), given.work_time
+
+    return [draw() for _ in range(given.mem // given.size**2)]
+
+
+def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Return a pool of workers: the two kinds have the same methods.
+
+    Raises
+    ------
+    NotInJobError
+        If the nodes of a job are asked for and there is no job.
+    """
+    if not given.distributed:
+        print("using multiprocessing on this node", flush=True)
+        return multiprocessing.get_context("spawn").Pool(given.num_workers)
+    nodes = Job.current().nodes
+    import ray
+    from ray.util.multiprocessing import Pool
+
+    ray.init()
+    processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
+    if given.num_workers > processors:
+        sys.exit(f"--num_workers {given.num_workers} is too much for the job: it has {processors} processors")
+    print(f"using Ray on {', '.join(node.hostname for node in nodes)}", flush=True)
+    on_a_processor_each = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+    pool: AbstractContextManager[Any] = Pool(given.num_workers, ray_remote_args=on_a_processor_each)
+    return pool
+
+
+def run(
+    given: argparse.Namespace,
+    function: Callable[[Work], object] = convolve,
+    after: Callable[[int], None] | None = None,
+) -> None:
+    """Have the images filtered as often as asked for, and print how long that takes.
+
+    Parameters
+    ----------
+    given
+        The command line.
+    function
+        What the workers do with an image.
+    after
+        Is called after each iteration, with its number.
+    """
+    telemetry = Telemetry()
+    times_s = []
+    begun_s = time.perf_counter()
+    with open_pool(given) as pool:
+        telemetry.add_data("pool_start_time", time.perf_counter() - begun_s)
+        work = draw_images(given)
+        print(f"Number of images: {len(work)}")
+        print(f"Number of workers: {given.num_workers}", flush=True)
+        for iteration in range(given.iterations + given.burns):
+            begun_s = time.perf_counter()
+            pool.map(function, work)
+            times_s.append(time.perf_counter() - begun_s)
+            telemetry.add_data("iteration_time", times_s[-1])  # from --telemetry-level=1 on
+            telemetry.add_data("iteration", iteration, telemetry_level=3)  # only from --telemetry-level=3 on
+            print(f"Time for iteration {iteration} is {times_s[-1]} seconds", flush=True)
+            if after is not None:
+                after(iteration)
+    print(f"Average time: {np.mean(times_s[given.burns :]):.2f} second(s)")
+    print(f"Standard deviation: {np.std(times_s[given.burns :]):.2f} second(s)")
+
+
+if __name__ == "__main__":
+    try:
+        run(parse_arguments("Filter images with a pool of workers, and time it."))
+    except NotInJobError as error:
+        sys.exit(f"--distributed needs the nodes of a job: {error}")

@@ -1,0 +1,122 @@
+"""The telemetry: a monitor on each node, a queue that they all fill, and a process that makes lines of what comes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.queue import Queue
+
+from collectors.gpu_metrics import device_readers
+from collectors.placement import node_strategy
+from kvstore.control import NodeRecord
+
+__all__ = ["Bars", "Lines", "NodeReading", "post_process", "start_monitors"]
+
+INTERVAL_S = 1.0
+SILENCE_S = 60.0
+
+
+class NodeReading(NamedTuple):
+    """What a monitor saw: the load of its node, and how busy each device was, in percent."""
+
+    host: str
+    load_average: float
+    utilization: dict[str, float]
+
+
+class Monitor:
+    """Watches one node."""
+
+    def __init__(self, node: NodeRecord) -> None:
+        self._host = node.hostname
+        self._devices = device_readers(node.devices, on_xid=lambda *_: None)
+        self._ended = threading.Event()
+
+    def watch(self, queue: Queue) -> None:
+        """Put a reading into the queue every second until the end, sentences before and after, and None at last."""
+        queue.put(f"This is a telemetry process on node {self._host}.")
+        while not self._ended.wait(INTERVAL_S):
+            queue.put(self._read())
+        queue.put(f"Telemetry process on node {self._host} exiting ...")
+        queue.put(None)
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._ended.set()
+
+    def _read(self) -> NodeReading:
+        readings = {device.gpu: {each.metric: each.value for each in device.read()} for device in self._devices}
+        busy = {gpu: found["DeviceUtilization"] for gpu, found in readings.items() if "DeviceUtilization" in found}
+        return NodeReading(self._host, os.getloadavg()[0], busy)
+
+
+def start_monitors(nodes: Sequence[NodeRecord]) -> list[Any]:
+    """Start a monitor on each node."""
+    remote: Any = ray.remote(Monitor)
+    apart = {"num_cpus": 0, "max_concurrency": 2}  # stop() comes while watch() runs
+    return [remote.options(scheduling_strategy=node_strategy(node), **apart).remote(node) for node in nodes]
+
+
+@ray.remote(num_cpus=0, num_returns="streaming")
+def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
+    """Yield what the monitors say, readings rounded for people, until the last one has ended."""
+    while n_monitors:
+        match queue.get(timeout=SILENCE_S):
+            case None:
+                n_monitors -= 1
+            case NodeReading(host, load_average, utilization):
+                yield NodeReading(host, round(load_average, 2), {gpu: round(u, 2) for gpu, u in utilization.items()})
+            case sentence:
+                yield sentence
+
+
+class Lines:
+    """Prints a line for each reading."""
+
+    def show(self, reading: NodeReading) -> None:
+        """Print a reading."""
+        devices = "".join(f" device # {gpu} utilization: {busy:.2f}%" for gpu, busy in reading.utilization.items())
+        self.say(f"nodename: {reading.host} cpu load average 1 minute: {reading.load_average}{devices}")
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        print(sentence, flush=True)
+
+    def close(self) -> None:
+        """Do nothing: lines need no end."""
+
+
+class Bars:
+    """A bar for each node's load and for each device, redrawn as readings come."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm
+
+        self._new_bar = tqdm
+        self._bars: dict[str, Any] = {}
+
+    def show(self, reading: NodeReading) -> None:
+        """Draw a reading."""
+        self._draw(f"{reading.host} cpu load avg.", reading.load_average)
+        for gpu, busy in reading.utilization.items():
+            self._draw(f"{reading.host} device {gpu} util", busy)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence above the bars."""
+        self._new_bar.write(sentence)
+
+    def close(self) -> None:
+        """Leave the bars as they are."""
+        for bar in self._bars.values():
+            bar.close()
+
+    def _draw(self, name: str, value: float) -> None:
+        if name not in self._bars:
+            looks = "{l_bar}{bar}| {n:g}/100"
+            self._bars[name] = self._new_bar(total=100, desc=name, position=len(self._bars), bar_format=looks)
+        self._bars[name].n = value
+        self._bars[name].refresh()
