@@ -74,7 +74,7 @@ def run(start_job: Callable[..., RunningJob]) -> Callable[[Printed, Path], tuple
         ended = subprocess.run(
             [*command, *arguments],
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            input="",  # what Ctrl-D does: it ends a server of dumps
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
