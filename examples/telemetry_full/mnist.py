@@ -162,16 +162,16 @@ def _device(no_cuda: bool) -> tuple[torch.device, Callable[[Callable[[], Any]], 
     return torch.device("cpu"), lambda kernel: kernel()
 
 
-@torch.no_grad()
 def _test(model: nn.Module, digits: Digits, batch_size: int, on_device: torch.device) -> tuple[float, float]:
     """Return the mean loss and the accuracy in percent."""
     model.eval()
     loss = correct = 0.0
     images, labels = _tensors(digits.test_images, digits.test_labels)
-    for part, truth in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-        output, truth = model(part.to(on_device)), truth.to(on_device)
-        loss += float(nn.functional.cross_entropy(output, truth, reduction="sum"))
-        correct += float((output.argmax(dim=1) == truth).sum())
+    with torch.inference_mode():
+        for part, truth in zip(images.split(batch_size), labels.to(on_device).split(batch_size), strict=True):
+            output = model(part.to(on_device))
+            loss += float(nn.functional.cross_entropy(output, truth, reduction="sum"))
+            correct += float((output.argmax(dim=1) == truth).sum())
     return loss / len(images), 100 * correct / len(images)
 
 
