@@ -191,6 +191,11 @@ class SampleStore:
         with self._lock:
             return StoreSize(self._series, self._samples, self._nbytes(), self._dropped)
 
+    def room(self) -> int:
+        """Return how many more series the store would take."""
+        with self._lock:
+            return self._max_series - self._series
+
     def _line(self, key: SeriesKey) -> _Line | None:
         metric, tags = key
         lines = self._metrics.get(metric)

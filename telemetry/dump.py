@@ -69,15 +69,16 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
 
 
 def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, events: Iterable[Event]) -> Path:
-    """Gather all nodes' samples, metric by metric, and write one file; the job's events go with them."""
+    """Gather all nodes' samples, node by node, and write one file; the job's events go with them."""
 
     def gathered() -> Iterator[TimeSeries]:
-        for metric in sorted(metrics):
-            yield from gather(asker, [metric], start_us, ALL_TIME_US, deadline_s=GATHER_DEADLINE_S).series
+        for host, keys in sorted(replies.by_host.items()):
+            for metric in sorted({metric for metric, _ in keys}):
+                found = gather(asker, [metric], start_us, ALL_TIME_US, hosts=[host], deadline_s=GATHER_DEADLINE_S)
+                yield from found.series
         yield from series_of_events(events)
 
     replies = asker.ask({"kind": "keys", "metric": ""})
-    metrics = {metric for reply in replies.by_host.values() for metric, _ in reply}
     return write_dump(directory, "all", now_s, gathered())
 
 

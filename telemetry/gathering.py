@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvstore.timeseries import TimeSeries
 from telemetry.bus import DEADLINE_S, NodeAsker
-from telemetry.sources import unpack_series
+from telemetry.sources import MAX_TRAVELLING_SAMPLES, unpack_series
 
 __all__ = ["Gathered", "gather"]
 
@@ -28,6 +29,7 @@ def gather(
     *,
     tags: Mapping[str, str] | None = None,
     tag_keys: Collection[str] = (),
+    hosts: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> Gathered:
     """Return the series of some metrics, with all of their samples in a range of time.
@@ -42,10 +44,12 @@ def gather(
         Both inclusive.
     tags, tag_keys
         Only series that have these tags, and tags of these names.
+    hosts
+        Which nodes to ask; by default all that listen.
     deadline_s
         How long to wait for the nodes.
     """
-    question = {
+    question: dict[str, Any] = {
         "kind": "samples",
         "metrics": list(metrics),
         "start_us": start_us,
@@ -53,5 +57,7 @@ def gather(
         "tags": dict(tags or {}),
         "tag_keys": list(tag_keys),
     }
-    replies = asker.ask(question, deadline_s=deadline_s)
+    asked = asker.hosts() if hosts is None else list(hosts)
+    question["samples"] = MAX_TRAVELLING_SAMPLES // max(1, len(asked))
+    replies = asker.ask(question, hosts=asked, deadline_s=deadline_s)
     return Gathered([each for reply in replies.by_host.values() for each in unpack_series(reply)], replies.missing)

@@ -39,6 +39,8 @@ BATCH_SAMPLES = 50_000
 PROCESS_TAG = "process"
 # What a series may be called: the rest of OpenTSDB's rule is applied where names come in from outside.
 MAX_NAME = 256
+# A node's store takes no more series either.
+MAX_SERIES = 20_000
 _MAX_TIME_S = 1e11
 
 _now = time.time
@@ -231,6 +233,8 @@ class _Sender:
 
     def _key(self, name: tuple[Any, ...]) -> SeriesKey | None:
         if name not in self._keys:
+            if len(self._keys) == MAX_SERIES:
+                return None  # a name for each step, say: nobody can look at that, and it would fill the memory
             metric, tagk, tagv, process = name
             tags = {"host": self._node}
             if process is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from kvstore.codec import Value
 from kvstore.store import Newest, SampleStore, SeriesKey
 from kvstore.timeseries import Times, TimeSeries
-from telemetry.bus import NodeAsker, NodeError, Replies
+from telemetry.bus import DEADLINE_S, NodeAsker, NodeError, Replies
 from telemetry.query.engine import (
     Answer,
     GroupPart,
@@ -26,6 +26,7 @@ from telemetry.query.engine import (
     evaluate,
     finish_parts,
     is_wanted,
+    n_buckets,
     n_groups,
     parts_of,
     read_start_us,
@@ -37,12 +38,14 @@ from telemetry.query.parsing import SubQuery, sub_query_from_json
 from telemetry.query.times import parse_zone
 from telemetry.rollups import Rollups
 
-__all__ = ["Found", "LocalSource", "NodesSource", "Source", "answer_question"]
+__all__ = ["MAX_TRAVELLING_SAMPLES", "Found", "LocalSource", "NodesSource", "Source", "answer_question"]
 
-MAX_TRAVELLING_SAMPLES = 2_000_000
+# Of all nodes together. A state server hangs up on who lets more than 32 MiB wait.
+MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
 SERIES_A_PART = 3
+_TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
 
 
 @dataclass(slots=True)
@@ -105,12 +108,15 @@ class NodesSource:
 
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query; nodes that do not answer in time are named as missing."""
-        hosts = sorted({*self._asker.hosts(), *self._expected()})
+        listening = self._asker.hosts()
+        hosts = sorted({*listening, *self._expected()})
         if self._rollups.can_answer(query.downsample) and self._is_overview(query, span, len(hosts)):
             thinned = self._rollups.thinned(query, span)
             return Found(evaluate(query, span, thinned, thinned=True))
         merge = query.aggregator.mergeable and query.downsample is not None
         replies = self._ask(query, span, "parts" if merge else "series", hosts)
+        if listening and not replies.by_host:
+            raise QueryTooLargeError(f"no node could answer within {DEADLINE_S:g} s: filter, or ask for less")
         series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
         parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
         if not parts:
@@ -148,6 +154,7 @@ class NodesSource:
             "query": dict(query.source),
             "zone": zone.key if isinstance(zone, ZoneInfo) else "",
             "calendar": calendar is not None,
+            "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
             **asdict(span),
         }
         try:
@@ -171,21 +178,25 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
             query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
             thinned = thin_out_all(query, span, list(_series(store, query, span)))
             # A part is six arrays, a series one and its times: parts pay where a group has several series.
-            if kind == "parts" and len(thinned) > SERIES_A_PART * n_groups(query, thinned):
+            if kind == "parts" and len(thinned) > SERIES_A_PART * (groups := n_groups(query, thinned)):
+                if groups * n_buckets(query, span) > question["samples"]:
+                    raise ValueError(_TOO_MUCH)
                 return {"parts": [_pack_part(part) for part in parts_of(query, span, thinned, thinned=True)]}
-            return pack_series(thinned)
+            return pack_series(thinned, question["samples"])
         case "samples":
-            return pack_series(_samples(store, question))
+            return pack_series(_samples(store, question), question["samples"])
         case "keys":
             keys = [key for key in store.series_keys() if question["metric"] in {"", key[0]}]
             return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
         case "newest":
             return [asdict(each) for each in store.newest()]
+        case "room":
+            return store.room()
         case unknown:
             raise ValueError(f"unknown question {unknown!r}")
 
 
-def pack_series(series: Iterable[TimeSeries]) -> Value:
+def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
     """Put series together for the way.
 
     Raises
@@ -198,8 +209,8 @@ def pack_series(series: Iterable[TimeSeries]) -> Value:
     for each in series:
         samples += len(each.times_us)
         chosen.append(each)
-        if samples > MAX_TRAVELLING_SAMPLES or len(chosen) > MAX_TRAVELLING_SERIES:
-            raise ValueError("too many samples on one node: ask for a shorter range, fewer series, or downsample")
+        if samples > max_samples or len(chosen) > MAX_TRAVELLING_SERIES:
+            raise ValueError(_TOO_MUCH)
     grids: dict[bytes, Times] = {}
     for each in chosen:  # what is read or thinned out together has the same times: they travel once
         grids.setdefault(each.times_us.tobytes(), each.times_us)

@@ -22,13 +22,13 @@ __all__ = [
     "MAX_BUCKETS",
     "Downsample",
     "buckets",
-    "can_downsample_together",
     "downsample",
     "downsample_together",
     "parse_downsample",
 ]
 
 MAX_BUCKETS = 200_000
+_MAX_CELLS = 2_000_000
 _ALL = re.compile(r"\d*all")
 _CALENDAR = re.compile(r"(\d+(?:ms|[smhdwny]))c")
 # What clients send where their user has chosen nothing.
@@ -148,11 +148,6 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
     return bucket[begins], _reduce(spec.function, values, begins)
 
 
-def can_downsample_together(spec: Downsample) -> bool:
-    """Whether :func:`downsample_together` knows the function."""
-    return spec.function in _BY_SEGMENT
-
-
 def downsample_together(
     spec: Downsample, starts: Times, owner: NDArray[np.intp], times_us: Times, values: Floats
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
@@ -189,9 +184,24 @@ def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
         return values
     if function in _BY_SEGMENT:
         return _BY_SEGMENT[function](values, begins)
-    reduce = aggregator(function).reduce
-    parts = np.split(values, begins[1:])
-    return np.array([reduce(part[:, None])[0] for part in parts], dtype=np.float64)
+    ends = np.append(begins[1:], len(values))
+    longest = int((ends - begins).max())
+    at_once = max(1, _MAX_CELLS // longest)
+    parts = [
+        _reduce_columns(function, values, begins[start : start + at_once], ends[start : start + at_once])
+        for start in range(0, len(begins), at_once)
+    ]
+    return np.concatenate(parts)
+
+
+def _reduce_columns(function: str, values: Floats, begins: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
+    """Make a column of each segment, as long as the longest, and one value of each column."""
+    lengths = ends - begins
+    matrix = np.full((int(lengths.max()), len(begins)), np.nan)
+    column = np.repeat(np.arange(len(begins)), lengths)
+    row = np.arange(begins[0], ends[-1]) - np.repeat(begins, lengths)
+    matrix[row, column] = values[begins[0] : ends[-1]]
+    return aggregator(function).reduce(matrix)
 
 
 def _counts(values: Floats, begins: NDArray[np.intp]) -> Floats:

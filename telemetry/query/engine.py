@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvstore.timeseries import Floats, Times, TimeSeries, tidy
 from telemetry.query.aggregators import Aggregator, Gaps, aggregator
-from telemetry.query.downsampling import Downsample, buckets, can_downsample_together, downsample, downsample_together
+from telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together
 from telemetry.query.errors import QueryTooLargeError
 from telemetry.query.filters import matches
 from telemetry.query.merging import Line, Partial, merge_lines, partial_of
@@ -19,12 +19,14 @@ from telemetry.query.rates import rate
 from telemetry.query.times import SECOND_US
 
 __all__ = [
+    "MAX_ANSWER_POINTS",
     "Answer",
     "GroupPart",
     "Span",
     "evaluate",
     "finish_parts",
     "is_wanted",
+    "n_buckets",
     "n_groups",
     "parts_of",
     "read_start_us",
@@ -32,7 +34,8 @@ __all__ = [
     "thin_out_all",
 ]
 
-MAX_STEPS = 500_000_000
+MAX_STEPS = 100_000_000
+MAX_ANSWER_POINTS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def thin_out(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
 def thin_out_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> list[TimeSeries]:
     """Downsample many series in one pass; each becomes what :func:`thin_out` makes of it."""
     spec = query.downsample
-    if spec is None or not can_downsample_together(spec) or len(series) < 2:
+    if spec is None or len(series) < 2:
         return [thin_out(query, span, each) for each in series]
     starts = buckets(spec, span.start_us, span.end_us)
     times_us = np.concatenate([each.times_us for each in series])
@@ -169,11 +172,8 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     """
     wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
     wanted = [each for each in wanted if len(each.times_us)]
-    return [
-        answer
-        for (metric, _), group in sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
-        if (answer := _merged(query, span, metric, group)) is not None
-    ]
+    groups = sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
+    return _bounded(_merged(query, span, metric, group) for (metric, _), group in groups)
 
 
 def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[GroupPart]:
@@ -201,13 +201,28 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
         if group is not part:
             _merge_tags(group, part)
             group.partial.merge(part.partial)
-    answers = []
-    for _, group in sorted(groups.items(), key=lambda item: item[0]):
+
+    def finished(group: GroupPart) -> Answer | None:
         present, values = group.partial.points > 0, group.partial.finish(query.aggregator.name)
-        tags, aggregate = group.tags, sorted(group.aggregate_tags)
-        if (answer := _answer(query, span, starts, present, values, group.metric, tags, aggregate)) is not None:
-            answers.append(answer)
+        return _answer(query, span, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
+
+    return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
+
+
+def _bounded(lines: Iterable[Answer | None]) -> list[Answer]:
+    answers, points = [], 0
+    for line in lines:
+        if line is not None:
+            answers.append(line)
+            points += len(line.times_us)
+        if points > MAX_ANSWER_POINTS:
+            raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
     return answers
+
+
+def n_buckets(query: SubQuery, span: Span) -> int:
+    """Return how many intervals the query's downsampling makes of the range."""
+    return 0 if query.downsample is None else len(buckets(query.downsample, span.start_us, span.end_us))
 
 
 def n_groups(query: SubQuery, series: Sequence[TimeSeries]) -> int:

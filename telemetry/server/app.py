@@ -25,13 +25,12 @@ from telemetry.query.errors import BadQueryError, QueryTooLargeError
 from telemetry.server.answers import to_json
 from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
 from telemetry.server.problems import Problem, error_body
-from telemetry.server.requests import MAX_BODY_BYTES, MAX_PUT_BYTES, Call, read_call
+from telemetry.server.requests import ANSWER_DEADLINE_S, MAX_BODY_BYTES, MAX_PUT_BYTES, Call, read_call
 
 __all__ = ["RecentAnswers", "make_app"]
 
 _log = logging.getLogger("laggard.telemetry")
 
-ANSWER_DEADLINE_S = 30.0
 ANSWERS_AT_ONCE = 8
 _GZIP_ABOVE_BYTES = 1000
 # Half of the interval at which nodes read by default: in that time the same question has the same answer.

@@ -15,10 +15,10 @@ from kvstore.store import SeriesKey
 from telemetry.batches import Batch
 from telemetry.catalogue import EVENTS
 from telemetry.events import Event, EventSource, series_of_events
-from telemetry.query import BadQueryError, SubQuery, query_from_json, query_from_url
+from telemetry.query import BadQueryError, QueryTooLargeError, SubQuery, query_from_json, query_from_url
 from telemetry.query.aggregators import AGGREGATORS
 from telemetry.query.downsampling import buckets
-from telemetry.query.engine import Answer, Span, evaluate
+from telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
 from telemetry.query.filters import FILTER_TYPES
 from telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
 from telemetry.server.answers import annotation, answer_element
@@ -33,7 +33,7 @@ __all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "health
 
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
-MAX_POINTS_A_PUT = 100_000
+MAX_POINTS_A_PUT = 20_000
 # A node agent reads every half second by default; what is older than this has stopped.
 STALE_S = 60.0
 
@@ -50,6 +50,8 @@ class Service:
         Knows what happened.
     put
         Stores samples and returns whether that worked; None where nothing can be stored.
+    room
+        Returns how many more series can be stored.
     add_event
         Stores an event; None where nothing can be stored.
     token
@@ -65,6 +67,7 @@ class Service:
     source: Source
     events: EventSource
     put: Callable[[Batch], bool] | None
+    room: Callable[[], int]
     add_event: Callable[[Event], None] | None
     token: str = field(repr=False)
     reading_needs_token: bool
@@ -99,10 +102,13 @@ def query(service: Service, call: Call) -> Reply:
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
     for sub_query in asked.queries:
+        call.check_time()
         found, gone = _evaluate(service, sub_query, span, events)
         if service.unknown_is_error and not found:
             _require_known(service, sub_query)
         answers += [(sub_query, answer) for answer in found]
+        if sum(len(answer.times_us) for _, answer in answers) > MAX_ANSWER_POINTS:
+            raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
         missing.update(gone)
     shown = answers[: service.max_series]
     # One element carries the events: with all of them on every line a client would draw each many times.
@@ -222,7 +228,9 @@ def put(service: Service, call: Call) -> Reply:
     if not listed or len(listed) > MAX_POINTS_A_PUT:
         raise Problem(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
     points, errors = _read_points(listed)
-    if points and not service.put(batch_of(points)):
+    batch = batch_of(points)
+    _require_room(service, batch)
+    if batch and not service.put(batch):
         raise Problem(503, "the node's store does not take samples now: try again")
     if not call.parameters.keys() & {"details", "summary"}:
         if errors:
@@ -232,6 +240,12 @@ def put(service: Service, call: Call) -> Reply:
     if "details" in call.parameters:
         content["errors"] = errors
     return Reply(content, 400 if errors else 200)
+
+
+def _require_room(service: Service, batch: Batch) -> None:
+    room = service.room() if batch else 0
+    if len(batch) > room and (new := len(batch.keys() - set(service.source.series_keys()))) > room:
+        raise Problem(413, f"these are {new} new series, and the node's store has room for {room}: use fewer tags")
 
 
 def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from starlette.requests import ClientDisconnect, Request
 
 from telemetry.server.problems import Problem
 
-__all__ = ["MAX_BODY_BYTES", "MAX_PUT_BYTES", "Call", "read_call"]
+__all__ = ["ANSWER_DEADLINE_S", "MAX_BODY_BYTES", "MAX_PUT_BYTES", "Call", "read_call"]
 
 # A question fits into far less; samples come in heaps, from who shows the token.
 MAX_BODY_BYTES = 1 << 20
 MAX_PUT_BYTES = 16 << 20
 BODY_DEADLINE_S = 15.0
+ANSWER_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Call:
         By lower-case name.
     body
         Unpacked if it was compressed.
+    until_s
+        When the answer must be there, on the monotonic clock.
     """
 
     method: str
@@ -42,6 +46,18 @@ class Call:
     parameters: Mapping[str, Sequence[str]]
     headers: Mapping[str, str]
     body: bytes
+    until_s: float
+
+    def check_time(self) -> None:
+        """Stop work for which nobody waits any more.
+
+        Raises
+        ------
+        Problem
+            408.
+        """
+        if time.monotonic() > self.until_s:
+            raise Problem(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less")
 
     def one(self, name: str, default: str = "") -> str:
         """Return a parameter's last value."""
@@ -77,7 +93,8 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
         raise Problem(408, f"the body did not arrive within {BODY_DEADLINE_S:g} s") from None
     except ClientDisconnect:
         raise Problem(400, "the body ended early") from None
-    return Call(request.method, request.url.path, parameters, request.headers, body)
+    until_s = time.monotonic() + ANSWER_DEADLINE_S
+    return Call(request.method, request.url.path, parameters, request.headers, body, until_s)
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

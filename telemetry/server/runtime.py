@@ -73,6 +73,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         source=NodesSource(asker, rollups, job.nodes),
         events=events,
         put=door.put,
+        room=partial(_room, asker, session.environment.node),
         add_event=events.add,
         token=_token(directory),
         reading_needs_token=settings.reading_needs_token,
@@ -107,6 +108,7 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         source=LocalSource(store),
         events=_PastEvents(all_events),
         put=None,
+        room=lambda: 0,
         add_event=None,
         token=secrets.token_hex(32),
         reading_needs_token=False,
@@ -181,6 +183,10 @@ def _bound(host: str, port: int) -> socket.socket:
             f"port {port} at {host} cannot be used ({error.strerror}): name another in the settings"
         ) from error
     return listener
+
+
+def _room(asker: NodeAsker, node: str) -> int:
+    return int(asker.ask({"kind": "room"}, hosts=[node]).by_host.get(node, 0))
 
 
 def _token(directory: Path) -> str:

@@ -311,6 +311,30 @@ def test_samples_are_put_with_the_token_and_found(served: Served) -> None:
     assert list(served.json(query)[0]["dps"].values()) == [1.5, 2.0]
 
 
+def test_series_beyond_the_stores_bound_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.node.store, "_max_series", served.node.store.size().series + 1)
+
+    def points(count: int) -> list[dict[str, Any]]:
+        return [{"metric": "put.many", "timestamp": T0, "value": 1, "tags": {"id": f"x{i}"}} for i in range(count)]
+
+    statuses = [served.request("/api/put", points(count), bearer(served))[0] for count in (2, 1)]
+    wait_for(lambda: served.node.store.room() == 0)
+    statuses += [served.request("/api/put", points(count), bearer(served))[0] for count in (1, 2)]
+
+    assert statuses == [413, 204, 204, 413]
+
+
+def test_more_points_than_can_be_drawn_are_refused(served: Served) -> None:
+    target = {**TARGET, "downsample": "1ms-avg-zero"}
+
+    status, _, content = served.request(
+        "/api/query", {"start": START, "end": END, "queries": [target] * 30, "msResolution": True}
+    )
+
+    assert status == 413
+    assert "points" in strict(content)["error"]["message"]
+
+
 def test_lines_of_put_are_taken_with_any_blanks_and_bad_ones_named(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.telnet_port), DEADLINE_S) as connection:
         lines = connection.makefile("rwb")
