@@ -10,7 +10,6 @@ import contextlib
 import http.client
 import itertools
 import json
-import random
 import socket
 import statistics
 import subprocess
@@ -19,18 +18,17 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from benchmarks.machine import description
+from benchmarks.telemetry_rubbish import NotBorneError, face_rubbish
 from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
 from kvstore.server import StateServer
 from kvstore.session import Session
@@ -38,8 +36,9 @@ from kvstore.store import SampleStore, key_of
 from telemetry.batches import socket_name
 from telemetry.bus import NodeAsker
 from telemetry.sender import BatchSocket
+from telemetry.server.runtime import TOKEN_FILE
 
-__all__ = ["bad_request", "main"]
+__all__ = ["main"]
 
 DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
@@ -306,97 +305,16 @@ def _column(n: int, kind: int) -> NDArray[np.float64]:
 
 
 def _print_rubbish(job: Job, n_requests: int, seed: int) -> int:
-    generator = random.Random(seed)
-    statuses: Counter[int] = Counter()
-    slowest_s = 0.0
-    connection = http.client.HTTPConnection("127.0.0.1", job.port, timeout=DEADLINE_S)
-    for _ in range(n_requests):
-        method, path, body = bad_request(generator)
-        begun_s = time.perf_counter()
-        try:
-            connection.request(method, path, body)
-            answer = connection.getresponse()
-            answer.read()
-            statuses[answer.status] += 1
-        except (http.client.HTTPException, ConnectionError):
-            statuses[0] += 1
-            connection.close()
-        slowest_s = max(slowest_s, time.perf_counter() - begun_s)
-    print(f"{n_requests:,} requests of rubbish: {', '.join(f'{n} x {s}' for s, n in sorted(statuses.items()))}")
-    print(f"  slowest {slowest_s:.2f} s, server at {job.server.memory_info().rss / 2**20:.0f} MiB afterwards")
-    failures = sum(n for status, n in statuses.items() if status >= 500 or status == 0)
-    print(f"  failures of the server: {failures}")
-    return 1 if failures else 0
-
-
-WORDS = ["sum", "avg", "none", "p999", "1m-avg", "1ms-sum-nan", "0all-dev", "1dc-avg"]
-WORDS += ["-", "*", "a|b", "((((", ".*.*", "é", ""]
-PATHS = [
-    "/api/query",
-    "/api/query/last",
-    "/api/suggest",
-    "/api/search/lookup",
-    "/api/put",
-    "/api/annotation",
-    "/api/config/filters",
-    "/api/v1/query",
-    "/metrics",
-    "/health",
-    "/nowhere",
-]
-NAMES = ["start", "end", "m", "q", "type", "max", "limit", "arrays", "ms", "tz", "timeseries", "start_time"]
-
-
-def bad_request(generator: random.Random) -> tuple[str, str, bytes | None]:
-    """Return method, path and body of a request that is mostly wrong."""
-
-    def value(depth: int = 0) -> object:
-        kinds: list[Callable[[], object]] = [
-            lambda: generator.choice(WORDS),
-            lambda: generator.choice([0, -1, 1, 2**31, 2**63, 10**30, 1e308, -0.5, True, None]),
-            lambda: generator.choice(["1h-ago", "power", "2026/01/01", "999999y-ago", "regexp(a+)", "node1"]),
-            lambda: [value(depth + 1) for _ in range(generator.randrange(3))],
-            lambda: {generator.choice(FIELDS): value(depth + 1) for _ in range(generator.randrange(4))},
-        ]
-        return generator.choice(kinds if depth < 4 else kinds[:3])()
-
-    def query() -> object:
-        body = {name: value() for name in generator.sample(FIELDS, generator.randrange(len(FIELDS)))}
-        return {"start": generator.choice(["1h-ago", 0, value()]), "queries": [{"metric": "power", **body}], **body}
-
-    method = generator.choice(["GET", "GET", *["POST"] * 9, "PUT"])
-    path = generator.choice(PATHS)
-    if generator.random() < 0.5:
-        pairs = [f"{generator.choice(NAMES)}={quote(str(value()))}" for _ in range(generator.randrange(5))]
-        path += "?" + "&".join(pairs)
-    body = json.dumps(generator.choice([value, query, query])()).encode()
-    if generator.random() < 0.1:
-        body = body[: generator.randrange(len(body) + 1)] + bytes(generator.randrange(256) for _ in range(5))
-    return method, path, None if method == "GET" else body
-
-
-FIELDS = [
-    "queries",
-    "metric",
-    "aggregator",
-    "downsample",
-    "rate",
-    "rateOptions",
-    "filters",
-    "tags",
-    "type",
-    "tagk",
-    "filter",
-    "groupBy",
-    "explicitTags",
-    "end",
-    "msResolution",
-    "showQuery",
-    "timezone",
-    "limit",
-    "value",
-    "timestamp",
-]
+    token = (job.session.environment.endpoint_file.parent / TOKEN_FILE).read_text()
+    try:
+        faced = face_rubbish(job.port, token, n_requests=n_requests, random_seed=seed)
+    except (NotBorneError, http.client.HTTPException, OSError) as failure:
+        print(f"a request was not borne: {failure!r}")
+        return 1
+    found = ", ".join(f"{n} x {status or 'closed'}" for status, n in sorted(faced.statuses.items()))
+    print(f"{faced.statuses.total():,} requests of rubbish: {found}")
+    print(f"  slowest {faced.slowest_s:.2f} s, server at {job.server.memory_info().rss / 2**20:.0f} MiB afterwards")
+    return 0
 
 
 @contextlib.contextmanager

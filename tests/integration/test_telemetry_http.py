@@ -6,7 +6,6 @@ import base64
 import gzip
 import http.client
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.telemetry import bad_request
+from benchmarks.telemetry_rubbish import face_rubbish
 from kvstore.control import Control, LaunchRecord, NodeRecord
 from kvstore.environment import ENDPOINT_FILE, NODE
 from kvstore.fence import begin_launch
@@ -395,15 +394,9 @@ def test_a_client_that_sends_nothing_does_not_keep_others_waiting(served: Served
 
 
 def test_rubbish_is_answered_and_never_as_a_fault_of_ours(served: Served) -> None:
-    generator = random.Random(7)
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE_S)
-    for _ in range(600):
-        method, path, body = bad_request(generator)
-        connection.request(method, path, body)
-        answer = connection.getresponse()
-        content = answer.read()
-        assert answer.status < 500, (method, path, body, content)
-    connection.close()
+    faced = face_rubbish(served.port, served.token, n_requests=300)
+
+    assert {200, 400, 404, 405} <= faced.statuses.keys()
 
 
 @pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "no address")])  # noqa: S104
