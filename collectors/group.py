@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Self
 
 from collectors.device import Device, local_devices
 from collectors.placement import NodeActors, start_on_every_node
-from kvstore.control import Control
+from kvstore.control import Control, NodeRecord
 from kvstore.errors import FencedError, KVStoreError
 from kvstore.series import Sample, Series
 from kvstore.session import current_session
 from telemetry.sender import Telemetry
 
-__all__ = ["CollectorGroup", "jittered"]
+__all__ = ["CollectorGroup", "NodeCollector", "jittered"]
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -62,7 +62,7 @@ class CollectorGroup(ABC):
             raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
         self.collection_rate = collection_rate
         self.collector_args = collector_args
-        self._actors: NodeActors | None = None
+        self._collectors: NodeActors | NodeCollector | None = None
 
     @abstractmethod
     def collector_test(self, args: Any) -> float:
@@ -87,14 +87,18 @@ class CollectorGroup(ABC):
         """
         session = current_session()
         nodes = Control(session.client, session.endpoint, session.environment.launch).read_launch().nodes
-        self._actors = start_on_every_node(nodes, _NodeCollector, self)
+        self._collectors = self._place(nodes)
         return self
+
+    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
+        """Start the collectors of a launch."""
+        return start_on_every_node(nodes, NodeCollector, self)
 
     def stop(self) -> None:
         """End the collectors. Stopping twice does nothing."""
-        if self._actors is not None:
-            self._actors.stop()
-            self._actors = None
+        if self._collectors is not None:
+            self._collectors.stop()
+            self._collectors = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -109,10 +113,10 @@ class CollectorGroup(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._actors = None
+        self._collectors = None
 
 
-class _NodeCollector:
+class NodeCollector:
     """The collector process of one node."""
 
     def __init__(self, group: CollectorGroup) -> None:
@@ -127,9 +131,9 @@ class _NodeCollector:
             name = f"collector-{device.gpu if device else self._host}"
             threading.Thread(target=self._collect, args=(device,), name=name, daemon=True).start()
 
-    def ping(self) -> str:
-        """Answer with the node's host name: the process is up."""
-        return self._host
+    def stop(self) -> None:
+        """Collect no more; a reading that was begun is the last."""
+        self._ended.set()
 
     def _collect(self, device: Device | None) -> None:
         tags = {"host": self._host} | (_tags_of(device) if device else {})

@@ -20,6 +20,7 @@ from resilience.account import Account
 from resilience.allocation import LocalAllocation
 from resilience.cluster import Cluster, ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
+from resilience.detection import Detection
 from resilience.doctor import doctor
 from resilience.folders import Folders, job_folders
 from resilience.keeper import StateKeeper
@@ -135,6 +136,20 @@ def cli() -> None:
     help="Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set.",
 )
 @click.option(
+    "--detect",
+    type=click.Choice(["slow-gpu"]),
+    help="Watch for slow GPUs without a line changed in the program; with --resilient, relaunch without their nodes.",
+)
+@click.option(
+    "--detect-interval",
+    "detect_interval_s",
+    type=click.FloatRange(min=0.1),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --detect: from one round of test kernels to the next.",
+)
+@click.option(
     "--grace",
     "grace_s",
     type=click.FloatRange(min=0, max=3600),
@@ -192,11 +207,21 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
     cluster = Cluster if options.per_node else partial(RayCluster, port=ray_port)
+    detection = Detection(options.detect_interval_s if options.detect else None)
+    detection.check(allocation.nodes)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
-            command, settings, options.grace_s, observation, cluster, folders.runtime, hang_timeout, options.per_node
+            command,
+            settings,
+            options.grace_s,
+            observation,
+            cluster,
+            folders.runtime,
+            hang_timeout,
+            detection,
+            options.per_node,
         )
         exit_code = _run_job(plan, allocation, folders, _job_name(program), options)
         folders.keep_state = exit_code != 0

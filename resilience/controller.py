@@ -25,6 +25,7 @@ from resilience.account import Account, Gap
 from resilience.allocation import Allocation
 from resilience.cluster import Cluster, NodeDownError, NodeFiles
 from resilience.copies import Copies
+from resilience.detection import NO_DETECTION, Detection
 from resilience.hang import HangTimeout, HangWatch
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
@@ -98,6 +99,8 @@ class JobPlan:
         Private folder for what lives as long as the job.
     hang_timeout
         How long the program may show no sign of life; ``None``: as long as it likes.
+    detection
+        What is looked for beside the program.
     per_node
         Run a copy on every node, rather than one program on the primary.
     """
@@ -109,6 +112,7 @@ class JobPlan:
     cluster: MakeCluster
     runtime_dir: Path
     hang_timeout: HangTimeout | None = None
+    detection: Detection = NO_DETECTION
     per_node: bool = False
 
 
@@ -329,6 +333,7 @@ class Controller:
         if self._plan.settings.resilient:
             self._reserve.probe(self._cluster, self._roster)
         self._plan.observation.start(self._cluster, self._roster.active)
+        self._plan.detection.start(self._cluster, self._roster.active, self._launch)
 
     def _gap(self) -> Gap | None:
         if len(self._phases) < 3:
@@ -349,6 +354,7 @@ class Controller:
         return Copies(command, self._launch, nodes, port, self._news, self._printer)
 
     def _stop_program(self, grace_s: float) -> None:
+        self._plan.detection.stop(self._cluster, self._launch)
         if self._program is None or self._program.ended:
             return
         asked_s = time.monotonic()
@@ -382,6 +388,8 @@ class Controller:
         if self._account.launches:
             for dump in self._plan.observation.dump(self._keeper.endpoint):
                 self._account.tell("dump", dump)
+        if self._program is not None:
+            self._plan.detection.wait(self._cluster, self._roster.primary, self._launch, self._news)
         self._cluster.stop()
         self._printer.close(PRINT_DEADLINE_S)
         self._keeper.stop()

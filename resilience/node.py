@@ -65,6 +65,7 @@ class Node:
         self._sidecars: set[str] = set()
         self.task_exits: dict[str, int] = {}
         self._outputs: dict[str, Output] = {}
+        self._told: set[str] = set()  # tasks that were sent a signal
         self._speaking = threading.Lock()
         self._notices: list[str] = []
         self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
@@ -146,7 +147,8 @@ class Node:
         )
 
     def signal_task(self, name: str, signum: int) -> None:
-        """Have the agent send a signal to a task, if it runs."""
+        """Have the agent send a signal to a task, if it runs: its end is no news then."""
+        self._told.add(name)
         self._say(do="signal-task", name=name, signal=signum)
 
     def printed(self, n_bytes: int) -> None:
@@ -235,7 +237,10 @@ class Node:
                 case "ray-ended":
                     self.ray = "down" if self._stopping else "ended"
                 case "task-ended":
-                    self.task_exits[str(message["name"])] = int(str(message["exit_code"]))
+                    name, exit_code = str(message["name"]), int(str(message["exit_code"]))
+                    self.task_exits[name] = exit_code
+                    if name not in self._outputs and name not in self._told:
+                        self._notices.append(f"{name} ended with exit code {exit_code}; it stays down")
                 case "swept":
                     self.swept = int(str(message["ended"]))
                 case "sidecar-ended":

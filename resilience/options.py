@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from resilience.hang import HangTimeout
 from resilience.policy import Settings
@@ -42,6 +43,10 @@ class JobOptions:
         Seconds that the program may be silent, as text, or ``auto``; ``None``: as long as it likes.
     per_node
         Run a copy of the program on every node.
+    detect
+        What to look for beside the program; ``None``: nothing.
+    detect_interval_s
+        Seconds from one round of probes to the next.
     grace_s
         Seconds that the program may take to save its state.
     state_dir
@@ -65,6 +70,8 @@ class JobOptions:
     telemetry_config: Path | None = None
     hang_timeout: str | None = None
     per_node: bool = False
+    detect: Literal["slow-gpu"] | None = None
+    detect_interval_s: float = 3.0
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None

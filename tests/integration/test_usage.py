@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.device import gpu_names
 from resilience.cli import main
 
 # Nothing of these may start a process, so they are called in this one.
@@ -57,6 +58,8 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
         (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
         (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
+        (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not 'slow-gpu'"),
+        (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
     ],
 )
@@ -69,8 +72,16 @@ def test_options_that_cannot_be(
 def test_a_program_that_cannot_be_run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert refusal(capfd, "missing.py") == "there is no program missing.py"
     assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--resilient"))
+    assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--per-node"))
+    assert refusal(capfd, "--per-node", "no-such-command").startswith("there is no program no-such-command")
     (tmp_path / "data.csv").touch()
     assert "cannot be run: make it executable" in refusal(capfd, str(tmp_path / "data.csv"))
+
+
+@pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")
+def test_nothing_to_detect_on(capfd: pytest.CaptureFixture[str], program: str) -> None:
+    line = refusal(capfd, "--detect=slow-gpu", program)
+    assert line == "--detect=slow-gpu finds no GPU here: add --virtual-gpus=K, or leave it out"
 
 
 def test_ports_that_are_taken(capfd: pytest.CaptureFixture[str], program: str, taken_port: int) -> None:
