@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import os
 import urllib.request
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,10 @@ def download(directory: Path, source: str = SOURCE) -> None:
     DataError
         If a file cannot be fetched, or is not the right one.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"MNIST cannot be put into {directory}: {error.strerror}") from error
     for name, expected in SHA256.items():
         if (directory / name).exists():
             continue
@@ -107,7 +111,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     n_dimensions = content[3] if content[:3] == bytes((0, 0, IDX_BYTES)) else 0
     lengths = np.frombuffer(content[4 : 4 + 4 * n_dimensions], ">u4")
