@@ -50,7 +50,7 @@ def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder_to_download_to(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(mnist.DataError, match="MNIST cannot be put into .*data: File exists"):
+    with pytest.raises(mnist.DataError, match=r"MNIST cannot be put into .*data: File exists"):
         mnist.download(tmp_path / "data")
 
 
