@@ -68,7 +68,8 @@ def test_without_a_folder_there_are_real_digits_in_mnists_shape() -> None:
     train_images, train_labels, test_images, test_labels = mnist.load_digits(None)
     assert train_images.shape == (1437, 28, 28)
     assert test_images.shape == (360, 28, 28)
-    assert (train_images.dtype, train_images.max()) == (np.uint8, 255)
+    assert train_images.dtype == np.uint8
+    assert train_images.max() == 255
     assert not train_images[:, :2].any()  # the border
     assert set(train_labels) == set(test_labels) == set(range(10))
 
