@@ -69,6 +69,20 @@ costs.sort()
 print(statistics.median(costs), costs[950], count, count / elapsed, telemetry.dropped)
 """
 
+EXIT = """
+import os, sys, time
+from telemetry import Telemetry
+telemetry = Telemetry()
+until = time.perf_counter() + 0.7 + 0.01 * int(sys.argv[1])
+while time.perf_counter() < until:
+    last = time.time()
+    telemetry.add_data("exit", 1.0, last, tagk="run", tagv=sys.argv[1])
+    time.sleep(0.001)
+print(last, flush=True)
+os._exit(0)
+"""
+EXITS = 10
+
 READ = """
 import statistics, time
 from telemetry import AnalysisClient
@@ -105,10 +119,15 @@ class Job:
         )
         return [float(word) for word in done.stdout.split()]
 
+    def newest(self, metric: str) -> dict[str, tuple[float, float]]:
+        """Return time and value of the newest sample of each series of a metric, by its tag ``run``."""
+        found = NodeAsker(self.session.client, self.session.endpoint).ask({"kind": "newest"}).by_host["node1"]
+        series = [each for each in found if each["metric"] == metric]
+        return {each["tags"].get("run", ""): (each["time_us"] / 1e6, each["value"]) for each in series}
+
     def samples(self) -> int:
         """Return how many samples the node has."""
-        found = NodeAsker(self.session.client, self.session.endpoint).ask({"kind": "newest"}).by_host["node1"]
-        return int(sum(each["value"] for each in found if each["metric"] == "telemetry_samples"))
+        return int(self.newest("telemetry_samples").get("", (0, 0))[1])
 
 
 def main(argv: list[str]) -> int:
@@ -131,11 +150,14 @@ def main(argv: list[str]) -> int:
 
 
 def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None:
+    before = job.samples()
     median, p95, count, reached, dropped = job.run(ADD, rate, seconds)
+    _wait_for(lambda: job.samples() - before >= count - dropped)
     print("add_data, in the calling thread     median   95th percentile       samples/s   dropped")
     us, p95_us = median / 1000, p95 / 1000
     print(f"  laggard                     {us:9.2f} us  {p95_us:12.2f} us  {reached:14,.0f}  {dropped:8.0f}")
-    print(f"  ({count:,.0f} samples in {seconds:g} s, paced, all of them in the store afterwards or dropped)")
+    print(f"  ({count:,.0f} samples in {seconds:g} s, paced; all but those dropped were in the store afterwards)")
+    print(f"  {EXITS} processes that ended without a word lost at most their last {1000 * _exit_loss_s(job):.0f} ms")
     if dragon is not None:
         with _dragon(dragon, "store") as port:
             n_calls = 500
@@ -144,6 +166,13 @@ def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None
             print(f"  Dragon                      {ns / 1000:9.2f} us  {'':15}  {rate_per_s:14,.0f}")
             print(f"  {ns / median:,.0f} times less a call")
     print()
+
+
+def _exit_loss_s(job: Job) -> float:
+    """Return the longest time before a sudden end from which samples are missing."""
+    ends = {str(run): job.run(EXIT, run)[0] for run in range(EXITS)}
+    _wait_for(lambda: job.newest("exit").keys() == ends.keys())
+    return max(ends[run] - time_s for run, (time_s, _) in job.newest("exit").items())
 
 
 def _print_query(job: Job, dragon: Path | None) -> None:

@@ -71,7 +71,8 @@ class AmdReader:
             return
         for process in listed:
             tags = {"pid": str(process["pid"])}
-            yield Reading("ProcessDeviceMemory", process["memory_usage"]["vram_mem"], tags)
+            if (used := process.get("memory_usage", {}).get("vram_mem")) is not None:
+                yield Reading("ProcessDeviceMemory", used, tags)
 
 
 def amd_readers(names: Sequence[str] | None) -> list[AmdReader]:

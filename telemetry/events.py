@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -65,6 +67,9 @@ class EventLog:
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
         self._client = client
         self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
+        self._last_ids = {STREAM: "-", REQUESTS: "-"}
 
     def add(self, event: Event) -> None:
         """Write one event."""
@@ -73,18 +78,25 @@ class EventLog:
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events of a range of time, both ends included, in order."""
-        entries = cast("list[Any]", self._client.xrange(self._endpoint.key(STREAM), count=MAX_EVENTS))
-        written = [Event(*json.loads(fields[b"event"])) for _, fields in entries]
-        found = [event for event in (*written, *self._said()) if start_us <= event.time_us <= end_us]
+        with self._lock:
+            for _, fields in self._news(STREAM):
+                self._known.append(Event(*json.loads(fields[b"event"])))
+            # Read here, not with Control: its waiting for news costs a tenth of a second where there is none.
+            for entry_id, fields in self._news(REQUESTS):
+                time_us = int(entry_id.partition(b"-")[0]) * 1000
+                for kind, text in fields.items():
+                    self._known.extend(_events_of_request(time_us, kind.decode(), json.loads(text)["body"]))
+            found = [event for event in self._known if start_us <= event.time_us <= end_us]
         return sorted(found, key=lambda event: event.time_us)
 
-    def _said(self) -> Iterable[Event]:
-        # Read here, not with Control: its waiting for news costs a tenth of a second where there is none.
-        entries = cast("list[Any]", self._client.xrange(self._endpoint.key(REQUESTS), count=MAX_EVENTS))
-        for entry_id, fields in entries:
-            time_us = int(entry_id.partition(b"-")[0]) * 1000
-            for kind, text in fields.items():
-                yield from _events_of_request(time_us, kind.decode(), json.loads(text)["body"])
+    def _news(self, stream: str) -> list[Any]:
+        """Return what has been written to a stream since it was last read: each query asks for events."""
+        last_id = self._last_ids[stream]
+        after = last_id if last_id == "-" else f"({last_id}"
+        entries = cast("list[Any]", self._client.xrange(self._endpoint.key(stream), after, count=MAX_EVENTS))
+        if entries:
+            self._last_ids[stream] = entries[-1][0].decode()
+        return entries
 
 
 def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:

@@ -67,8 +67,7 @@ class Telemetry:
         self._process = str(os.getpid()) if per_process else None
         with contextlib.suppress(NotInJobError):
             self._level = JobEnvironment.current().telemetry_level
-        if self._level:
-            self._buffer = _sender().buffer
+        self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
 
     @property
     def level(self) -> int:
@@ -104,7 +103,10 @@ class Telemetry:
         tagk, tagv
             A tag beside ``host``.
         """
-        if telemetry_level > self._level:
+        try:
+            if telemetry_level > self._level:
+                return
+        except TypeError:  # no number: such a sample has no level at which it is kept
             return
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:
@@ -242,7 +244,7 @@ class _Sender:
             if tagk is not None and tagv is not None:
                 tags[str(tagk)] = str(tagv)
             parts = [metric, *(part for pair in tags.items() for part in pair)]
-            valid = all(isinstance(part, str) and 0 < len(part) <= MAX_NAME for part in parts)
+            valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
             if not valid:
                 _log.warning("samples of %r with the tag %r=%r are dropped: names are text", metric, tagk, tagv)
@@ -258,10 +260,20 @@ class _Sender:
         return np.rint(times_s * 1e6).astype(np.int64), numbers
 
 
+def _is_name(part: object) -> bool:
+    if not isinstance(part, str) or not 0 < len(part) <= MAX_NAME:
+        return False
+    try:
+        part.encode()
+    except UnicodeEncodeError:  # half a surrogate pair is no text
+        return False
+    return True
+
+
 def _arrays(times: list[Any], values: list[Any]) -> tuple[Floats, Floats] | None:
     try:
         times_s, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - what a value of the program's raises when it is read is not ours to know
         return None
     sound = numbers.ndim == 1 and bool(((times_s >= 0) & (times_s < _MAX_TIME_S)).all())
     return (times_s, numbers) if sound else None
@@ -270,7 +282,7 @@ def _arrays(times: list[Any], values: list[Any]) -> tuple[Floats, Floats] | None
 def _number_pair(time_s: Any, value: Any) -> tuple[float, float] | None:
     try:
         pair = float(time_s), float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - as above
         return None
     return pair if math.isfinite(pair[0]) and 0 <= pair[0] < _MAX_TIME_S else None
 

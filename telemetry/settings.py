@@ -21,7 +21,7 @@ SETTINGS_FILE = "telemetry.yaml"
 """Name of the file beside a node's endpoint file in which the launcher hands the settings on."""
 
 # Keys of Dragon's that name things which do not exist here: a database server of each node, and its files.
-_WITHOUT_MEANING = frozenset({"tsdb_server_port", "default_tmdb_dir", "delete_tmdb"})
+_WITHOUT_MEANING = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb"})
 
 
 class SettingsError(ValueError):

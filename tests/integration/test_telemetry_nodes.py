@@ -138,6 +138,72 @@ for child in children: child.join()
     assert len({dict(tags)["process"] for _, tags in keys}) == 4
 
 
+def test_what_cannot_be_a_sample_is_dropped_and_the_others_come_through(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+from telemetry import Telemetry
+class Tensor:
+    def __float__(self):
+        raise RuntimeError("on a device that is lost")
+telemetry = Telemetry()
+for name in ("good", "", 5, None, ["list"], "x" * 1000, "half \\ud800"):
+    for value in (1.5, "text", None, [1, 2], Tensor(), 10**400):
+        telemetry.add_data(name, value)
+telemetry.add_data("good", 2.5, telemetry_level="high")
+telemetry.add_data("good", 2.5, timestamp="late")
+telemetry.add_data("good", 2.5, timestamp=-1)
+telemetry.add_data("good", 2.5, tagk="\\udfff", tagv=1)
+telemetry.add_data("good", 2.5)
+telemetry.finalize()
+assert telemetry.dropped == 7 * 6 - 1 + 3, telemetry.dropped
+"""
+    run_program(session, program)
+    wait_for(lambda: nodes[0].store.size().samples == 2)
+
+    (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+
+    assert (found.metric, found.values.tolist()) == ("good", [1.5, 2.5])
+
+
+def test_what_was_sent_is_kept_when_a_process_ends_without_a_word(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import os, time
+from telemetry.sender import Telemetry, _sender
+telemetry = Telemetry()
+telemetry.add_data("m", 1.0)
+while telemetry._buffer:
+    time.sleep(0.01)
+with _sender()._lock:  # what was taken from the buffer is on its way
+    os._exit(0)
+"""
+    run_program(session, program)
+
+    wait_for(lambda: nodes[0].store.size().samples == 1)
+
+
+def test_a_name_for_each_sample_fills_no_memory(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import telemetry.sender as sender
+sender.MAX_SERIES = 100
+telemetry = sender.Telemetry()
+for i in range(1000):
+    telemetry.add_data(f"step{i}", 1.0)
+telemetry.finalize()
+assert telemetry.dropped == 900, telemetry.dropped
+"""
+    run_program(session, program)
+
+    wait_for(lambda: nodes[0].store.size().samples == 100)
+
+
 def test_a_full_buffer_drops_the_oldest_and_counts_and_the_program_goes_on(
     state_server: StateServer, tmp_path: Path
 ) -> None:
