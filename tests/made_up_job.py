@@ -27,6 +27,7 @@ T0 = 1_700_000_000.0
 LENGTH_S = 600
 SLOW_FROM_S = 200
 RELAUNCHED_S = 300
+AHEAD_S = 300
 
 
 def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bool = True, ended: bool = True) -> Path:
@@ -94,17 +95,18 @@ def running_job(root: Path, n_nodes: int = 3, n_gpus: int = 2, *, job_id: str = 
             journal.write(event, **(fields | {"id": job_id} if time_s == T0 else fields))
         journal.publish(client, server.endpoint)
         begin_launch(client, server.endpoint, 1)
-        now_us = round(time.time() * 1e6)
-        store = SampleStore(300, clock=time.time)
+        # What comes later is there already, so that it is never old.
+        last_us = round((time.time() + AHEAD_S) * 1e6)
+        store = SampleStore(AHEAD_S, clock=time.time)
         samples = []
         for each in series(n_nodes, n_gpus):
-            times_us = each.times_us - each.times_us[-1] + now_us
             if each.metric == "DeviceUtilization":
+                times_us = each.times_us - each.times_us[-1] + last_us
                 store.extend(key_of(each.metric, each.tags), times_us, each.values)
             else:
                 seconds = tuple(each.values[-2:].tolist())
                 samples.append(Sample(each.metric, time.time(), seconds, dict(each.tags)))
-        store.add("loss", {"host": "node1"}, now_us, 1.5)
+        store.extend(key_of("loss", {"host": "node1"}), times_us, np.full(len(times_us), 1.5))
         Series(client, server.endpoint, 1).add(samples)
         with NodeAnswerer(client, server.endpoint, "node1", lambda question: answer_question(store, question)):
             yield server

@@ -93,12 +93,12 @@ def _figures(material: Material, costs: Costs) -> list[tuple[str, str, str, Figu
         caption = f"{_count(len(story.launches), 'launch', 'launches')} on {_count(len(story.hosts), 'node', 'nodes')}."
         found.append(("timeline", "Launches and exclusions", caption, figures.timeline(story)))
     for number, panel in enumerate(material.probes):
-        name = "probes" if number == 0 else f"probes-{number + 1}"
+        name, title = ("probes", "Probe times") if number == 0 else (f"probes-{number + 1}", panel.metric)
         caption = (
             f"{panel.metric} of {_count(len(panel.devices), 'device', 'devices')}: "
             "each accused device against the band of the others; a dashed line is the moment of a verdict."
         )
-        found.append((name, "Probe times", caption, figures.probe_times(story, panel)))
+        found.append((name, title, caption, figures.probe_times(story, panel)))
     if material.utilization is not None:
         panel = material.utilization
         caption = f"Each row is one of {_count(len(panel.devices), 'device', 'devices')}; grey: no reading."

@@ -16,6 +16,7 @@ from resilience.views.discovery import RunningJob, choose, running_jobs
 from resilience.views.screen import device_table, header, launch_table, metric_table, node_table, sorted_devices
 from resilience.views.snapshot import Snapshot
 from resilience.views.source import LiveSource
+from telemetry.bus import NodeError
 
 __all__ = ["status", "top"]
 
@@ -87,9 +88,9 @@ def _snapshot(running: RunningJob) -> Snapshot:
     try:
         with LiveSource(running) as source:
             return source.snapshot()
-    except redis.RedisError as error:
+    except (redis.RedisError, NodeError) as error:
         raise UsageError(
-            f"{running.full_name} does not answer ({error}): it has just ended, or try again in a few seconds"
+            f"{running.full_name} does not answer as it should ({error}): it has just ended, or try again in seconds"
         ) from error
 
 

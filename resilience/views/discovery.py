@@ -94,12 +94,12 @@ def record_of_running(wanted: str) -> Path | None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder of ours that nobody else can have put anything into."""
+    """Whether it is a folder of ours that nobody else can have put anything into; a link may lead anywhere."""
     try:
         found = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def _job_in(folder: Path) -> RunningJob | None:

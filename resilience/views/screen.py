@@ -28,6 +28,7 @@ __all__ = [
     "launch_table",
     "metric_table",
     "node_table",
+    "room_for",
     "rows_of",
     "sorted_devices",
     "story_lines",
@@ -49,7 +50,7 @@ KEYS: Mapping[Page, str] = {
     "metrics": "↑↓ PgUp PgDn scroll  d devices  n nodes  h history  q quit",
     "depth": "↑↓ next device  Esc or d back to all devices  q quit",
 }
-_NEWS = frozenset({"verdict", "relaunch", "report", "notice", "lost", "end", "stop", "request"})
+_NEWS = frozenset({"verdict", "relaunch", "report", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
 _IN_DEPTH = {
     "utilization_percent": ("busy", "%"),
     "power_w": ("power", "W"),
@@ -84,16 +85,16 @@ class View:
 def whole_screen(snapshot: Snapshot, view: View, width: int, height: int, trouble: str = "") -> Layout:
     """Return what fills a terminal of this size: the header, as much of the page as there is room for, the keys."""
     head = header(snapshot, width, trouble)
-    room = max(1, height - len(head) - 2)
+    room = room_for(snapshot, view.page, width, height, trouble)
     body: RenderableType
     match view.page:
         case "devices":
             devices = sorted_devices(snapshot.devices, view.sort, backwards=view.backwards)
-            body = device_table(_window(devices, view, room - 1), width, view.selected - view.top, snapshot)
+            body = device_table(_window(devices, view, room), width, view.selected - view.top, snapshot)
         case "nodes":
-            body = node_table(_window(snapshot.nodes, view, room - 1))
+            body = node_table(_window(snapshot.nodes, view, room))
         case "metrics":
-            body = metric_table(_window(snapshot.metrics, view, room - 1), snapshot.level)
+            body = metric_table(_window(snapshot.metrics, view, room), snapshot.level)
         case "history":
             body = Group(*_window(story_lines(snapshot, width), view, room))
         case "depth":
@@ -276,6 +277,12 @@ def device_in_depth(device: DeviceState, snapshot: Snapshot, width: int, height:
     return table
 
 
+def room_for(snapshot: Snapshot, page: Page, width: int, height: int, trouble: str = "") -> int:
+    """Return how many rows of a page fit on a terminal of this size."""
+    own = 2 + (page in {"devices", "nodes", "metrics"})  # the lines on what is shown and on the keys, and headings
+    return max(1, height - len(header(snapshot, width, trouble)) - own)
+
+
 def rows_of(snapshot: Snapshot, page: Page, width: int) -> int:
     """Return how many rows a page has in all."""
     counts: dict[Page, int] = {
@@ -290,7 +297,6 @@ def rows_of(snapshot: Snapshot, page: Page, width: int) -> int:
 
 def _where(snapshot: Snapshot, view: View, room: int, width: int) -> Text:
     total = rows_of(snapshot, view.page, width)
-    room -= view.page in {"devices", "nodes", "metrics"}  # their headings
     if view.page == "depth":
         words = f" one of {total:,} devices"
     else:

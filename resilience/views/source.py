@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from detectors.slow_gpu import SlowGPUDetector
 from kvstore.series import Series
-from kvstore.timeseries import TimeSeries
 from resilience.options import UsageError
 from resilience.record.journal import FORMAT, published_entries
 from resilience.record.story import story_of_entries
+from resilience.reserve_probe import METRIC as RESERVE_PROBE
 from resilience.views.discovery import RunningJob
 from resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Device, Readings, Snapshot, compose
 from telemetry.bus import NodeAsker
@@ -21,13 +21,15 @@ from telemetry.gathering import gather
 
 __all__ = ["LiveSource"]
 
-PROBE = "gpu-probe-time"
+# The devices in use, and those of the reserve: the same kernel.
+PROBES = (SlowGPUDetector.metric_name, RESERVE_PROBE)
 PROBES_BACK_S = 60.0
 # A reading that is older than this is no longer how things stand.
 RECENT_S = 10.0
 METRICS_BACK_S = 60.0
 HISTORY = 60
 MAX_METRICS = 50
+NAMES_INTERVAL_S = 10.0
 ANSWER_DEADLINE_S = 5.0
 _SECOND_US = 1_000_000
 
@@ -46,10 +48,12 @@ class LiveSource:
         self._client = job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S)
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
-        self._last_id = f"{round((time.time() - PROBES_BACK_S) * 1000)}-0"
+        self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - PROBES_BACK_S) * 1000)}-0")
         self._probes: dict[Device, deque[float]] = {}
         self._models: dict[Device, str] = {}
         self._utilization: dict[Device, deque[float]] = {}
+        self._names: list[str] = []
+        self._names_due_s = 0.0
         self._job = job
 
     def __enter__(self) -> Self:
@@ -67,6 +71,8 @@ class LiveSource:
         ------
         redis.RedisError
             If its state server does not answer: it has ended, or its server is being restarted.
+        NodeError
+            If a node has too many samples.
         UsageError
             If the job is of a newer version of laggard, or has only just begun.
         """
@@ -85,11 +91,12 @@ class LiveSource:
         )
 
     def _read_probes(self) -> None:
-        for sample_id, sample in self._series.read(PROBE, self._last_id):
-            self._last_id = sample_id
-            device = sample.tags["host"], sample.tags.get("gpu", "")
-            self._models[device] = sample.tags.get("model", "")
-            self._probes.setdefault(device, deque(maxlen=HISTORY)).append(min(sample.values))
+        for metric in PROBES:
+            for sample_id, sample in self._series.read(metric, self._last_ids[metric]):
+                self._last_ids[metric] = sample_id
+                device = sample.tags["host"], sample.tags.get("gpu", "")
+                self._models[device] = sample.tags.get("model", "")
+                self._probes.setdefault(device, deque(maxlen=HISTORY)).append(min(sample.values))
 
     def _readings(self, level: int) -> Readings:
         if level == 0:
@@ -113,13 +120,13 @@ class LiveSource:
         )
 
     def _metrics(self, now_us: int) -> dict[str, list[float]]:
-        """Return the newest values of the program's own metrics."""
-        replies = self._nodes.ask({"kind": "keys", "metric": ""})
-        names = {metric for reply in replies.by_host.values() for metric, _ in reply} - set(CATALOGUE) - {PROBE}
-        series: Iterable[TimeSeries] = gather(
-            self._nodes, sorted(names)[:MAX_METRICS], now_us - round(METRICS_BACK_S * _SECOND_US), now_us
-        ).series
+        """Return the newest values of the program's own metrics; their names are asked for only now and then."""
+        if time.monotonic() >= self._names_due_s:
+            self._names_due_s = time.monotonic() + NAMES_INTERVAL_S
+            replies = self._nodes.ask({"kind": "keys", "metric": ""})
+            names = {metric for reply in replies.by_host.values() for metric, _ in reply}
+            self._names = sorted(names - set(CATALOGUE) - set(PROBES))[:MAX_METRICS]
         values: dict[str, list[float]] = {}
-        for each in series:
+        for each in gather(self._nodes, self._names, now_us - round(METRICS_BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
         return values

@@ -15,8 +15,9 @@ from rich.live import Live
 from kvstore.errors import KVStoreError
 from resilience.record.words import duration
 from resilience.views.keys import Keyboard
-from resilience.views.screen import SORTS, Page, View, header, rows_of, whole_screen
+from resilience.views.screen import SORTS, Page, View, room_for, rows_of, whole_screen
 from resilience.views.snapshot import Snapshot
+from telemetry.bus import NodeError
 
 __all__ = ["pressed", "run_top", "within"]
 
@@ -81,6 +82,7 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
     view, snapshot, trouble = View(), take(), ""
     taken_s = due_s = time.monotonic()
     taking: Future[Snapshot] | None = None
+    shown: object = None
     with (
         ThreadPoolExecutor(1, thread_name_prefix="snapshot") as executor,
         Keyboard(sys.stdin) as keyboard,
@@ -88,20 +90,20 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
     ):
         while True:
             width, height = console.size
-            room = height - len(header(snapshot, width, trouble)) - 2 - (view.page in {"devices", "nodes", "metrics"})
+            room = room_for(snapshot, view.page, width, height, trouble)
             rows = rows_of(snapshot, view.page, width)
             view = within(view, rows, room)
-            live.update(whole_screen(snapshot, view, width, height, trouble), refresh=True)
+            if shown != (shown := (snapshot.taken_s, view, width, height, trouble)):  # drawing has its price
+                live.update(whole_screen(snapshot, view, width, height, trouble), refresh=True)
             for key in keyboard.read(KEY_WAIT_S):
                 following = pressed(key, view, rows, room)
                 if following is None:
                     return ""
-                view = following
-                rows = rows_of(snapshot, view.page, width)
+                view, rows = following, rows_of(snapshot, following.page, width)
             if taking is not None and taking.done():
                 try:
                     snapshot, trouble, taken_s = taking.result(), "", time.monotonic()
-                except (redis.RedisError, KVStoreError):
+                except (redis.RedisError, KVStoreError, NodeError):
                     if has_ended():
                         return "the job has ended"
                     silent_s = time.monotonic() - taken_s
