@@ -27,7 +27,7 @@ T0 = 1_700_000_000.0
 LENGTH_S = 600
 SLOW_FROM_S = 200
 RELAUNCHED_S = 300
-AHEAD_S = 300
+AHEAD_S = 200
 
 
 def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bool = True, ended: bool = True) -> Path:
@@ -97,7 +97,7 @@ def running_job(root: Path, n_nodes: int = 3, n_gpus: int = 2, *, job_id: str = 
         begin_launch(client, server.endpoint, 1)
         # What comes later is there already, so that it is never old.
         last_us = round((time.time() + AHEAD_S) * 1e6)
-        store = SampleStore(AHEAD_S, clock=time.time)
+        store = SampleStore(LENGTH_S, clock=time.time)
         samples = []
         for each in series(n_nodes, n_gpus):
             if each.metric == "DeviceUtilization":
