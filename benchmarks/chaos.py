@@ -7,6 +7,7 @@ committed increment must be there exactly once, and no process may be left.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections import Counter
 
@@ -23,18 +24,25 @@ FAULTS_IN_A_STORM = 50
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=2000, help="kills in all (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first storm (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no storm after that (default: no limit)")
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
     killed: Counter[str] = Counter()
     endings: Counter[int] = Counter()
-    launches = increments = 0
+    launches = increments = failures = 0
     seed = options.seed
     began_s = time.monotonic()
-    while killed.total() < options.faults:
-        outcome = storm(plan_of(seed, min(FAULTS_IN_A_STORM, options.faults - killed.total())), seed)
+    while killed.total() < options.faults and time.monotonic() < began_s + 60 * options.minutes:
+        try:
+            outcome = storm(plan_of(seed, min(FAULTS_IN_A_STORM, options.faults - killed.total())), seed)
+        except AssertionError as wrong:
+            console.print(f"seed {seed}: {wrong}", style="bold red", markup=False)
+            failures += 1
+            seed += 1
+            continue
         killed += outcome.killed
         endings += outcome.endings
         launches += outcome.launches
@@ -51,4 +59,5 @@ def main(arguments: list[str]) -> int:
     console.print(table)
     ends = ", ".join(f"{count} x {code}" for code, count in sorted(endings.items()))
     console.print(f"{launches} launches, {increments} increments, commands ended with: {ends}")
-    return 0
+    console.print(f"{failures} storms that were not survived as they should be")
+    return 1 if failures else 0

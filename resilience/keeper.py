@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from kvstore.endpoint import Endpoint
-from kvstore.errors import KVStoreError, ServerError, StateUnavailableError
+from kvstore.errors import KVStoreError, PortTakenError, ServerError, ServerStartError, StateUnavailableError
 from kvstore.server import StateServer
 
 __all__ = ["StateKeeper"]
@@ -18,8 +18,8 @@ __all__ = ["StateKeeper"]
 LOAD_DEADLINE_S = 60.0
 FLUSH_TRY_S = 2.0
 POLL_S = 0.05
-# More deaths than this within a minute are no accident.
-MAX_RESTARTS_PER_MINUTE = 20
+# More deaths than this within a minute, or vain starts, are no accident.
+MAX_STARTS_PER_MINUTE = 60
 
 
 class StateKeeper:
@@ -47,7 +47,7 @@ class StateKeeper:
         self.news = threading.Condition()
         self.tidings: deque[str] = deque()
         self.failure: KVStoreError | None = None
-        self._deaths_s: deque[float] = deque(maxlen=MAX_RESTARTS_PER_MINUTE)
+        self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
         self._thread = threading.Thread(target=self._keep, name="state-keeper", daemon=True)
         self._thread.start()
@@ -111,10 +111,7 @@ class StateKeeper:
         if full := died.full_disk():
             raise full
         began_s = time.monotonic()
-        if len(self._deaths_s) == MAX_RESTARTS_PER_MINUTE and began_s - self._deaths_s[0] < 60:
-            raise ServerError(f"the state server ended {MAX_RESTARTS_PER_MINUTE} times within a minute")
-        self._deaths_s.append(began_s)
-        server = died.start_again(LOAD_DEADLINE_S)
+        server = self._started_again(died)
         with self.news:
             self._server = server
             took_s = time.monotonic() - began_s
@@ -123,3 +120,23 @@ class StateKeeper:
             stopping = self._stopping
         if stopping:
             server.stop()
+
+    def _started_again(self, died: StateServer) -> StateServer:
+        endpoint = died.endpoint
+        vain: ServerError | None = None
+        while not self._too_often(time.monotonic()):
+            try:
+                return StateServer.start(
+                    died.directory, job=endpoint.job, host=endpoint.host, port=endpoint.port, deadline_s=LOAD_DEADLINE_S
+                )
+            except (ServerStartError, PortTakenError) as error:  # it may have been killed in the middle of its start
+                vain = error
+            with self.news:
+                if self.news.wait_for(lambda: self._stopping, POLL_S):
+                    break
+        raise vain or ServerError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
+
+    def _too_often(self, now_s: float) -> bool:
+        starts_s = self._starts_s
+        starts_s.append(now_s)
+        return len(starts_s) == MAX_STARTS_PER_MINUTE and now_s - starts_s[0] < 60
