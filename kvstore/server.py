@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import socket
 import stat
 import subprocess
@@ -261,7 +262,7 @@ class StateServer:
     def stop(self, deadline_s: float = 5.0) -> None:
         """End the server, by force once the deadline has passed; what was acknowledged stays on disk."""
         if self.alive():
-            self._child.process.terminate()
+            self._child.process.send_signal(signal.SIGINT)  # it is deaf to SIGTERM
             if self.wait_exit(deadline_s) is None:
                 self._child.process.kill()
         self.wait_exit(_KILL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,16 +25,26 @@ if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 
     sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
 if os.getppid() != int(sys.argv[1]):
     sys.exit("parent is gone")
-os.execv(sys.argv[2], sys.argv[2:])
+signal.pthread_sigmask(signal.SIG_BLOCK, [int(number) for number in sys.argv[2].split()])
+os.execv(sys.argv[3], sys.argv[3:])
 """
 _PRIVATE = 0o077
 _TAIL_LINES = 30
 _DRAIN_S = 1.0
 
 
-def tethered(command: Sequence[str]) -> list[str]:
-    """Return a command line that runs `command` and is killed by the kernel when the thread that starts it ends."""
-    return [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), *command]
+def tethered(command: Sequence[str], deaf_to: Sequence[signal.Signals] = ()) -> list[str]:
+    """Return a command line that runs `command` and is killed by the kernel when the thread that starts it ends.
+
+    Parameters
+    ----------
+    command : list of str
+        Path of the program and its arguments.
+    deaf_to : list of signal.Signals
+        Signals that it never gets.
+    """
+    numbers = " ".join(str(signum.value) for signum in deaf_to)
+    return [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), numbers, *command]
 
 
 class TetheredProcess:
@@ -116,7 +127,8 @@ def _popen(command: list[str], stdin: bytes, directory: Path, inherit_fd: int) -
     os.close(writer)
     with os.fdopen(reader, "rb") as source:
         return subprocess.Popen(
-            tethered(command),
+            # Who ends a whole job, as Slurm does, sends it to every process; this one is needed until all have ended.
+            tethered(command, deaf_to=[signal.SIGTERM]),
             cwd=directory,
             stdin=source,
             stdout=subprocess.PIPE,

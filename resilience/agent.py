@@ -31,16 +31,20 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 import psutil
 
+from resilience.folders import claim, sweep
 from resilience.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
 from resilience.tasks import Tasks
 
@@ -53,6 +57,7 @@ ORDERLY_STOP_S = 2.0
 FORCED_STOP_S = 5.0
 # A command takes no longer; an agent that does is stuck, and its beats should not hide it.
 STUCK_S = 15.0
+LAST_LINES = 3
 PARTS = {"raylet", "gcs_server"}
 LAUNCH_VARIABLE = "LAGGARD_LAUNCH"
 
@@ -69,6 +74,8 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._environment: dict[str, str] = {}
         self._directory = Path()
+        self._made: list[Path] = []
+        self._owned: IO[str] | None = None
         self._ray: subprocess.Popen[bytes] | None = None
         self._exits: list[int] = []  # descriptors that tell of the end of Ray's process, and of those it stands on
         self._sidecars: dict[str, subprocess.Popen[bytes]] = {}
@@ -90,6 +97,7 @@ class Agent:
             ended.set()
             end_descendants(deadline_s=FORCED_STOP_S)
             reap_orphans(own=())  # not every machine's first process does it for us
+            self._remove_files()
 
     def _serve(self) -> None:
         while True:
@@ -155,7 +163,10 @@ class Agent:
                 raise ValueError(f"unknown command {unknown!r}")
 
     def _set_up(self, directory: Path, files: dict[str, str], environment: dict[str, str]) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._made = [folder for folder in (directory.parent, directory) if _make_private(folder)]
+        if directory.parent in self._made:  # we are on a machine of our own
+            sweep(directory.parent.parent)
+            self._owned = claim(directory.parent)
         for name, content in files.items():
             descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
@@ -168,6 +179,10 @@ class Agent:
         environment = {**self._environment, **command["environment"]}
         directory = command["directory"] or str(self._directory)
         self._tasks.start(command["name"], command["command"], environment, directory, log)
+
+    def _remove_files(self) -> None:
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _warm_up(self, command: list[str]) -> subprocess.Popen[bytes]:
         self._ray = self._spawn("ray", command)
@@ -212,8 +227,13 @@ class Agent:
         others = self._not_of_ray()
         end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._ray = None
-        self._say("ray-ended", exit_code=exit_code)
+        self._say("ray-ended", exit_code=exit_code, last_words=self._last_words())
         return True
+
+    def _last_words(self) -> str:
+        log = self._directory / "ray.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return " / ".join(lines[-LAST_LINES:])
 
     def _stop_ray(self) -> None:
         if self._ray is None:
@@ -254,13 +274,31 @@ class Agent:
         self._say("swept", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
 
 
-def main() -> int:
-    """Run the agent on standard input and output."""
+def _make_private(folder: Path) -> bool:
+    """Make a folder that is ours alone; return False if it was there, and is.
+
+    Raises
+    ------
+    PermissionError
+        If it was there and others can write to it: its name is no secret, so somebody may have been quicker.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{folder} is not ours alone") from None
+        return False
+    return True
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run the agent on standard input and output; how long the controller may be silent can be given, in seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    Agent(sys.stdin.buffer, sys.stdout).run()
+    Agent(sys.stdin.buffer, sys.stdout, *map(float, arguments)).run()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -14,10 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 from redis import RedisError
 
-from collectors.device import gpu_names
+from kvstore.endpoint import is_loopback
 from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
 from resilience.account import Account
-from resilience.allocation import LocalAllocation
+from resilience.allocation import Allocation, AllocationError, Elsewhere, find_allocation
 from resilience.cluster import Cluster, ClusterError
 from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
 from resilience.detection import Detection
@@ -25,11 +25,12 @@ from resilience.doctor import doctor
 from resilience.folders import Folders, job_folders
 from resilience.keeper import StateKeeper
 from resilience.observation import Observation
-from resilience.options import JobOptions, UsageError
+from resilience.options import MANAGERS, JobOptions, UsageError
 from resilience.ports import free_port, port_is_taken
 from resilience.program import ProgramError, command_of
 from resilience.ray_cluster import RayCluster
 from resilience.record.recording import JobCard, recorded
+from resilience.relay import run_on_primary
 from resilience.report.command import report
 from resilience.viewing import grafana, replay
 from resilience.views.commands import status, top
@@ -39,6 +40,7 @@ __all__ = ["main"]
 
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
+LOOPBACK = "127.0.0.1"
 NOT_ENCRYPTED = (
     "State goes over the network unencrypted, its password too: set LAGGARD_STATE_SERVER to a redis-server "
     "or valkey-server that has TLS"
@@ -121,8 +123,13 @@ def cli() -> None:
     help="YAML file with the telemetry's settings.  [also: LAGGARD_TELEMETRY_CONFIG]",
 )
 @click.option(
-    "--local-nodes", type=int, default=1, show_default=True, metavar="N", help="Virtual nodes on this machine."
+    "--wlm",
+    type=click.Choice(MANAGERS),
+    help="Who manages the nodes.  [default: ssh with a list of hosts, slurm inside a job of Slurm's, else local]",
 )
+@click.option("--hostlist", metavar="A,B", help="Hosts to reach by ssh; the first one is this machine.")
+@click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one a line.")
+@click.option("--local-nodes", type=int, metavar="N", help="Virtual nodes on this machine.  [default: 1]")
 @click.option(
     "--virtual-gpus",
     type=click.IntRange(0, 64),
@@ -189,7 +196,8 @@ def cli() -> None:
 )
 @click.argument("program", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
+@click.pass_obj
+def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Run PROGRAM on the nodes of the allocation; what follows PROGRAM is its own.
 
     A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
@@ -200,17 +208,21 @@ def run(program: str, arguments: tuple[str, ...], **given: Any) -> int:
     A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """
     options = JobOptions(**given)
-    settings, hang_timeout = options.settings(), options.hang_timeout_s()
+    hang_timeout = options.hang_timeout_s()
     command = command_of(program, arguments)
-    allocation = LocalAllocation(options.local_nodes, options.virtual_gpus, () if options.virtual_gpus else gpu_names())
+    allocation = find_allocation(options)
+    if isinstance(allocation, Elsewhere):
+        return run_on_primary(allocation.primary, as_typed)
+    settings = options.settings(len(allocation.nodes))
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
     cluster = Cluster if options.per_node else partial(RayCluster, port=ray_port)
     detection = Detection(options.detect_interval_s if options.detect else None)
-    detection.check(allocation.nodes)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
+    allocation.muster()
+    detection.check(allocation.nodes)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -232,10 +244,12 @@ def _job_name(program: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]", "_", Path(program).stem)
 
 
-def _run_job(plan: JobPlan, allocation: LocalAllocation, folders: Folders, job: str, options: JobOptions) -> int:
+def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, options: JobOptions) -> int:
     account = Account()
+    address = allocation.nodes[0].address
+    host = LOOPBACK if is_loopback(address) else address
     try:
-        keeper = StateKeeper(folders.state, job=job, port=options.state_port)
+        keeper = StateKeeper(folders.state, job=job, host=host, port=options.state_port)
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
@@ -260,9 +274,9 @@ for command in (status, top, report, doctor, replay, grafana):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; expected failures are one line, a bug keeps its traceback."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        given = None if arguments is None else list(arguments)
-        return int(cli.main(args=given, prog_name="laggard", standalone_mode=False) or 0)
+        return int(cli.main(args=given, obj=given, prog_name="laggard", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
         return EXIT_USAGE
@@ -274,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), EXIT_USAGE)
     except StopRequested as stop:
         return 128 + stop.signum
-    except (ClusterError, KVStoreError, RedisError) as error:
+    except (AllocationError, ClusterError, KVStoreError, RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
 
 

@@ -61,6 +61,7 @@ class Cluster:
         self._directory = directory
         self._news = news
         self._primary = allocation.nodes[0]
+        self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup
         self._attention = Attention()
         self.nodes: dict[str, Node] = {}
@@ -73,7 +74,7 @@ class Cluster:
             NODE: node.hostname,
             ENDPOINT_FILE: str(directory / "endpoint.json"),
         }
-        return variables | self._allocation.device_variables(node, directory)
+        return self._allocation.environment(node, directory) | variables
 
     def start(self, active: Sequence[str]) -> None:
         """Start the agents of all nodes, and begin to start on the active ones what else they need."""
@@ -148,6 +149,7 @@ class Cluster:
         for node in self.nodes.values():
             node.wait(max(0.1, until_s - time.monotonic()))
         self.nodes.clear()
+        self._allocation.close()
 
     def _files(self, node: NodeRecord) -> dict[str, str]:
         del node  # they all get the same
@@ -175,14 +177,15 @@ class Cluster:
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if self._is_lost(node):
-                raise NodeDownError(f"{node.record.hostname} is not up: {self._last_words(node.record)}")
+                raise NodeDownError(f"{node.record.hostname} is not up: {self._last_words(node)}")
 
-    def _last_words(self, node: NodeRecord) -> str:
+    def _last_words(self, node: Node) -> str:
         del node
         return "its agent does not answer"
 
     def _node_directory(self, node: NodeRecord) -> Path:
-        return self._directory / node.hostname
+        # Not the host's name, which may be long: sockets are made below.
+        return self._directory / str(self._numbers[node.hostname])
 
     def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
         with self._news:

@@ -237,7 +237,7 @@ class Controller:
         if self._keeper.failure is not None:
             raise self._keeper.failure
         if lost := self._cluster.lost():
-            return NodeLost(lost[0])
+            return self._loss_of(lost[0])
         if self._program is not None and self._program.exit_code is not None:
             return self._end_of_program(self._program.exit_code)
         while self._requests and self._requests.waiting:
@@ -264,10 +264,15 @@ class Controller:
             with self._news:
                 self._news.wait_for(self._cluster.lost, LOSS_NEWS_S)
             if lost := self._cluster.lost():
-                return NodeLost(lost[0])
+                return self._loss_of(lost[0])
         if exit_code > 0 and self._cluster.workers_killed(max(self._began_s, time.time() - WORKER_NEWS_S)):
             return WorkerDied(exit_code)
         return ProgramEnded(exit_code)
+
+    def _loss_of(self, host: str) -> NodeLost:
+        if self._allocation.is_ending():  # the nodes are told to end before we are
+            raise StopRequested(signal.SIGTERM)
+        return NodeLost(host)
 
     def _hear(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launch:

@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-__all__ = ["PREFIX", "RUNTIME_ROOT_VARIABLE", "Folders", "job_folders", "runtime_root"]
+__all__ = ["PREFIX", "RUNTIME_ROOT_VARIABLE", "Folders", "claim", "job_folders", "runtime_root", "sweep"]
 
 # Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
 RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
@@ -66,18 +67,24 @@ def job_folders(state_dir: Path | None) -> Iterator[Folders]:
         Where the user wants State; ``None``: in the private folder.
     """
     root = runtime_root()
-    _sweep(root)
+    sweep(root)
     runtime = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     folders = Folders(runtime, state_dir or runtime / "state")
-    with (runtime / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with claim(runtime):
         try:
             yield folders
         finally:
             _clear(runtime, kept=folders.state if folders.keep_state else None)
 
 
-def _sweep(root: Path) -> None:
+def claim(folder: Path) -> IO[str]:
+    """Own a folder for as long as the file that is returned stays open."""
+    lock = (folder / LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def sweep(root: Path) -> None:
     """Clear folders without an owner; one that is just being made, and has no lock yet, is left alone."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -29,7 +29,7 @@ class StateKeeper:
 
     Parameters
     ----------
-    directory, job, port
+    directory, job, host, port
         As for `StateServer.start`.
 
     Attributes
@@ -42,8 +42,8 @@ class StateKeeper:
         Why it could not be started again.
     """
 
-    def __init__(self, directory: Path, *, job: str, port: int | None) -> None:
-        self._server = StateServer.start(directory, job=job, port=port, deadline_s=LOAD_DEADLINE_S)
+    def __init__(self, directory: Path, *, job: str, host: str, port: int | None) -> None:
+        self._server = StateServer.start(directory, job=job, host=host, port=port, deadline_s=LOAD_DEADLINE_S)
         self.news = threading.Condition()
         self.tidings: deque[str] = deque()
         self.failure: KVStoreError | None = None

@@ -40,6 +40,8 @@ class Node:
         ``down``: not started, or stopped as asked; ``up``: running; ``ended``: it ended by itself.
     swept
         How many leftover processes the last sweep ended; ``None`` while it runs.
+    last_words
+        The end of Ray's log, once Ray has ended.
     task_exits
         Exit codes of the tasks that have ended, by name.
     """
@@ -57,6 +59,7 @@ class Node:
         self.spoke = False
         self.ray: RayStatus = "down"
         self.swept: int | None = 0
+        self.last_words = ""
         self._agent = agent
         self._news = news
         self._clock = clock
@@ -236,6 +239,7 @@ class Node:
             match message["event"]:
                 case "ray-ended":
                     self.ray = "down" if self._stopping else "ended"
+                    self.last_words = str(message.get("last_words", ""))
                 case "task-ended":
                     name, exit_code = str(message["name"]), int(str(message["exit_code"]))
                     self.task_exits[name] = exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,9 +11,13 @@ from typing import Literal
 from resilience.hang import HangTimeout
 from resilience.policy import Settings
 
-__all__ = ["JobOptions", "UsageError"]
+__all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
+
+Manager = Literal["local", "slurm", "ssh"]
+MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh")
 
 MAX_LOCAL_NODES = 250
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 MAX_HANG_S = 1_000_000
 
 
@@ -25,8 +31,12 @@ class JobOptions:
 
     Attributes
     ----------
+    wlm
+        Who manages the nodes; ``None``: found by itself.
+    hostlist, hostfile
+        Hosts to reach by ssh, as a list or in a file, one a line.
     local_nodes
-        Virtual nodes on this machine.
+        Virtual nodes on this machine; ``None``: one, unless another manager is found.
     nodes
         Nodes in use; ``None``: all but the idle ones.
     idle
@@ -57,7 +67,10 @@ class JobOptions:
         Whether a record and a report of the job are kept, and where; ``None``: with the state, or in the user's folder.
     """
 
-    local_nodes: int = 1
+    wlm: Manager | None = None
+    hostlist: str | None = None
+    hostfile: Path | None = None
+    local_nodes: int | None = None
     nodes: int | None = None
     idle: int | None = None
     resilient: bool = False
@@ -79,19 +92,81 @@ class JobOptions:
     keeps_report: bool = True
     report_dir: Path | None = None
 
-    def settings(self) -> Settings:
-        """Return the policy's settings for these options.
+    def manager(self, environ: Mapping[str, str]) -> Manager:
+        """Return who manages the nodes: as named, else as the other options say, else Slurm inside a job of its own.
 
         Raises
         ------
         UsageError
-            If they contradict each other or the size of the allocation.
+            If the options contradict each other, or there is no such manager here.
         """
-        total = self.local_nodes
-        if not 1 <= total <= MAX_LOCAL_NODES:
+        hosts = self.hostlist is not None or self.hostfile is not None
+        named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
+        self._check_local_nodes(named)
+        if hosts and named != "ssh":
+            raise UsageError(f"--hostlist and --hostfile are for ssh, not for --wlm={named}: leave one out")
+        if named == "ssh" and not hosts:
+            raise UsageError("--wlm=ssh needs hosts: name them with --hostlist=A,B or --hostfile=FILE")
+        in_slurm = "SLURM_JOB_ID" in environ
+        if named == "slurm" and not in_slurm:
+            raise UsageError("--wlm=slurm needs a job of Slurm's (SLURM_JOB_ID): run laggard inside salloc or sbatch")
+        return named or ("slurm" if in_slurm else "local")
+
+    def _check_local_nodes(self, manager: Manager | None) -> None:
+        given = self.local_nodes
+        if given is not None and manager != "local":
+            raise UsageError(f"--local-nodes={given} is for virtual nodes, not for {manager}: leave it out")
+        if given is not None and not 1 <= given <= MAX_LOCAL_NODES:
             raise UsageError(
-                f"--local-nodes={total} is out of range: 1 to {MAX_LOCAL_NODES} virtual nodes are possible"
+                f"--local-nodes={given} is out of range: 1 to {MAX_LOCAL_NODES} virtual nodes are possible"
             )
+
+    def hosts(self) -> tuple[str, ...]:
+        """Return the hosts of ``hostlist`` or ``hostfile``, in order.
+
+        Raises
+        ------
+        UsageError
+            If there are both or none, the file cannot be read, or a host is named twice or has no host's name.
+        """
+        if self.hostlist is not None and self.hostfile is not None:
+            raise UsageError(f"--hostlist={self.hostlist} and --hostfile={self.hostfile} are two lists: leave one out")
+        named = self.hostlist.split(",") if self.hostlist is not None else self._read_hostfile()
+        hosts = [host.strip() for host in named if host.strip()]
+        if not hosts:
+            raise UsageError("no hosts are named: give --hostlist=A,B or a --hostfile with one host a line")
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise UsageError(
+                    f"{host!r} is no host's name: letters, digits, dots and dashes; users go to ~/.ssh/config"
+                )
+            if hosts.count(host) > 1:
+                raise UsageError(f"host {host} is named twice: each host is one node")
+        return tuple(hosts)
+
+    def _read_hostfile(self) -> list[str]:
+        if self.hostfile is None:
+            return []
+        try:
+            lines = self.hostfile.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--hostfile={self.hostfile} cannot be read: {error}") from error
+        # What follows a host in its line (slots=8) is for other programs.
+        return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].strip()]
+
+    def settings(self, total: int) -> Settings:
+        """Return the policy's settings for these options.
+
+        Parameters
+        ----------
+        total
+            Nodes of the allocation.
+
+        Raises
+        ------
+        UsageError
+            If the options contradict each other or the size of the allocation.
+        """
         if self.exhaust_resources and not self.resilient:
             raise UsageError("--exhaust-resources says how far to relaunch, so it needs --resilient")
         return Settings(

@@ -171,7 +171,5 @@ class RayCluster(Cluster):
                 return set()
         return self._directory_of_nodes.alive_addresses()
 
-    def _last_words(self, node: NodeRecord) -> str:
-        log = self._node_directory(node) / "ray.log"
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        return " / ".join(lines[-3:]) or "no log"
+    def _last_words(self, node: Node) -> str:
+        return node.last_words or "no log"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from resilience.options import JobOptions, UsageError
@@ -21,13 +23,11 @@ from resilience.policy import Settings
         (JobOptions(local_nodes=3, idle=-1), "--idle=-1 leaves no node to run on: the allocation has 3, use 0 to 2"),
         (JobOptions(local_nodes=3, nodes=3, idle=1), "--nodes=3 and --idle=1 are more than the allocation of 3"),
         (JobOptions(exhaust_resources=True), "--exhaust-resources says how far to relaunch, so it needs --resilient"),
-        (JobOptions(local_nodes=0), "--local-nodes=0 is out of range: 1 to 250 virtual nodes are possible"),
-        (JobOptions(local_nodes=251), "--local-nodes=251 is out of range"),
     ],
 )
 def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        options.settings()
+        options.settings(options.local_nodes or 1)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -52,4 +52,64 @@ def test_a_hang_timeout_is_a_number_of_seconds_or_derived_or_off() -> None:
     ],
 )
 def test_the_nodes_in_use_follow_from_nodes_and_idle(options: JobOptions, nodes: int) -> None:
-    assert options.settings() == Settings(nodes)
+    assert options.settings(3) == Settings(nodes)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "manager"),
+    [
+        (JobOptions(), {}, "local"),
+        (JobOptions(), {"SLURM_JOB_ID": "7"}, "slurm"),
+        (JobOptions(local_nodes=3), {"SLURM_JOB_ID": "7"}, "local"),
+        (JobOptions(wlm="local"), {"SLURM_JOB_ID": "7"}, "local"),
+        (JobOptions(hostlist="a,b"), {"SLURM_JOB_ID": "7"}, "ssh"),
+        (JobOptions(wlm="slurm"), {"SLURM_JOB_ID": "7"}, "slurm"),
+    ],
+)
+def test_the_manager_of_the_nodes_is_found_by_itself(
+    options: JobOptions, environ: dict[str, str], manager: str
+) -> None:
+    assert options.manager(environ) == manager
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (JobOptions(local_nodes=0), "--local-nodes=0 is out of range: 1 to 250 virtual nodes are possible"),
+        (JobOptions(local_nodes=251), "--local-nodes=251 is out of range"),
+        (JobOptions(local_nodes=3, hostlist="a,b"), "--local-nodes=3 is for virtual nodes, not for ssh: leave it out"),
+        (JobOptions(local_nodes=3, wlm="slurm"), "--local-nodes=3 is for virtual nodes, not for slurm: leave it out"),
+        (JobOptions(hostlist="a", wlm="slurm"), "--hostlist and --hostfile are for ssh, not for --wlm=slurm"),
+        (JobOptions(wlm="ssh"), "--wlm=ssh needs hosts: name them with --hostlist=A,B or --hostfile=FILE"),
+        (JobOptions(wlm="slurm"), "--wlm=slurm needs a job of Slurm's (SLURM_JOB_ID): run laggard inside salloc"),
+    ],
+)
+def test_a_manager_that_cannot_be_is_named(options: JobOptions, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        options.manager({})
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "message"),
+    [
+        ("a,b,a", "host a is named twice: each host is one node"),
+        (" , ", "no hosts are named: give --hostlist=A,B or a --hostfile with one host a line"),
+        ("a,-oProxyCommand=reboot", "'-oProxyCommand=reboot' is no host's name"),
+        ("me@a", "'me@a' is no host's name: letters, digits, dots and dashes; users go to ~/.ssh/config"),
+    ],
+)
+def test_a_wrong_list_of_hosts_is_named(hostlist: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        JobOptions(hostlist=hostlist).hosts()
+    assert str(error.value).startswith(message)
+
+
+def test_hosts_are_read_from_a_file_without_comments_and_slots(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# mine\nnode-1 slots=8\n\nnode-2.site.org  # the big one\n")
+    assert JobOptions(hostfile=file).hosts() == ("node-1", "node-2.site.org")
+    with pytest.raises(UsageError, match="are two lists: leave one out"):
+        JobOptions(hostfile=file, hostlist="a").hosts()
+    with pytest.raises(UsageError, match=r"cannot be read: .*No such file"):
+        JobOptions(hostfile=tmp_path / "missing").hosts()

@@ -1,0 +1,64 @@
+"""Virtual nodes on one machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvstore.control import NodeRecord
+from resilience.allocation.base import clear_this_machine, device_variables, loopback_network, start_here
+
+__all__ = ["LocalAllocation"]
+
+OBJECT_STORE_BYTES = 200_000_000
+
+
+class LocalAllocation:
+    """Virtual nodes on this machine: each a loopback address, a host name and some virtual devices of its own.
+
+    Parameters
+    ----------
+    n_nodes
+        How many virtual nodes.
+    virtual_gpus
+        Virtual devices of each node; 0 where the machine's GPUs are to be used.
+    gpus
+        Names of the machine's GPUs, dealt out to the nodes in turn.
+    """
+
+    def __init__(self, n_nodes: int, virtual_gpus: int, gpus: Sequence[str] = ()) -> None:
+        network = loopback_network()
+        self._virtual = virtual_gpus > 0
+        virtual = [str(gpu) for gpu in range(virtual_gpus)]
+        self.nodes = tuple(
+            NodeRecord(f"node{i + 1}", f"{network}.{i + 1}", tuple(virtual or gpus[i::n_nodes])) for i in range(n_nodes)
+        )
+
+    def muster(self) -> None:
+        """Do nothing: virtual nodes are always there."""
+
+    def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+        """Start the agent of a node, its standard input and output piped to us."""
+        del node  # they are all on this machine
+        return start_here()
+
+    def clear(self, node: NodeRecord) -> None:
+        """End whatever a node whose agent is gone has left."""
+        clear_this_machine(node)
+
+    def is_ending(self) -> bool:
+        """Return False: nobody but the user ends a local job."""
+        return False
+
+    def ray_options(self, node: NodeRecord) -> Sequence[str]:
+        """Return what ``ray start`` needs to know of this kind of node."""
+        # Virtual nodes share one machine's memory, so none may take the usual third of it.
+        return [f"--num-gpus={len(node.devices)}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+
+    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
+        """Return the variables with which a process on the node finds its devices."""
+        return device_variables(node, directory, virtual=self._virtual)
+
+    def close(self) -> None:
+        """Do nothing: clearing is over when it returns."""

@@ -1,0 +1,47 @@
+"""``python -m resilience.leftovers MARK``: end what a killed agent has left on this node.
+
+The agent's mark is in its environment, and so in that of everything that it ever started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import psutil
+
+from resilience.processes import environment_of
+
+__all__ = ["AGENT_MARK", "end_marked", "main"]
+
+AGENT_MARK = "LAGGARD_AGENT"
+DEADLINE_S = 5.0
+_POLL_S = 0.02
+
+
+def end_marked(mark: str, deadline_s: float) -> bool:
+    """Kill every process that carries a mark; return whether none is left at the deadline."""
+    until_s = time.monotonic() + deadline_s
+    while marked := [process for process in psutil.process_iter() if _carries(process, mark)]:
+        if time.monotonic() > until_s:
+            return False
+        for process in marked:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(_POLL_S)
+    return True
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    # a process that has ended and was not collected has no environment any more
+    return environment_of(process).get(AGENT_MARK) == mark
+
+
+def main() -> int:
+    """Run on the mark given; the exit code tells whether nothing is left."""
+    return 0 if end_marked(sys.argv[1], DEADLINE_S) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

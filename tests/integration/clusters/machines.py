@@ -1,0 +1,180 @@
+"""Machines on one machine: each has its own network, host name, processes and private folder; files are shared.
+
+What runs on a machine is a child of a process that holds the machine's namespaces; when that is killed, the kernel ends
+everything there at once, as when the power fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+__all__ = ["PRIVATE", "Machine", "Network", "missing_for_machines", "wait_for"]
+
+DEADLINE_S = 60.0
+SUBNET = "10.78.0"
+PRIVATE = "/mnt"  # a folder of each machine's own
+
+# The first process of a machine collects those that end, and does nothing else.
+_INIT = """
+import signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def missing_for_machines(*programs: str) -> str | None:
+    """Return why there can be no machines with these programs here; None if there can."""
+    if os.geteuid() != 0:
+        return "needs root to make network namespaces"
+    for program in ("ip", "unshare", "nsenter", "mount", *programs):
+        if shutil.which(program) is None:
+            return f"needs {program}"
+    tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"], capture_output=True)
+    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode().strip()}"
+
+
+def wait_for(done: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Poll until something holds."""
+    until_s = time.monotonic() + deadline_s
+    while not done():
+        assert time.monotonic() < until_s, f"{what} did not come within {deadline_s:g} s"
+        time.sleep(0.05)
+
+
+class Machine:
+    """One machine, up from its construction on."""
+
+    def __init__(self, name: str, address: str, hosts: Path) -> None:
+        self.name = name
+        self.address = address
+        self._hosts = hosts
+        self.boot()
+
+    def boot(self) -> None:
+        """Start the machine; after :meth:`crash` it needs a new cable, too."""
+        unshare = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        self._holder = subprocess.Popen(
+            [*unshare, sys.executable, "-I", "-S", "-c", _INIT],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == b"up\n"
+        (self._init,) = psutil.Process(self._holder.pid).children()
+        self.run("hostname", self.name)
+        self.run("mount", "--bind", str(self._hosts), "/etc/hosts")
+        self.run("mount", "-t", "tmpfs", "tmpfs", PRIVATE)
+        self.ip("link", "set", "lo", "up")
+
+    def plug_in(self, switch: Machine) -> None:
+        """Connect the machine to a switch's bridge."""
+        here, there = "eth0", f"to-{self.name}"
+        switch.ip("link", "add", there, "type", "veth", "peer", "name", here, "netns", str(self._init.pid))
+        switch.ip("link", "set", there, "master", "br0", "up")
+        self.ip("addr", "add", f"{self.address}/24", "dev", here)
+        self.ip("link", "set", here, "up")
+
+    def ip(self, *argv: str) -> None:
+        """Change the machine's network; the processes that are named are the host's."""
+        command = ["nsenter", f"--target={self._init.pid}", "--net", "ip", *argv]
+        subprocess.run(command, check=True, timeout=DEADLINE_S)
+
+    def command(self, *argv: str) -> list[str]:
+        """Return the command that runs ``argv`` on this machine."""
+        return ["nsenter", f"--target={self._init.pid}", "--net", "--uts", "--mount", "--pid", *argv]
+
+    def run(self, *argv: str, environment: Mapping[str, str] | None = None, check: bool = True) -> str:
+        """Run a command on this machine to its end and return what it wrote."""
+        done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+        assert not check or done.returncode == 0, f"{argv} on {self.name}: {done.stderr}"
+        return done.stdout
+
+    def start(
+        self, *argv: str, output: IO[Any] | int, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on this machine; its process here is ``nsenter``, which ends as the command does."""
+        there = argv if cwd is None else ("env", f"--chdir={cwd}", *argv)  # a mount namespace is entered at its root
+        return subprocess.Popen(
+            self.command(*there),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Return what runs on this machine, the first process apart."""
+        ours = _namespace_of(self._init.pid)
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):
+                if _namespace_of(process.pid) == ours and process != self._init:
+                    found.append(process)
+        return [process for process in found if _is_alive(process)]
+
+    def crash(self) -> None:
+        """Cut the power."""
+        self._init.kill()
+        self._holder.wait(DEADLINE_S)
+
+    def shut_down(self) -> None:
+        """End the machine for good."""
+        if self._holder.poll() is None:
+            self.crash()
+        if self._holder.stdout is not None:
+            self._holder.stdout.close()
+
+
+def _namespace_of(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/pid").readlink())
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+class Network:
+    """A login machine and some nodes, all of whose cables end at it."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        addresses = {name: f"{SUBNET}.{number}" for number, name in enumerate(names, 1)}
+        login = f"{SUBNET}.100"
+        hosts = folder / "hosts"
+        lines = ["127.0.0.1 localhost", f"{login} login", *(f"{a} {name}" for name, a in addresses.items())]
+        hosts.write_text("\n".join(lines) + "\n")
+        self.login = Machine("login", login, hosts)
+        self.login.ip("link", "add", "br0", "type", "bridge")
+        self.login.ip("addr", "add", f"{login}/24", "dev", "br0")
+        self.login.ip("link", "set", "br0", "up")
+        self.nodes = {name: Machine(name, address, hosts) for name, address in addresses.items()}
+        for node in self.nodes.values():
+            node.plug_in(self.login)
+
+    def cut(self, name: str) -> None:
+        """Pull a node's cable."""
+        self.login.ip("link", "set", f"to-{name}", "down")
+
+    def mend(self, name: str) -> None:
+        """Plug it in again."""
+        self.login.ip("link", "set", f"to-{name}", "up")
+
+    def shut_down(self) -> None:
+        """End all machines."""
+        for machine in (*self.nodes.values(), self.login):
+            machine.shut_down()
