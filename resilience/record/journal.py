@@ -37,10 +37,21 @@ import redis
 
 from kvstore.endpoint import Endpoint
 
-__all__ = ["FORMAT", "JOURNAL_FILE", "Entry", "Journal", "JournalError", "published_entries", "read_journal"]
+__all__ = [
+    "FORMAT",
+    "JOURNAL_FILE",
+    "LATEST_S",
+    "Entry",
+    "Journal",
+    "JournalError",
+    "published_entries",
+    "read_journal",
+]
 
 FORMAT = 1
 JOURNAL_FILE = "job.jsonl"
+LATEST_S = 1e11
+"""No Unix time of a job is later: by then dates have five digits for the year."""
 _STREAM = "journal"
 _MAX_PUBLISHED = 10_000
 
@@ -82,9 +93,12 @@ class Entry:
         """
         found = json.loads(text)
         try:
-            return cls(float(found.pop("time_s")), str(found.pop("event")), found)
+            entry = cls(float(found.pop("time_s")), str(found.pop("event")), found)
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"no entry of a journal: {error!r}") from error
+            raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else str(error)) from error
+        if not 0 <= entry.time_s < LATEST_S:
+            raise ValueError(f"its time is {entry.time_s}")
+        return entry
 
 
 class Journal:

@@ -33,6 +33,7 @@ UTILIZATION = "DeviceUtilization"
 SAMPLES = "samples"
 INTERVAL_S = 2.0
 LOOK_BACK_S = 60.0
+FIRST_SAVE_S = 10.0
 SAVE_INTERVAL_S = 60.0
 # At most this share of time goes into saving.
 SAVE_SHARE = 0.02
@@ -69,7 +70,7 @@ class Recorder:
         self._last_ids: dict[str, str] = {}
         self._first_id = f"{round(now_s * 1000)}-0"
         self._saved: Path | None = None
-        self._save_due_s = time.monotonic() + SAVE_INTERVAL_S
+        self._save_due_s = time.monotonic() + FIRST_SAVE_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 

@@ -139,7 +139,20 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def story_of_entries(entries: Sequence[Entry]) -> Story:
-    """Put a journal together; entries of kinds that are not known are passed over."""
+    """Put a journal together; entries of kinds that are not known are passed over.
+
+    Raises
+    ------
+    ValueError
+        If an entry of a known kind is not as :mod:`resilience.record.journal` says.
+    """
+    try:
+        return _put_together(entries)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"an entry lacks {error}" if isinstance(error, KeyError) else str(error)) from error
+
+
+def _put_together(entries: Sequence[Entry]) -> Story:
     job = entries[0].fields
     launches: list[Launch] = []
     findings: list[Finding] = []
@@ -150,25 +163,25 @@ def story_of_entries(entries: Sequence[Entry]) -> Story:
         match entry.event:
             case "launch":
                 gap = {name: float(value) for name, value in (what["gap"] or {}).items()}
-                nodes, reserve = tuple(what["nodes"]), tuple(what["reserve"])
+                nodes, reserve = _names(what["nodes"]), _names(what["reserve"])
                 launches.append(Launch(what["launch"], nodes, reserve, entry.time_s, gap_s=gap))
             case "launch-end" if launches:
-                launches[-1] = replace(launches[-1], ended_s=entry.time_s, why=what["why"])
+                launches[-1] = replace(launches[-1], ended_s=entry.time_s, why=str(what["why"]))
             case "verdict":
                 findings.append(_finding(entry.time_s, what))
             case "told":
-                lines.append(Line(entry.time_s, what["what"], what["text"]))
+                lines.append(Line(entry.time_s, str(what["what"]), str(what["text"])))
             case "end":
                 exit_code = what["exit_code"]
     return Story(
         name=f"{job['name']}-{job['id']}",
-        command=" ".join(job["command"]),
-        machine=job["machine"],
+        command=" ".join(_names(job["command"])),
+        machine=str(job["machine"]),
         level=job["level"],
         began_s=entries[0].time_s,
         ended_s=entries[-1].time_s,
         exit_code=exit_code,
-        devices={node["hostname"]: tuple(node["devices"]) for node in job["nodes"]},
+        devices={str(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
         launches=_with_left_out(launches),
         findings=tuple(findings),
         lines=tuple(lines),
@@ -220,7 +233,12 @@ def story_of_events(
 def _finding(time_s: float, what: Mapping[str, Any]) -> Finding:
     slowdown = math.nan if what["slowdown"] is None else float(what["slowdown"])
     rest = (str(what[name]) for name in ("severity", "evidence", "cause", "action"))
-    return Finding(time_s, what["host"], what["gpu"], slowdown, *rest)
+    gpu = None if what["gpu"] is None else str(what["gpu"])
+    return Finding(time_s, str(what["host"]), gpu, slowdown, *rest)
+
+
+def _names(found: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(str(name) for name in found)
 
 
 def _with_left_out(launches: Iterable[Launch]) -> tuple[Launch, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,6 +40,7 @@ STYLE: Any = {
 LAUNCH_COLOURS = ("#2a6fb0", "#1b8578", "#7a5bb5", "#8a6d1f")
 RESERVE, EXCLUDED, GAP, SLOW, BAND, QUIET = "#c9d1d8", "#c8372d", "#d9534a", "#cf6a00", "#9db8d2", "#7d98b3"
 ACCUSED = ("#c8372d", "#cf6a00", "#8e3f9e", "#8a6d1f", "#1b8578", "#b0307a")
+NOTHING = "#e6eaed"
 WIDTH_IN = 9.6
 MAX_ROWS = 24
 MAX_LINES = 16
@@ -139,12 +141,12 @@ def heat_map(story: Story, panel: Panel, label: str) -> Figure:
         np.ma.masked_invalid(panel.values[order]),
         aspect="auto",
         interpolation="none",
-        cmap="cividis",
+        cmap=mpl.colormaps["cividis"].with_extremes(bad=NOTHING),
         vmin=0,
         vmax=100,
         extent=(edges_s[0], edges_s[-1], len(order) - 0.5, -0.5),
     )
-    axes.set_facecolor("#eceff1")
+    axes.set_facecolor(NOTHING)
     accused = {(finding.host, finding.gpu or "") for finding in story.findings}
     shown = [at for at, row in enumerate(order) if few or panel.devices[row] in accused]
     labels = [_label(panel.devices[order[at]], accused) for at in shown]

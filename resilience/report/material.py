@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvstore.store import SampleStore
-from resilience.record.journal import JOURNAL_FILE, read_journal
+from resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
 from resilience.record.recorder import UTILIZATION
 from resilience.record.story import Story, natural, story_of_entries, story_of_events
 from resilience.report.page import Material
@@ -36,13 +36,20 @@ def read_material(path: Path) -> Material:
     journal = path / JOURNAL_FILE
     if journal.exists():
         store = read_dump([path]) if any(path.glob(_DUMP)) else None
-        return _material(story_of_entries(read_journal(journal)), store, whole=True)
+        entries = read_journal(journal)
+        try:
+            story = story_of_entries(entries)
+        except ValueError as error:
+            raise JournalError(f"{journal} is damaged: {error}; name a dump beside it instead") from error
+        return _material(story, store, whole=True)
     if path.is_dir() and not any(path.glob(_DUMP)):
         raise DumpError(f"there is no record of a job ({JOURNAL_FILE}) and no dump ({_DUMP}) in {path}: name another")
     store = read_dump([path])
     span = _span_s(store)
     if span is None:
         raise DumpError(f"{path} holds no samples: a dump is made while the job runs, or at its end")
+    if not 0 <= span[0] <= span[1] < LATEST_S:
+        raise DumpError(f"{path} is damaged: its samples are of the Unix times {span[0]:g} to {span[1]:g}")
     events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
     name = path.name.removesuffix(_DUMP[1:])
     return _material(story_of_events(name, events, _devices(store), span), store, whole=False)

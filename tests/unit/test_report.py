@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -9,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvstore.timeseries import TimeSeries
-from resilience.record.journal import Entry
+from resilience.record.journal import Entry, JournalError
 from resilience.record.story import natural, story_of_entries
 from resilience.record.words import clock, duration, some
 from resilience.report.costs import costs_of
@@ -166,3 +170,37 @@ def test_names_are_sorted_and_shortened_as_people_do() -> None:
     assert sorted(["node10", "node2", "gpu"], key=natural) == ["gpu", "node2", "node10"]
     assert some(["a", "b"]) == "a, b"
     assert some([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, … (1000 in all)"
+
+
+RUBBISH = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_journal_with_anything_in_it_is_a_story_or_refused(data: st.DataObject) -> None:
+    found = list(entries())
+    entry = data.draw(st.sampled_from(found))
+    entry[data.draw(st.sampled_from(sorted(entry)))] = data.draw(RUBBISH)
+    with contextlib.suppress(ValueError):
+        story = story_of_entries([Entry.from_json(json.dumps(each)) for each in found])
+        costs_of(story, None)
+        assert all(isinstance(host, str) for host in story.hosts)
+
+
+@pytest.mark.parametrize("time_s", [-5.0, 1e12])
+def test_a_dump_of_times_that_cannot_be_is_named(tmp_path: Path, time_s: float) -> None:
+    once = TimeSeries("power", {"host": "a"}, np.array([round(time_s * 1e6)]), np.array([1.0]))
+    dump = write_dump(str(tmp_path), "all", T0, [once])
+    with pytest.raises(DumpError, match=re.escape(str(dump))):
+        read_material(dump)
+
+
+@pytest.mark.parametrize("field", ["nodes", "command", "name"])
+def test_a_journal_that_lacks_something_is_named(tmp_path: Path, field: str) -> None:
+    write_record(tmp_path, samples=False)
+    journal = tmp_path / "job.jsonl"
+    first, *rest = journal.read_text().splitlines()
+    without = {name: value for name, value in json.loads(first).items() if name != field}
+    journal.write_text("\n".join([json.dumps(without), *rest, ""]))
+    with pytest.raises(JournalError, match=f"{journal} is damaged: an entry lacks '{field}'"):
+        read_material(tmp_path)
