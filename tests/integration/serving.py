@@ -72,6 +72,8 @@ def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
     assert isinstance(elements, list)
     for element in elements:
         assert isinstance(element["metric"], str)
+        assert isinstance(element["tags"], dict)
+        assert isinstance(element["aggregateTags"], list)
         assert all(isinstance(part, str) for pair in element["tags"].items() for part in pair)
         assert all(isinstance(tag, str) for tag in element["aggregateTags"])
         if arrays:
