@@ -42,6 +42,7 @@ __all__ = ["main"]
 
 DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
+FAKE_NVML = Path(__file__).parents[1] / "tests" / "integration" / "fake_nvml.c"
 SLICES, SLICE_S = 10, 0.5
 
 ADD = """
@@ -279,12 +280,28 @@ def _print_read(job: Job) -> None:
 
 
 def _print_agent(job: Job) -> None:
-    begun, begun_s = job.agent.cpu_times(), time.monotonic()
+    print(f"node agent, level 4, 2 Hz, 8 virtual devices: {_load(job.agent)}")
+    with tempfile.TemporaryDirectory(prefix="laggard-") as directory:
+        library = Path(directory) / "libnvidia-ml.so.1"
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", library, FAKE_NVML], check=False)
+        if built.returncode == 0:
+            variables = {name: value for name, value in job.variables.items() if "VIRTUAL" not in name}
+            variables |= {NODE: "node2", "LD_LIBRARY_PATH": directory, "FAKE_NVML_COUNT": "8"}
+            with _process([sys.executable, "-m", "collectors.node_agent"], variables) as agent:
+                _wait_for(lambda: "node2" in NodeAsker(job.session.client, job.session.endpoint).hosts())
+                print(
+                    f"  8 devices through NVML's binding on a library of the tests: {_load(psutil.Process(agent.pid))}"
+                )
+    print()
+
+
+def _load(agent: psutil.Process) -> str:
+    time.sleep(2)  # for the agent to be under way
+    begun, begun_s = agent.cpu_times(), time.monotonic()
     time.sleep(20)
-    used = job.agent.cpu_times()
+    used = agent.cpu_times()
     share = (used.user + used.system - begun.user - begun.system) / (time.monotonic() - begun_s)
-    memory = job.agent.memory_info().rss / 2**20
-    print(f"node agent, level 4, 2 Hz, 8 virtual devices: {100 * share:.2f} % of a core, {memory:.0f} MiB\n")
+    return f"{100 * share:.2f} % of a core, {agent.memory_info().rss / 2**20:.0f} MiB"
 
 
 def _print_store() -> None:

@@ -31,7 +31,9 @@ __all__ = ["RecentAnswers", "make_app"]
 
 _log = logging.getLogger("laggard.telemetry")
 
-ANSWERS_AT_ONCE = 8
+QUERIES_AT_ONCE = 6
+# Of their own, so that no heap of large queries keeps a small request waiting.
+OTHERS_AT_ONCE = 4
 _GZIP_ABOVE_BYTES = 1000
 # Half of the interval at which nodes read by default: in that time the same question has the same answer.
 ANSWER_LIFE_S = 0.25
@@ -66,11 +68,11 @@ class RecentAnswers:
 
 def make_app(service: Service) -> Starlette:
     """Return the application."""
-    limiter = anyio.CapacityLimiter(ANSWERS_AT_ONCE)
+    queries, others = anyio.CapacityLimiter(QUERIES_AT_ONCE), anyio.CapacityLimiter(OTHERS_AT_ONCE)
     recent = RecentAnswers()
     routes = []
     for path, (methods, handler) in ROUTES.items():
-        endpoint = partial(_answer, service, handler, limiter, recent)
+        endpoint = partial(_answer, service, handler, queries if handler is query else others, recent)
         paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
         routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
     handlers: Any = {Problem: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
