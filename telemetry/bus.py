@@ -123,7 +123,8 @@ class NodeAnswerer:
     host
         Name of the node.
     answer
-        Turns a question into an answer; a ValueError is passed on to who asks.
+        Turns a question into an answer; a ValueError is passed on to who asks. The question's ``expires_s`` says
+        until when, in Unix time, anybody waits for it.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class NodeAnswerer:
         if time.time() > expires_s:
             return  # nobody waits for it any more
         try:
-            answer = {"answer": self._answer(question)}
+            answer = {"answer": self._answer({**question, "expires_s": expires_s})}
         except ValueError as refusal:
             answer = {"refusal": str(refusal)}
         except Exception as error:  # noqa: BLE001 - a bug must not read like a lost node

@@ -89,7 +89,7 @@ class TelemetrySettings:
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
-    "aggregator_port": (0, 65535),
+    "aggregator_port": (1, 65535),
     "telnet_port": (0, 65535),
     "collector_rate": (0.05, 3600),
     "default_tmdb_window": (10, 7 * 86_400),

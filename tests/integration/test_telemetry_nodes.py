@@ -24,6 +24,7 @@ from telemetry.gathering import gather
 from telemetry.node import NodeTelemetry
 from telemetry.query import evaluate, query_from_json
 from telemetry.query.engine import Span
+from telemetry.query.errors import QueryTooLargeError
 from telemetry.rollups import INTERVAL_US, Rollups, roll_up
 from telemetry.sender import BatchSocket
 from telemetry.settings import TelemetrySettings
@@ -278,6 +279,22 @@ def test_a_node_that_hangs_is_named_after_the_deadline(
         replies = asker.ask({"kind": "newest"}, deadline_s=0.5)
 
     assert (replies.missing, sorted(replies.by_host)) == (["hung"], ["node1", "node2"])
+
+
+def test_a_filter_that_takes_too_long_ends_with_its_deadline(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
+    now_us = round(time.time() * SECOND_US)
+    for number in range(3000):
+        tags = {"host": "node1", "name": "a" * 240 + str(number)}
+        nodes[0].store.extend(key_of("m", tags), np.array([now_us]), np.array([1.0]))
+    slow = {"type": "regexp", "tagk": "name", "filter": "a*a*a*b"}
+    query = query_from_json({"start": "1h-ago", "queries": [{"metric": "m", "filters": [slow]}]}, now_us)
+    source = NodesSource(asker, Rollups(3600, 300, time.time))
+
+    with pytest.raises(QueryTooLargeError, match=r"too long|no node could"):
+        source.evaluate(query.queries[0], Span(query.start_us, query.end_us))
+
+    quick = query_from_json({"start": "1h-ago", "queries": [{"metric": "m", "aggregator": "sum"}]}, now_us)
+    wait_for(lambda: source.evaluate(quick.queries[0], Span(quick.start_us, quick.end_us)).answers)
 
 
 def test_a_question_without_meaning_is_refused(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
