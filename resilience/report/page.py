@@ -114,6 +114,7 @@ def _drawn(figure: Figure, name: str, folder: Path) -> Markup:
     """Write the figure's PNG, and return its SVG to stand in the page."""
     figure.savefig(folder / f"{name}.png", dpi=DPI)
     (folder / f"{name}.png").chmod(0o600)
+    figure.set_layout_engine("none")  # it is laid out now; to do so again takes as long as the drawing
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=nothing)

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -174,6 +175,17 @@ def test_folders_that_others_could_have_made_and_jobs_that_were_killed_are_passe
     (left / "endpoint.json").write_bytes(endpoint)
     (left / "endpoint.json").chmod(0o600)
     assert "no job of yours runs" in refused(capfd, "status")
+
+
+def test_a_node_that_has_nothing_but_its_own_folder_shows_the_whole_job(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_job(root):
+        there = tmp_path / "laggard-abc_1234"
+        shutil.copytree(root / there.name / "node1", there / "node3")  # as an agent makes it on another machine
+        monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path))
+        assert main(["status"]) == 0
+        assert "train-abc_1234" in capfd.readouterr().out
 
 
 def test_top_without_a_terminal_names_status(capfd: pytest.CaptureFixture[str]) -> None:
