@@ -451,7 +451,7 @@ def test_a_full_disk_ends_the_job_with_state_as_of_the_last_commit(start_job: St
     """
     small = tmp_path / "small"
     small.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(small)], capture_output=True)
     if mount.returncode:
         pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
     try:

@@ -410,7 +410,9 @@ def test_a_server_without_memory_keeps_the_last_commit(client: redis.Redis, stat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
 def test_a_full_disk_under_everysec_is_said_and_the_last_commit_is_kept(tmp_path: Path) -> None:
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(tmp_path)], capture_output=True
+    )
     if mount.returncode:
         pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
     try:

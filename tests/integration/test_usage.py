@@ -119,7 +119,9 @@ def test_a_state_directory_without_permission(capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
 def test_a_state_directory_without_space(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(tmp_path)], capture_output=True
+    )
     if mount.returncode:
         pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
     try:
