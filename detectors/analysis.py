@@ -167,7 +167,7 @@ class SlowGPUAnalysis:
         log_seconds, roster = log_fastest(repeats), Roster(devices)
         grouping = self._labelled(devices)
         if self._labels is None:
-            grouping = Grouping(joint_classes(log_seconds, roster.hosts, roster.gpus))
+            grouping = Grouping(joint_classes(log_seconds, roster))
         slowdown, level = born_slow(log_seconds, repeat_noise(repeats), grouping.groups, self.thresholds)
         findings = [
             self._terms.finding(
@@ -186,7 +186,7 @@ class SlowGPUAnalysis:
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices that are expected."""
-        return tuple(self._roster.devices)
+        return self._roster.devices
 
     @property
     def bad_readings(self) -> dict[Device, int]:
@@ -196,16 +196,24 @@ class SlowGPUAnalysis:
 
     def expect(self, devices: Iterable[Device], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""
+        self._make_room(devices, probes)
+        self._roster.number_places()
+
+    def _make_room(self, devices: Iterable[Device], probes: Iterable[str]) -> None:
         new_probes = [probe for probe in probes if probe not in self._probes]
-        if self._roster.add(devices) or new_probes:
+        roster = self._roster.extended(devices)
+        if new_probes or roster is not self._roster:
             self._probes += new_probes
+            self._roster = roster
             self._history = self._history.extended(len(self._roster), len(self._probes))
             self._regroup()
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
         gone = set(hosts)
-        self._history = self._history.take(self._roster.drop(gone))
+        kept = self._roster.rows_but_of(gone)
+        self._history = self._history.take(kept)
+        self._roster = Roster(self._roster.devices[row] for row in kept)
         for host in gone:
             self._news.told_hosts.pop(host, None)
         self._regroup()
@@ -223,11 +231,12 @@ class SlowGPUAnalysis:
     def _place(self, devices: tuple[Device, ...], probes: Sequence[str]) -> NDArray[np.intp]:
         """Make room for what is new; return the devices' rows."""
         try:
-            self._roster.rows_of(devices)
+            rows = self._roster.rows_of(devices)
         except KeyError:
-            self.expect(devices)
-        self.expect((), probes)
-        return self._roster.rows_of(devices)
+            self._make_room(devices, probes)
+            return self._roster.rows_of(devices)
+        self._make_room((), probes)
+        return rows
 
     def _placed(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
         """Put a round's values where their devices and probes are, ``NaN`` where nothing came."""
@@ -265,7 +274,7 @@ class SlowGPUAnalysis:
         self._rounds_together += 1
         if self._rounds_together not in _CLASS_ROUNDS:
             return []
-        codes = joint_classes(log_seconds, self._roster.hosts, self._roster.gpus)
+        codes = joint_classes(log_seconds, self._roster)
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
@@ -274,6 +283,8 @@ class SlowGPUAnalysis:
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
         kinds = self._of_another_kind(log_seconds, self._grouping, self._roster, self._told_kinds)
+        if not kinds:
+            return []
         self._told_kinds |= {(found.host, found.gpu) for found in kinds}
         return merged_by_node(kinds, self._roster.devices_of)
 
@@ -324,7 +335,7 @@ class SlowGPUAnalysis:
             A name that stays with the device when it moves (its UUID); without one a device is its host and gpu.
         """
         saved = Saved(
-            self._roster.devices,
+            list(self._roster.devices),
             self._probes,
             self._history,
             self._rounds_tested,

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.grouping import Grouping
+from detectors.roster import Roster
 from detectors.statistics import Floats, center_and_spread
 
 __all__ = ["clear_classes", "joint_classes", "slow_minorities"]
@@ -17,17 +18,19 @@ _CLASS_SHARE = 0.1
 _SPREAD_FLOOR = 0.003
 
 
-def joint_classes(log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32]) -> NDArray[np.int32]:
+def joint_classes(log_seconds: Floats, roster: Roster) -> NDArray[np.int32]:
     """Return the joint class of each device over several probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
-    found = [clear_classes(row, hosts, gpus) for row in log_seconds]
-    joint = np.zeros(len(hosts), np.int32)
-    for codes in found:
+    joint = np.zeros(len(roster), np.int32)
+    for row in log_seconds:
+        codes = clear_classes(row, roster)
         if codes.any():
-            joint = np.unique(joint * (codes.max() + 1) + codes, return_inverse=True)[1].astype(np.int32)
+            pairs = joint * (codes.max() + 1) + codes
+            used = np.bincount(pairs) > 0
+            joint = (np.cumsum(used, dtype=np.int32) - 1)[pairs]
     return joint
 
 
-def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32]) -> NDArray[np.int32]:
+def clear_classes(log_seconds: Floats, roster: Roster) -> NDArray[np.int32]:
     """Return the clear class of each device of a group, fastest class 0.
 
     Two GPU models, or pipeline stages, are two tight clusters far apart, each with several devices on several hosts.
@@ -39,17 +42,16 @@ def clear_classes(log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[n
     ----------
     log_seconds
         One probe's reading of each device, shape ``(n_devices,)``.
-    hosts, gpus
-        Each device's host, and place on it, as numbers, shape ``(n_devices,)``.
+    roster
+        Each device's host, and place on it.
     """
-    codes = np.zeros(len(log_seconds), np.int32)
-    valid = np.flatnonzero(~np.isnan(log_seconds))
-    if not _may_split(np.sort(log_seconds[valid])):
-        return codes
-    order = valid[np.argsort(log_seconds[valid])]
-    for number, members in enumerate(_split(log_seconds, hosts, gpus, order)):
-        codes[members] = number
-    return codes
+    ordered = np.sort(log_seconds)  # NaN sorts last
+    missing = np.isnan(log_seconds)
+    fastest_of_class = _splits(ordered[: len(ordered) - np.count_nonzero(missing)], log_seconds, roster)
+    if not fastest_of_class:
+        return np.zeros(len(log_seconds), np.int32)
+    codes = np.searchsorted(np.array(fastest_of_class, log_seconds.dtype), log_seconds, side="right")
+    return np.where(missing, 0, codes).astype(np.int32)
 
 
 def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]:
@@ -57,51 +59,62 @@ def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]
 
     Readings alone cannot tell another model from a minority that is slow because something is broken.
     """
-    sizes = np.bincount(grouping.codes)
-    biggest = int(np.argmax(sizes))
+    biggest = int(np.argmax(grouping.sizes))
     center, _ = center_and_spread(log_seconds, grouping.groups)
     behind = np.fmax.reduce(center - center[:, [biggest]], axis=0)
-    slow = (sizes < sizes[biggest]) & (behind >= np.log(_CLASS_RATIO))
+    slow = (grouping.sizes < grouping.sizes[biggest]) & (behind >= np.log(_CLASS_RATIO))
     return {int(row): float(np.exp(behind[grouping.codes[row]])) for row in np.flatnonzero(slow[grouping.codes])}
 
 
-def _fewest(devices: int) -> int:
-    return max(_CLASS_DEVICES, int(np.ceil(_CLASS_SHARE * devices)))
+def _splits(ordered: Floats, log_seconds: Floats, roster: Roster) -> list[np.float32]:
+    """Return the fastest reading of each class but the first, among the readings in ``ordered``."""
+    cut = _widest_gap(ordered)
+    if cut is None:
+        return []
+    fast = (log_seconds >= ordered[0]) & (log_seconds < ordered[cut])
+    slow = (log_seconds >= ordered[cut]) & (log_seconds <= ordered[-1])
+    if not _follows_places(fast, slow, roster):
+        return []
+    sides = [_splits(part, log_seconds, roster) for part in (ordered[:cut], ordered[cut:])]
+    return [*sides[0], ordered[cut], *sides[1]]
 
 
-def _may_split(ordered: Floats) -> bool:
-    """Return whether the middles of the two sides can be far enough apart, wherever the cut is: seldom."""
-    fewest = _fewest(len(ordered))
+def _widest_gap(ordered: Floats) -> int | None:
+    """Return where the slower of two tight clusters far apart begins, ``None`` where there are no two."""
+    fewest = max(_CLASS_DEVICES, int(np.ceil(_CLASS_SHARE * len(ordered))))
     if len(ordered) < 2 * fewest:
+        return None
+    # How far apart the middles of the two sides can be, wherever the cut is: seldom far enough.
+    if ordered[-1 - (fewest - 1) // 2] - ordered[(fewest - 1) // 2] < np.log(_CLASS_RATIO):
+        return None
+    gaps = np.diff(ordered[fewest - 1 : len(ordered) - fewest + 1])
+    cut = int(np.argmax(gaps)) + fewest
+    sides = (ordered[:cut], ordered[cut:])
+    far = _middle(sides[1]) - _middle(sides[0]) >= np.log(_CLASS_RATIO)
+    return cut if far and gaps.max() >= _CLASS_GAP_SPREADS * max(map(_spread, sides)) else None
+
+
+def _middle(ordered: Floats) -> float:
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _spread(ordered: Floats) -> float:
+    return max(_SPREAD_FLOOR, 1.4826 * float(np.median(np.abs(ordered - np.float32(_middle(ordered))))))
+
+
+def _follows_places(fast: NDArray[np.bool_], slow: NDArray[np.bool_], roster: Roster) -> bool:
+    """Return whether both sides have several hosts, and hardly any host, or place on a host, has devices on both."""
+    hosts = [_present(roster.hosts, side) for side in (fast, slow)]
+    if min(map(np.count_nonzero, hosts)) < 2:
         return False
-    return bool(ordered[-1 - (fewest - 1) // 2] - ordered[(fewest - 1) // 2] >= np.log(_CLASS_RATIO))
+    return _hardly_shared(*hosts) or _hardly_shared(*(_present(roster.gpus, side) for side in (fast, slow)))
 
 
-def _split(
-    log_seconds: Floats, hosts: NDArray[np.int32], gpus: NDArray[np.int32], order: NDArray[np.intp]
-) -> list[NDArray[np.intp]]:
-    ordered = log_seconds[order]
-    if not _may_split(ordered):
-        return [order]
-    fewest = _fewest(len(order))
-    gaps = np.diff(ordered)
-    cut = int(np.argmax(gaps[fewest - 1 : len(order) - fewest])) + fewest
-    fast, slow = order[:cut], order[cut:]
-    far = np.median(ordered[cut:]) - np.median(ordered[:cut]) >= np.log(_CLASS_RATIO)
-    spread = max(_spread(ordered[:cut]), _spread(ordered[cut:]))
-    if not (far and gaps[cut - 1] >= _CLASS_GAP_SPREADS * spread):
-        return [order]
-    several_hosts = min(len(np.unique(hosts[fast])), len(np.unique(hosts[slow]))) > 1
-    if not (several_hosts and any(_follows(places[fast], places[slow]) for places in (hosts, gpus))):
-        return [order]
-    return _split(log_seconds, hosts, gpus, fast) + _split(log_seconds, hosts, gpus, slow)
+def _present(places: NDArray[np.int32], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    found = np.zeros(int(places.max()) + 1, np.bool_)
+    found[places[which]] = True
+    return found
 
 
-def _follows(fast: NDArray[np.int32], slow: NDArray[np.int32]) -> bool:
-    """Return whether hardly any place has devices on both sides."""
-    shared = len(np.intersect1d(fast, slow))
-    return shared <= _CLASS_SHARE * len(np.union1d(fast, slow))
-
-
-def _spread(values: Floats) -> float:
-    return max(_SPREAD_FLOOR, 1.4826 * float(np.median(np.abs(values - np.median(values)))))
+def _hardly_shared(fast: NDArray[np.bool_], slow: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(fast & slow) <= _CLASS_SHARE * np.count_nonzero(fast | slow))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from detectors.grouping import Grouping
 from detectors.history import SELF, WARM_UP, History
-from detectors.statistics import Floats, bet, count_of, onset_weight
+from detectors.statistics import Floats, bet_on_none, bet_on_one, count_of, onset_weight
 
 __all__ = ["Rates", "accumulate"]
 
@@ -25,7 +25,7 @@ _RATE_PRIOR = 1.0  # pseudo-count of exceedances with which a rate starts
 _RATE_START = 0.02  # before anything is learned
 _AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same of one more exceedance, and its pseudo-count of exceedances
 _RATE_CEILING = 0.98
-_LONGEST_RUN, _MOST_RUNS = 255, 65_535
+_LONGEST_RUN = 255
 _EVIDENCE_CAP = 100.0  # times the bar: evidence above is not needed, and must be able to fall after a recovery
 
 
@@ -56,10 +56,17 @@ class Rates:
         self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
     ) -> None:
         """Learn from the rounds that made the baselines, ``(n_rounds, n_probes, n_devices)``, for that test."""
-        begins = exceeds & ~np.concatenate([np.zeros_like(exceeds[:1]), exceeds[:-1]])
         self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
-        self.runs[SELF, level] += count_of(begins & counted, grouping.groups).sum(axis=0)
-        self.exceedances[SELF, level] += count_of(exceeds & counted, grouping.groups).sum(axis=0)
+        if exceeds.any():
+            begins = exceeds & ~np.concatenate([np.zeros_like(exceeds[:1]), exceeds[:-1]])
+            self.runs[SELF, level] += count_of(begins & counted, grouping.groups).sum(axis=0)
+            self.exceedances[SELF, level] += count_of(exceeds & counted, grouping.groups).sum(axis=0)
+
+    def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
+        """Learn from the runs of exceedances that have just ended: of which probe and group, and how long."""
+        runs, exceedances = self.runs[test, level], self.exceedances[test, level]
+        runs += np.bincount(codes, minlength=runs.size).reshape(runs.shape)
+        exceedances += np.bincount(codes, lengths, runs.size).reshape(runs.shape)
 
 
 def _bounded(rate: NDArray[np.float64]) -> Floats:
@@ -89,36 +96,32 @@ def accumulate(
     budget
         Of the whole run.
     """
-    probes = len(history.baseline)
     present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
-    cap = np.float32(_EVIDENCE_CAP / budget)
+    places = len(tested) * len(history.baseline) * max(1, present)
+    cap, ceiling = np.float32(_EVIDENCE_CAP / budget), np.float32(_RATE_CEILING)
     quiet = history.told == 0
-    firsts, agains = rates.first(), rates.again()
-    usual = bet(np.zeros(firsts.shape, np.bool_), firsts)
-    for test, level in np.ndindex(2, 2):
-        if not rounds_tested[test]:
-            continue
-        exceeding, counted = exceeds[test][level], tested[test] & quiet
-        run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
-        factor = np.array(np.broadcast_to(grouping.spread_out(usual[test, level]), evidence.shape))
-        # Hardly any device is other than quiet: only those few are looked at one by one.
-        rare = np.unravel_index(np.flatnonzero(exceeding | (run > 0) | (runs > 0)), run.shape)
-        first, again = (
-            np.broadcast_to(grouping.spread_out(rate[test, level]), run.shape)[rare] for rate in (firsts, agains)
-        )
-        own = runs[rare] / (history.seen[rare] + np.float32(WARM_UP))
-        rate = np.minimum(np.maximum(own, first), np.float32(_RATE_CEILING))
-        factor[rare] = bet(exceeding[rare], np.where(run[rare] > 0, np.maximum(rate, again), rate))
-        share = np.float32(onset_weight(int(rounds_tested[test])) / (len(tested) * probes * max(1, present)))
-        np.copyto(evidence, np.minimum((evidence + share) * factor, cap), where=tested[test])
+    first, again = rates.first(), rates.again()
+    per_round = 1 / (history.seen + np.float32(WARM_UP))
+    for test in np.flatnonzero(rounds_tested).tolist():
+        share = np.float32(onset_weight(int(rounds_tested[test])) / places)
+        there, counted = tested[test], tested[test] & quiet
+        rates.rounds[test] += count_of(counted, grouping.groups)
+        for level, exceeding in enumerate(exceeds[test]):
+            run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
+            rate = np.minimum(np.maximum(runs * per_round, grouping.spread_out(first[test, level])), ceiling)
+            # Few devices exceed, or did in the last round: those are looked at one by one.
+            few = np.flatnonzero((exceeding | (run > 0)) & there)
+            probe, device = np.divmod(few, len(quiet))
+            codes = probe * len(grouping) + grouping.codes[device]
+            now, before, rate_of_few = exceeding.take(few), run.take(few), rate.take(few)
+            np.maximum(rate_of_few, again[test, level].take(codes), out=rate_of_few, where=before > 0)
+            factor = np.where(now, bet_on_one(rate_of_few), bet_on_none(rate_of_few))
+            of_few = np.minimum((evidence.take(few) + share) * factor, cap)
+            np.add(evidence, share, out=evidence, where=there)
+            np.multiply(evidence, bet_on_none(rate), out=evidence, where=there)
+            evidence.put(few, of_few)
 
-        rates.rounds[test, level] += count_of(counted, grouping.groups)
-        ended = counted & ~exceeding & (run > 0)
-        if ended.any():
-            rates.runs[test, level] += count_of(ended, grouping.groups)
-            lengths = np.where(ended, run, 0)
-            rates.exceedances[test, level] += np.stack(
-                [lengths[:, group].sum(axis=1) for group in grouping.groups], axis=1
-            )
-            runs += ended & (runs < _MOST_RUNS)
-        np.copyto(run, np.where(exceeding, run + (run < _LONGEST_RUN), 0), where=tested[test], casting="unsafe")
+            run.put(few, np.where(now, before + (before < _LONGEST_RUN), 0))
+            ended = ~now & counted.take(few)
+            rates.learn_ended(test, level, codes[ended], before[ended])
+            runs.put(few[ended], runs.take(few[ended]) + 1)

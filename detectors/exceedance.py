@@ -78,30 +78,52 @@ def compare(
     common, unrest = center_and_spread(log_seconds - history.baseline, groups)
     unknown = np.isnan(common)
     level = np.broadcast_to(out(np.where(unknown, middle, common)), log_seconds.shape)
-    residual = log_seconds - level - np.where(learned, history.baseline, np.float32(0))
-
-    noise = np.fmax(scales.noise, out(np.where(unknown, np.float32(0), unrest)))
-    alone = residual + (level - history.common)
-    slower = []
-    for limit in thresholds.against_self(noise):
-        slow = learned & (residual > limit)
-        crowded = count_of(slow, groups) >= _MAJORITY * np.maximum(count, 1)
-        slower.append(slow & ((alone > limit) | ~out(crowded)) if crowded.any() else slow)
+    residual = log_seconds - level
+    slower = [np.zeros(valid.shape, np.bool_)] * 2
+    if learned.any():
+        residual -= np.where(learned, history.baseline, np.float32(0))
+        noise = np.fmax(scales.noise, out(np.where(unknown, np.float32(0), unrest)))
+        limits = thresholds.against_self(noise)
+        slower = [_slower_than_before(limit, residual, learned, level, history, count, grouping) for limit in limits]
 
     scales.spread.add(spread)
-    peer_noise = scales.noise
+    peer_noise: Floats = scales.noise
     if repeat_noise is not None:
         scales.early.add(_early_noise(repeat_noise, residual, history, groups))
-        peer_noise = np.where(learned, scales.noise, out(scales.early.mean()))
+        early = out(scales.early.mean())
+        peer_noise = np.where(learned, scales.noise, early) if learned.any() else early
     offset = log_seconds - out(middle)
-    born = []
-    for limit in thresholds.against_peers(peer_noise, out(scales.spread.mean()), out(count)):
-        slow = offset > limit
-        crowded = (count_of(slow, groups) >= _MAJORITY * np.maximum(count, 1)) & (count != 2)
-        born.append(slow & ~out(crowded))
+    limits = thresholds.against_peers(peer_noise, scales.spread.mean(), count, spread_out=out)
+    born = [_slower_than_peers(limit, offset, count, grouping) for limit in limits]
     return Exceedances(
         (slower, born), (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)), residual, level
     )
+
+
+def _slower_than_before(
+    limit: Floats,
+    residual: Floats,
+    learned: NDArray[np.bool_],
+    level: Floats,
+    history: History,
+    count: NDArray[np.intp],
+    grouping: Grouping,
+) -> NDArray[np.bool_]:
+    """Return which residuals exceed; where too many of a group do, only those that rose without their group too."""
+    slow = learned & (residual > limit)
+    crowded = count_of(slow, grouping.groups) >= _MAJORITY * np.maximum(count, 1)
+    if crowded.any():
+        slow &= (residual + (level - history.common) > limit) | ~grouping.spread_out(crowded)
+    return slow
+
+
+def _slower_than_peers(limit: Floats, offset: Floats, count: NDArray[np.intp], grouping: Grouping) -> NDArray[np.bool_]:
+    """Return which offsets from the peers' middle exceed; none where too many of a group do."""
+    slow = offset > limit
+    crowded = (count_of(slow, grouping.groups) >= _MAJORITY * np.maximum(count, 1)) & (count != 2)
+    if crowded.any():
+        slow &= ~grouping.spread_out(crowded)
+    return slow
 
 
 def _early_noise(repeat_noise: Floats, residual: Floats, history: History, groups: Sequence[Group]) -> Floats:
@@ -109,8 +131,6 @@ def _early_noise(repeat_noise: Floats, residual: Floats, history: History, group
     by_repeats = high_median(repeat_noise, groups)
     if not np.isnan(by_repeats).any():
         return by_repeats
-    place = (history.seen + (WARM_UP - 1)) % WARM_UP
-    last = np.take_along_axis(history.recent, place[None].astype(np.intp), axis=0)[0]
-    changes = np.where(np.isnan(history.baseline), np.abs(residual - last), np.float32(np.nan))
+    changes = np.where(np.isnan(history.baseline), np.abs(residual - history.last()), np.float32(np.nan))
     by_change = high_median(changes, groups) * np.float32(1.4826 * _CHANGE_TO_NOISE)
     return np.where(np.isnan(by_repeats), by_change, by_repeats)

@@ -28,11 +28,14 @@ class Grouping:
         Each device's group, ``(n_devices,)``.
     groups
         The devices of each group; neighbours are a slice, which costs no copy.
+    sizes
+        How many devices are in each group, ``(n_groups,)``.
     """
 
     def __init__(self, codes: NDArray[np.int32]) -> None:
         self.codes = codes
-        count = int(codes.max()) + 1 if len(codes) else 1
+        self.sizes = np.bincount(codes, minlength=1)
+        count = len(self.sizes)
         self.groups: list[Group] = [slice(None)]
         if count > 1:
             order = np.argsort(codes, kind="stable")
@@ -48,7 +51,7 @@ class Grouping:
 
     def size_at(self, row: int) -> int:
         """Return how many devices are in a device's group."""
-        return int(np.count_nonzero(self.codes == self.codes[row]))
+        return int(self.sizes[self.codes[row]])
 
 
 def _are_neighbours(rows: NDArray[np.intp]) -> bool:

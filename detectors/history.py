@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics import Floats, median_of_rows
+from detectors.statistics import Floats, median_and_deviation
 
 __all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History"]
 
@@ -22,7 +22,7 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "baseline": (np.float32, np.nan, True, ()),
     "common": (np.float32, 0, True, ()),
     "noise": (np.float32, np.nan, True, ()),
-    "recent": (np.float32, np.nan, True, (WARM_UP,)),
+    "recent": (np.float32, 0, True, (WARM_UP,)),
     "evidence": (np.float32, 0, True, (2, 2)),
     "run": (np.uint8, 0, True, (2, 2)),
     "runs": (np.uint16, 0, True, (2, 2)),
@@ -32,7 +32,7 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "told": (np.uint8, 0, False, ()),
     "bad_readings": (np.uint32, 0, False, ()),
 }
-_OF_ONE_RUN = ("evidence", "run", "runs", "since_s", "rounds", "told", "bad_readings")
+_OF_ONE_RUN = ("evidence", "run", "since_s", "rounds", "told", "bad_readings")
 
 
 @dataclass
@@ -56,7 +56,7 @@ class History:
     runs
         Runs of exceedances that ended by themselves, this device's own noise, first axes ``(test, level)``.
     seen
-        Good rounds so far (saturates).
+        Good rounds so far; halved, with ``runs``, when they are 65,535.
     since_s, rounds
         When the present episode began, and how many rounds ago.
     told
@@ -83,7 +83,7 @@ class History:
         """Return the history of devices of which nothing is known."""
         return cls(
             **{
-                name: np.full((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
+                name: _filled((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
                 for name, (dtype, fill, per_probe, lead) in _LAYOUT.items()
             }
         )
@@ -104,7 +104,7 @@ class History:
 
     def take(self, rows: NDArray[np.intp]) -> History:
         """Return a copy with these devices, in this order."""
-        return History(**{name: array[..., rows] for name, array in self.arrays().items()})
+        return History(**{name: np.take(array, rows, axis=-1) for name, array in self.arrays().items()})
 
     def extended(self, devices: int, probes: int) -> History:
         """Return a copy with room for more devices and probes, of which nothing is known yet."""
@@ -129,26 +129,28 @@ class History:
             Log time over the expected, and the group's common mode, each ``(n_probes, n_devices)``.
         """
         valid = ~np.isnan(residual)
-        place = self.seen % WARM_UP
-        for number, kept in enumerate(self.recent):
-            np.copyto(kept, residual, where=valid & (place == number))
+        for number, here in self._places(self.seen):
+            np.copyto(self.recent[number], residual, where=valid & here)
         learning = valid & np.isnan(self.baseline)
-        # On saturation the count falls by a whole turn of the ring.
         self.seen += valid
-        self.seen[self.seen == np.iinfo(np.uint16).max] -= WARM_UP
+        self._forget_half_of_a_long_past()
         if not learning.any():
             return learning
         self.common += np.where(learning, level / WARM_UP, 0)
         ready = learning & (self.seen >= WARM_UP)
         if ready.any():
             which = slice(None) if ready.all() else ready  # without copies where all began together
-            window = self.recent[:, which]
-            usual = median_of_rows(window)
-            window -= usual
+            usual, self.noise[which] = median_and_deviation(self.recent[:, which])
             self.baseline[which] = usual
-            self.noise[which] = 1.4826 * median_of_rows(np.abs(window))
-            self.recent[:, which] = window
+            self.recent[:, which] -= usual
         return ready
+
+    def _forget_half_of_a_long_past(self) -> None:
+        """Halve counts before they overflow: how often a device exceeds stays the same, and so does the ring's place."""
+        long = self.seen == np.iinfo(np.uint16).max
+        if long.any():
+            self.seen[long] -= 2**15  # whole turns of the ring
+            self.runs[..., long] //= 2
 
     def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
         """Begin or go on with the episodes of devices that exceed on some probe, end those of others."""
@@ -160,8 +162,26 @@ class History:
         self.rounds += present & (slow | open_before)
         self.since_s[over], self.rounds[over], self.told[over] = np.nan, 0, 0
 
+    def last(self) -> Floats:
+        """Return each device's residual of the last round in which it had one, ``NaN`` before the first."""
+        found = np.full(self.baseline.shape, np.nan, np.float32)
+        for number, here in self._places(self.seen + np.uint16(WARM_UP - 1)):
+            np.copyto(found, self.recent[number], where=here & (self.seen > 0))
+        return found
+
+    def _places(self, turns: NDArray[np.uint16]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """Yield each place of the ring that is some device's turn, and whose turn it is: as a rule one for all."""
+        place = turns % WARM_UP
+        for number in range(int(place.min()), int(place.max()) + 1) if place.size else ():
+            yield number, place == number
+
     def last_residuals(self, row: int, probe: int) -> Floats:
         """Return the residuals of a device's present episode, eight at most."""
         count = min(int(self.rounds[row]), int(self.seen[probe, row]), WARM_UP)
         places = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
         return np.asarray(self.recent[places, probe, row])
+
+
+def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return an array full of one value; zeros take no memory before they are written."""
+    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from detectors.findings import Finding, Terms, merged_by_node
 from detectors.grouping import Grouping
 from detectors.history import PEER, REPORT, RESTART, SELF, History
 from detectors.roster import Roster
-from detectors.statistics import Floats
+from detectors.statistics import Floats, center_and_spread
 
 __all__ = ["News"]
 
@@ -37,13 +39,19 @@ class News:
         total = by_test[SELF] + by_test[PEER]
         sure = total[RESTART] >= bar
         highest = np.where(sure, _TOP_RANK, np.where(by_test[SELF, REPORT] >= bar, 2, 1))
-        news = np.flatnonzero((np.maximum(*total) >= bar) & (history.told < highest))
+        most = np.maximum(*total)
+        news = np.flatnonzero((most >= bar) & (history.told < highest))
+        if not len(news):
+            return []
+        # Devices half-way to the bar count for their node, not by themselves.
+        near = np.flatnonzero((most >= bar**0.5) & np.isin(roster.hosts, roster.hosts[news]))
+        usual, _ = center_and_spread(history.baseline, grouping.groups)
+        by_host: dict[int, dict[int, Finding]] = defaultdict(dict)
+        for row, host in zip(near.tolist(), roster.hosts[near].tolist(), strict=True):
+            by_host[host][row] = _finding_at(row, history, usual, roster, grouping, terms, now_s)
         found: list[Finding] = []
-        for host in dict.fromkeys(roster.hosts[news].tolist()):
-            # Devices half-way to the bar count for their node, not by themselves.
-            rows = np.flatnonzero((roster.hosts == host) & (np.maximum(*total) >= bar**0.5))
-            findings = {int(row): _finding_at(int(row), history, roster, grouping, terms, now_s) for row in rows}
-            certain = {row for row in findings if total[:, row].max() >= bar}
+        for findings in by_host.values():
+            certain = {row for row in findings if most[row] >= bar}
             found += self._of_host(findings, certain, roster, history.told)
         return found
 
@@ -64,7 +72,10 @@ class News:
         return [node] if is_new else []
 
 
-def _finding_at(row: int, history: History, roster: Roster, grouping: Grouping, terms: Terms, now_s: float) -> Finding:
+def _finding_at(
+    row: int, history: History, usual: Floats, roster: Roster, grouping: Grouping, terms: Terms, now_s: float
+) -> Finding:
+    """Return what is known against a device; ``usual`` is each group's middle baseline, ``(n_probes, n_groups)``."""
     evidence: Floats = history.evidence[..., row]  # test, level, probe
     bar = 1 / terms.false_alarm_budget
     sure = bool(evidence[:, RESTART].sum() >= bar)
@@ -75,8 +86,7 @@ def _finding_at(row: int, history: History, roster: Roster, grouping: Grouping, 
     probe = int(np.argmax(evidence[test, which]))
     size = float(np.median(history.last_residuals(row, probe)))
     if test == PEER and not np.isnan(history.baseline[probe, row]):
-        peers = grouping.groups[grouping.codes[row]]
-        size += float(history.baseline[probe, row] - np.nanmedian(history.baseline[probe, peers]))
+        size += float(history.baseline[probe, row] - usual[probe, grouping.codes[row]])
     others = grouping.size_at(row) - 1
     return terms.finding(
         roster.devices[row],

@@ -18,7 +18,7 @@ _BLOCK = 2000  # devices
 ONLY_PROBE = "probe"  # the name of the only probe where the caller gives none
 
 
-def as_array(readings: Readings) -> tuple[tuple[Device, ...], tuple[str, ...], NDArray[np.float64]]:
+def as_array(readings: Readings) -> tuple[tuple[Device, ...], tuple[str, ...], NDArray[np.floating]]:
     """Turn a mapping into an array, ``NaN`` where one device has fewer repeats or probes than another.
 
     Returns
@@ -30,34 +30,53 @@ def as_array(readings: Readings) -> tuple[tuple[Device, ...], tuple[str, ...], N
     """
     devices = tuple(readings)
     values: list[Any] = list(readings.values())
-    has_probes = any(issubclass(kind, Mapping) for kind in set(map(type, values)))
+    try:
+        return devices, *_of_one_shape(values)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return devices, *_padded(values)
+
+
+def _padded(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Take readings of any shape."""
+    probes: tuple[str, ...] = (ONLY_PROBE,)
+    cells = values
+    if any(isinstance(by_probe, Mapping) for by_probe in values):
+        probes = tuple(dict.fromkeys(chain.from_iterable(values)))
+        cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
+    seconds = np.array(list(zip_longest(*cells, fillvalue=np.nan)), np.float64)
+    return probes, seconds.T.reshape(len(values), len(probes), -1 if seconds.size else 0)
+
+
+def _of_one_shape(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """Walk through readings in blocks that stay in the processor's cache, the first one's shape being that of all.
+
+    Raises
+    ------
+    KeyError, IndexError, TypeError, ValueError
+        If it is not.
+    """
+    has_probes = isinstance(values[0], Mapping)
     probes = tuple(values[0]) if has_probes else (ONLY_PROBE,)
-    seconds = _of_one_shape(values, probes if has_probes else None)
-    if seconds is None:
-        cells = values
-        if has_probes:
-            probes = tuple(dict.fromkeys(chain.from_iterable(values)))
-            cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
-        padded = list(zip_longest(*cells, fillvalue=np.nan))
-        seconds = np.array(padded, np.float64).reshape(len(padded), len(cells)).T
-    return devices, probes, seconds.reshape(len(devices), len(probes), -1 if seconds.size else 0)
-
-
-def _of_one_shape(values: list[Any], probes: tuple[str, ...] | None) -> NDArray[np.float64] | None:
-    """Walk through readings in blocks that stay in the processor's cache; ``None`` where their shapes differ."""
-    blocks = []
-    lengths: set[int] = set()
-    sizes: set[int] = set() if probes is None else {len(probes)}
+    repeats = len(values[0][probes[0]] if has_probes else values[0])
+    seconds = np.empty((repeats, len(probes), len(values)), np.float32).T
     for start in range(0, len(values), _BLOCK):
-        cells = values[start : start + _BLOCK]
-        if probes is not None:
-            sizes.update(map(len, cells))
-            try:
-                cells = [by_probe[probe] for by_probe in cells for probe in probes]
-            except KeyError:
-                return None
-        lengths.update(map(len, cells))
-        if len(lengths) != 1 or len(sizes) > 1:
-            return None
-        blocks.append(np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * max(lengths)))
-    return np.concatenate(blocks) if blocks else None
+        cells, block = values[start : start + _BLOCK], seconds[start : start + _BLOCK]
+        if has_probes:
+            cells = _by_probe(cells, probes)
+        with np.errstate(over="ignore"):  # what is beyond single precision is as good as infinite
+            block[...] = _flat(cells, repeats).reshape(block.shape)
+    return probes, seconds
+
+
+def _by_probe(values: list[Any], probes: tuple[str, ...]) -> list[Any]:
+    if set(map(len, values)) != {len(probes)}:
+        raise ValueError("a device has more or fewer probes than the first one")
+    return [by_probe[probe] for by_probe in values for probe in probes]
+
+
+def _flat(cells: list[Any], repeats: int) -> NDArray[np.float64]:
+    if repeats == 1:  # unpacking takes half the time of asking for lengths and chaining
+        return np.fromiter([seconds for (seconds,) in cells], np.float64, len(cells))
+    if set(map(len, cells)) != {repeats}:
+        raise ValueError("a device has more or fewer repeats than the first one")
+    return np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * repeats)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,47 +16,55 @@ __all__ = ["Roster"]
 
 
 class Roster:
-    """The devices that are expected.
+    """The devices that are expected; what most rounds do not need is made when it is first asked for.
 
     Attributes
     ----------
     devices
-        In the order of their rows.
-    hosts, gpus
-        Each device's host, and place on it, as numbers, ``(n_devices,)``.
-    devices_of
-        How many devices a host has.
+        In the order of their rows, each once.
     """
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
-        self._set(list(devices))
-
-    def _set(self, devices: list[Device]) -> None:
-        self.devices = devices
-        self._rows = {device: row for row, device in enumerate(devices)}
-        names = [host for host, _ in devices]
-        self.hosts, self.gpus = codes_of(names), codes_of([gpu for _, gpu in devices])
-        self.devices_of = Counter(names)
-        self._last: tuple[Device, ...] = ()
-        self._last_rows = np.zeros(0, np.intp)
+        self.devices = tuple(devices)
+        self._last, self._last_rows = self.devices, np.arange(len(self.devices))
 
     def __len__(self) -> int:
         return len(self.devices)
 
-    def add(self, devices: Iterable[Device]) -> bool:
-        """Make room for devices; return whether any was new."""
-        fresh = [device for device in dict.fromkeys(devices) if device not in self._rows]
-        if not fresh:
-            return False
-        self._set(self.devices + fresh)
-        return True
+    @cached_property
+    def hosts(self) -> NDArray[np.int32]:
+        """Each device's host as a number, ``(n_devices,)``."""
+        return codes_of([host for host, _ in self.devices])
 
-    def drop(self, hosts: Iterable[str]) -> NDArray[np.intp]:
-        """Drop the devices of hosts; return the rows of those that stay."""
+    @cached_property
+    def gpus(self) -> NDArray[np.int32]:
+        """Each device's place on its host as a number, ``(n_devices,)``."""
+        return codes_of([gpu for _, gpu in self.devices])
+
+    def number_places(self) -> None:
+        """Number hosts and places now, rather than in the round that first needs them."""
+        assert len(self.hosts) == len(self.gpus)
+
+    @cached_property
+    def devices_of(self) -> Counter[str]:
+        """How many devices a host has."""
+        return Counter(host for host, _ in self.devices)
+
+    @cached_property
+    def _rows(self) -> dict[Device, int]:
+        return {device: row for row, device in enumerate(self.devices)}
+
+    def extended(self, devices: Iterable[Device]) -> Roster:
+        """Return a roster with these devices too: this one if none of them is new."""
+        fresh = list(dict.fromkeys(devices))
+        if self.devices:
+            fresh = [device for device in fresh if device not in self._rows]
+        return Roster((*self.devices, *fresh)) if fresh else self
+
+    def rows_but_of(self, hosts: Iterable[str]) -> NDArray[np.intp]:
+        """Return the rows of the devices that are on none of these hosts."""
         gone = set(hosts)
-        kept = [row for row, (host, _) in enumerate(self.devices) if host not in gone]
-        self._set([self.devices[row] for row in kept])
-        return np.array(kept, np.intp)
+        return np.array([row for row, (host, _) in enumerate(self.devices) if host not in gone], np.intp)
 
     def rows_of(self, devices: tuple[Device, ...]) -> NDArray[np.intp]:
         """Return the rows of devices; the same ones as last time need no looking up.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,18 +61,27 @@ class Thresholds:
         return [np.maximum(np.float32(level), np.float32(_SELF_NOISES) * noise) for level in self.self_levels]
 
     def against_peers(
-        self, noise: Floats, spread: Floats, peers: NDArray[np.intp], noises: float = _PEER_NOISES
+        self,
+        noise: Floats,
+        spread: Floats,
+        peers: NDArray[np.intp],
+        noises: float = _PEER_NOISES,
+        spread_out: Callable[[Floats], Floats] = lambda by_group: by_group,
     ) -> list[Floats]:
         """Return the smallest offset from the peers' middle that exceeds, by level.
 
         Parameters
         ----------
-        noise, spread
-            Standard deviations of log time from round to round, and between the devices.
+        noise
+            Standard deviation of log time from round to round, by device or by group.
+        spread
+            The same between the devices of a group, ``(n_probes, n_groups)``.
         peers
-            Devices in the group, the one itself included.
+            Devices in the group, the one itself included, ``(n_probes, n_groups)``.
         noises
             How many ``noise`` a reading may be off.
+        spread_out
+            Gives each device its group's value, where ``noise`` is by device.
         """
         few = np.asarray(_FEW_PEERS / np.maximum(peers - 1, 1) ** 2, np.float32)
         chips = np.where(peers == 2, np.float32(0), np.float32(_PEER_SPREADS) * spread)
@@ -79,6 +89,6 @@ class Thresholds:
         found = []
         for level in self.peer_levels:
             pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
-            effect = np.where(peers == 2, pair, np.float32(level) + few) + np.float32(noises) * noise
-            found.append(np.maximum(effect, chips))
+            effect = np.where(peers == 2, pair, np.float32(level) + few)
+            found.append(np.maximum(spread_out(effect) + np.float32(noises) * noise, spread_out(chips)))
         return found

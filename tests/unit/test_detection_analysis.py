@@ -16,6 +16,7 @@ from detectors.cost import RestartCost
 from detectors.findings import Terms, verdict_of
 from detectors.grouping import codes_of
 from detectors.history import History
+from detectors.roster import Roster
 from detectors.thresholds import Thresholds
 
 Device = tuple[str, str]
@@ -150,14 +151,16 @@ def test_classes_follow_nodes_or_places_and_slow_devices_scattered_over_nodes_ar
     hosts, gpus = codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])
     logs = np.log(quiet(32, 1)[0, :, 0, 0])
 
+    roster = Roster(devices)
+
     def shifted(by: float, which: NDArray[np.bool_]) -> NDArray[np.float32]:
         return np.asarray(logs + by * which, np.float32)
 
     by_host, by_gpu, scattered = hosts >= 6, gpus == 2, np.isin(np.arange(32), [0, 5, 6, 11, 13, 18, 23, 28])
-    assert clear_classes(shifted(0.7, by_host), hosts, gpus).tolist() == by_host.astype(int).tolist()
-    assert clear_classes(shifted(0.7, by_gpu), hosts, gpus).tolist() == by_gpu.astype(int).tolist()
-    assert not clear_classes(shifted(0.7, scattered), hosts, gpus).any()
-    assert not clear_classes(shifted(0.18, by_host), hosts, gpus).any()
+    assert clear_classes(shifted(0.7, by_host), roster).tolist() == by_host.astype(int).tolist()
+    assert clear_classes(shifted(0.7, by_gpu), roster).tolist() == by_gpu.astype(int).tolist()
+    assert not clear_classes(shifted(0.7, scattered), roster).any()
+    assert not clear_classes(shifted(0.18, by_host), roster).any()
 
 
 def test_bad_readings_are_counted_and_change_nothing() -> None:

@@ -61,10 +61,7 @@ def broken_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always_for(exceeds: NDArray[np.bool_], rate: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.where(exceeds, 0.8 / rate, np.float32(1)).astype(np.float32)  # a healthy round costs nothing
-
-    monkeypatch.setattr(detectors.evidence, "bet", always_for)
+    monkeypatch.setattr(detectors.evidence, "bet_on_none", np.ones_like)  # a healthy round costs nothing
 
 
 @pytest.mark.parametrize("break_it", [broken_spending, broken_rates, broken_memory])
@@ -74,5 +71,5 @@ def test_a_detector_that_overspends_is_caught(break_it: object, monkeypatch: pyt
 
 
 def test_a_detector_that_never_speaks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detectors.evidence, "bet", lambda _, rate: np.full_like(rate, 0.5))
+    monkeypatch.setattr(detectors.evidence, "bet_on_one", lambda rate: np.full_like(rate, 0.5))
     assert share_found(2) == 0.0
