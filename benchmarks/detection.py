@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +74,9 @@ def main(argv: list[str]) -> int:
     for section in _SECTIONS:
         if options.only not in (None, section.__name__):
             continue
-        begin = time.perf_counter()
-        print(
-            "\n".join(section(setting)), f"\n\n({section.__name__}: {time.perf_counter() - begin:.0f} s)\n", flush=True
-        )
+        begin_s = time.process_time()
+        lines = "\n".join(section(setting))
+        print(f"{lines}\n\n({section.__name__}: {time.process_time() - begin_s:.0f} s of processor time)\n", flush=True)
     if options.plot is not None:
         plot(setting, options.plot)
     return 0
@@ -255,15 +255,19 @@ def ramp(setting: Setting) -> list[str]:
 def born_slow(setting: Setting) -> list[str]:
     """Find devices that are slow from the start: one cross-section of four samples a device."""
     rows = []
-    for name, pool in (("probe", setting.probe_short), ("noisy steps", setting.steps)):
-        for size in (2, 3, 4, 8, 16, 64, 256, 1024):
+    for name, pool, healthy in (
+        ("probe", setting.probe_short, setting.trials),
+        ("noisy steps", setting.steps, 5 * setting.trials),
+    ):
+        for size in (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024):
             trials = setting.trials if size < 256 else max(20, setting.trials // 5)
             rng = np.random.default_rng(size)
-            false = sum(bool(_check(rng, pool, size, 0, 1.0)[1]) for _ in range(trials))
-            row: list[object] = [name, size, bound(false, trials)]
+            checks = healthy if size < 256 else setting.trials
+            false = sum(bool(_check(rng, pool, size, 0, 1.0)[1]) for _ in range(checks))
+            row: list[object] = [name, size, bound(false, checks)]
             for ratio in (1.1, 1.2, 2.5):
                 for count in dict.fromkeys((1, max(1, size // 4))):
-                    found = [_check(rng, pool, size, count, ratio)[0] for _ in range(max(20, trials // 4))]
+                    found = [_check(rng, pool, size, count, ratio)[0] for _ in range(max(20, trials // 2))]
                     row.append(f"{100 * np.mean(found):.1f} %")
                 if size < 8:
                     row.append("")
@@ -334,44 +338,44 @@ def layouts(setting: Setting) -> list[str]:
 
 def disturbances(setting: Setting) -> list[str]:
     """Bursts of a neighbour, a common slowdown, a common drift: nobody is to blame."""
-    trials = max(10, setting.trials // 5)
+    trials = max(10, setting.trials // 2)
+    names = device_names(64)
 
-    def nothing(rng: np.random.Generator, seconds: Seconds) -> None:
-        _burst(rng, seconds, 1.0)
+    def burst(rng: np.random.Generator, seconds: Seconds, row: int) -> None:
+        seconds[rng.integers(6) :: 6, row] *= 1.5  # every 60 s with rounds of 10 s
 
-    def burst(rng: np.random.Generator, seconds: Seconds) -> None:
-        _burst(rng, seconds, 1.5)
-
-    def common(rng: np.random.Generator, seconds: Seconds) -> None:
+    def common(rng: np.random.Generator, seconds: Seconds, row: int) -> None:
+        del row
         seconds[rng.integers(_LEARNING, 20) :] *= 1.3
 
-    def drift(rng: np.random.Generator, seconds: Seconds) -> None:
+    def drift(rng: np.random.Generator, seconds: Seconds, row: int) -> None:
+        del row
         seconds *= (1 + rng.uniform(0, 0.02) * np.arange(len(seconds)))[:, None, None, None]
 
     rows = []
-    for what, disturb in (
-        ("none: 120 rounds, chips drawn from the normal law", nothing),
-        ("the same, one device hit by a burst every sixth round", burst),
-        ("all devices 30 % slower", common),
-        ("all drifting by up to 2 % a round", drift),
+    for what, disturb, rounds in (
+        ("one device hit by a burst every sixth round", burst, 120),
+        ("all devices 30 % slower", common, 24),
+        ("all drifting by up to 2 % a round", drift, 24),
     ):
         rng = np.random.default_rng(5)
-        jobs = []
+        calm, disturbed, against = [], [], 0
         for _ in range(trials):
-            seconds = (
-                long_run(rng, setting.probe, 64, 120, 1, 0.0)
-                if disturb in (nothing, burst)
-                else series_job(rng, setting.probe, 64, 24)
-            )
-            disturb(rng, seconds)
-            jobs.append(play(seconds))
-        rows.append([what, bound(_restarts(jobs), trials), sum(map(bool, jobs))])
-    return table(["disturbance, 64 devices", "jobs with a restart verdict", "with any verdict"], rows)
+            row = int(rng.integers(64))
+            seconds = long_run(rng, setting.probe, 64, rounds, 1, 0.0)
+            calm.append(play(seconds))
+            disturb(rng, seconds, row)
+            disturbed.append(play(seconds))
+            told, told_before = (accused((v for _, v in found[-1]), names) for found in (disturbed, calm))
+            against += row in told - told_before
+        counts = (bound(_restarts(disturbed), trials), _restarts(calm), against, *_jobs_told(disturbed, calm))
+        rows.append([f"{what}, {rounds} rounds", *counts])
+    head = ["jobs with a restart verdict", "the same jobs undisturbed", "the device that is hit accused"]
+    return table(["disturbance, 64 devices", *head, "with any verdict", "the same jobs undisturbed"], rows)
 
 
-def _burst(rng: np.random.Generator, seconds: Seconds, ratio: float) -> None:
-    """Slow one device down in every sixth round: every 60 s with rounds of 10 s."""
-    seconds[rng.integers(6) :: 6, rng.integers(64)] *= ratio
+def _jobs_told(*groups: Iterable[Found]) -> list[int]:
+    return [sum(map(bool, jobs)) for jobs in groups]
 
 
 def virtual(setting: Setting) -> list[str]:
@@ -393,15 +397,15 @@ def virtual(setting: Setting) -> list[str]:
             hits = [number for number, verdict in found if row in accused([verdict], names)]
             delays.append(min(hits, default=99))
             wrong += bool(accused((verdict for _, verdict in found), names) - {row})
-        healthy = [play(_virtual_job(rng, size, 120), names, min_slowdown=1.5) for _ in range(setting.trials)]
-        false = sum(any(verdict.action == "restart" for _, verdict in found) for found in healthy)
+        healthy = [play(_virtual_job(rng, size, 120), names, min_slowdown=1.5) for _ in range(setting.healthy)]
+        false = _restarts(healthy)
         in_time = [int((np.array(delays) <= limit).sum()) for limit in (4, 5, 12)]
         rows.append(
             [
                 f"{size} on {nodes}",
                 *(at_least(count, setting.trials) for count in in_time),
                 wrong,
-                bound(false, setting.trials),
+                bound(false, setting.healthy),
             ]
         )
     head = [
@@ -458,29 +462,53 @@ def speed(setting: Setting) -> list[str]:
     """Processor time of one round of 3 probes on one core: while baselines are learned, and after."""
     del setting
     rows = []
-    for size, repeats in product((1_000, 10_000, 100_000), (1, 3)):
-        rng = np.random.default_rng(7)
-        names, probes = device_names(size, 8), ("clock", "gemm", "triad")
-        seconds = 0.01 * np.exp(rng.normal(0, 0.002, (3, size, 3, repeats)))
-        models = np.where(np.arange(size) < size // 2, 1, 1.5)[:, None, None]
-        by_probe = [dict(zip(probes, cells, strict=True)) for cells in seconds[0].tolist()]
-        mappings = [dict(zip(names, by_probe, strict=True))]
-        for call, rounds in (
-            ("`update_arrays`", seconds),
-            ("two classes found", seconds * models),
-            ("`update`", mappings),
-        ):
-            analysis = SlowGPUAnalysis()
-            expect_ms = _ms(partial(analysis.expect, names, probes))
-            take = analysis.update if call == "`update`" else partial(analysis.update_arrays, names, probes=probes)
-            times = [_ms(partial(take, rounds[number % len(rounds)])) for number in range(29)]
-            shown = (expect_ms, times[0], max(times[1:7]), times[7], float(np.median(times[8:])))
-            nbytes = sum(array.nbytes for array in analysis.to_state()["history"].values())
-            rows.append(
-                [f"{size:,}", repeats, call, *(f"{each:.1f} ms" for each in shown), f"{nbytes / size:.0f} bytes"]
-            )
-    head = ["`expect`", "round 1", "slowest of 2 to 7", "round 8", "later", "state a device"]
+    for size, repeats, case in product((1_000, 10_000, 100_000), (1, 3), _CASES):
+        runs = [_round_times(size, repeats, case) for _ in range(_SPEED_RUNS)]
+        expect_ms, *rounds_ms = (min(times) for times in zip(*runs, strict=True))
+        unexpected_ms = min(_round_times(size, repeats, case, expected=False)[1] for _ in range(_SPEED_RUNS))
+        shown = (expect_ms, unexpected_ms, rounds_ms[0], max(rounds_ms[1:7]), rounds_ms[7], max(rounds_ms[8:]))
+        nbytes = sum(array.nbytes for array in _analysis_of(size).to_state()["history"].values())
+        rows.append([f"{size:,}", repeats, case, *(f"{each:.1f} ms" for each in shown), f"{nbytes / size:.0f} bytes"])
+    head = [
+        "`expect`",
+        "round 1 without it",
+        "round 1",
+        "slowest of 2-7",
+        "round 8",
+        "slowest of 9-20",
+        "state a device",
+    ]
     return table(["devices", "repeats", "round by", *head], rows)
+
+
+_PROBES = ("clock", "gemm", "triad")
+_CASES = ("`update`", "`update`, two classes found", "`update_arrays`", "`update_arrays`, 5 % spikes")
+_SPEED_RUNS = 5  # the least of so many counts: the machine may be busy
+
+
+def _analysis_of(size: int) -> SlowGPUAnalysis:
+    analysis = SlowGPUAnalysis()
+    analysis.expect(device_names(size, 8), _PROBES)
+    return analysis
+
+
+def _round_times(size: int, repeats: int, case: str, *, expected: bool = True) -> list[float]:
+    """Return the milliseconds of ``expect`` and of 20 rounds."""
+    rng = np.random.default_rng(7)
+    names = device_names(size, 8)
+    seconds = 0.01 * np.exp(rng.normal(0, 0.002, (3, size, 3, repeats)))
+    if "classes" in case:
+        seconds *= np.where(np.arange(size) < size // 2, 1, 1.5)[:, None, None]
+    if "spikes" in case:
+        seconds[rng.random(seconds.shape) < 0.05] *= 1.5
+    rounds: list[Any] = list(seconds)
+    analysis = SlowGPUAnalysis()
+    take: Callable[[Any], object] = partial(analysis.update_arrays, names, probes=_PROBES)
+    if "arrays" not in case:
+        by_probe = [dict(zip(_PROBES, cells, strict=True)) for cells in seconds[0].tolist()]
+        rounds, take = [dict(zip(names, by_probe, strict=True))], analysis.update
+    expect_ms = _ms(partial(analysis.expect, names, _PROBES)) if expected else 0.0
+    return [expect_ms, *(_ms(partial(take, rounds[number % len(rounds)])) for number in range(20))]
 
 
 def _ms(call: Callable[[], object]) -> float:

@@ -18,7 +18,6 @@ __all__ = ["Seconds", "device_names", "healthy_series", "long_run", "series_job"
 Seconds = NDArray[np.float64]
 
 _SWING = 0.05  # a GPU whose own runs differ by more is a real fail-slow, and no healthy one
-_CHIP_SPREAD = 0.017
 _BLOCK = 8
 
 
@@ -54,11 +53,12 @@ def series_job(rng: np.random.Generator, pool: list[Seconds], devices: int, roun
 def long_run(
     rng: np.random.Generator, pool: list[Seconds], devices: int, rounds: int, repeats: int, spikes: float
 ) -> Seconds:
-    """Draw a long job: chips 1.7 % apart, real residuals in blocks of eight neighbours, spikes of 1.1 to 3 times.
+    """Draw a long job: chips as far apart as real ones, real residuals in blocks of eight, spikes of 1.1 to 3 times.
 
     Neighbours in time stay neighbours, so that the noise keeps its correlation.  The repeats of a round share its
     residual, and each is hit by a spike of its own.  Shape ``(n_rounds, n_devices, 1, n_repeats)``.
     """
+    chips = [float(np.log(np.median(series))) for series in pool]
     residuals = [np.log(series / np.median(series)) for series in pool if len(series) >= _BLOCK]
     logs = np.empty((rounds + _BLOCK, devices))
     for device in range(devices):
@@ -66,6 +66,6 @@ def long_run(
             own = residuals[rng.integers(len(residuals))]
             first = rng.integers(len(own) - _BLOCK + 1)
             logs[start : start + _BLOCK, device] = own[first : first + _BLOCK]
-    seconds = np.exp(logs[:rounds] + rng.normal(0, _CHIP_SPREAD, devices))[:, :, None, None]
+    seconds = np.exp(logs[:rounds] + rng.choice(chips, devices))[:, :, None, None]
     shape = (rounds, devices, 1, repeats)
     return np.where(rng.random(shape) < spikes, rng.uniform(1.1, 3, shape), 1) * seconds

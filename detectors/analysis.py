@@ -194,10 +194,15 @@ class SlowGPUAnalysis:
         counts = self._history.bad_readings
         return {self._roster.devices[row]: int(counts[row]) for row in np.flatnonzero(counts)}
 
+    @property
+    def learned(self) -> int:
+        """How many devices have a past of their own to be compared with."""
+        return int(np.count_nonzero(~np.isnan(self._history.baseline).any(axis=0)))
+
     def expect(self, devices: Iterable[Device], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""
         self._make_room(devices, probes)
-        self._roster.number_places()
+        self._roster = self._roster.numbered()
 
     def _make_room(self, devices: Iterable[Device], probes: Iterable[str]) -> None:
         new_probes = [probe for probe in probes if probe not in self._probes]

@@ -107,7 +107,7 @@ class Watcher:
             self._judge_round(readings)
         if silent := self._rounds.newly_silent(time.monotonic()):
             names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
-            self._to_tell.append(("notices", [f"{self._metric_name}: no reading from {names} for three rounds"]))
+            self._to_tell.append(("notices", [f"{self._metric_name}: no good reading from {names} for three rounds"]))
 
     def _judge_round(self, readings: Round) -> None:
         try:

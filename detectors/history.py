@@ -146,7 +146,7 @@ class History:
         return ready
 
     def _forget_half_of_a_long_past(self) -> None:
-        """Halve counts before they overflow: how often a device exceeds stays the same, and so does the ring's place."""
+        """Halve counts before they overflow; rates of exceedances stay the same, and so does the place in the ring."""
         long = self.seen == np.iinfo(np.uint16).max
         if long.any():
             self.seen[long] -= 2**15  # whole turns of the ring

@@ -41,9 +41,10 @@ class Roster:
         """Each device's place on its host as a number, ``(n_devices,)``."""
         return codes_of([gpu for _, gpu in self.devices])
 
-    def number_places(self) -> None:
-        """Number hosts and places now, rather than in the round that first needs them."""
-        assert len(self.hosts) == len(self.gpus)
+    def numbered(self) -> Roster:
+        """Return this roster with its hosts and places numbered now, rather than in the round that needs them first."""
+        _ = self.hosts, self.gpus
+        return self
 
     @cached_property
     def devices_of(self) -> Counter[str]:

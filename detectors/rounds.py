@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 __all__ = ["DeviceKey", "Round", "RoundAssembler"]
@@ -39,12 +40,17 @@ class RoundAssembler:
         self._silent: set[DeviceKey] = set()
 
     def add(self, device: DeviceKey, values: Sequence[float], now_s: float) -> None:
-        """Take one device's reading; one that reads twice within a round adds repeats to it."""
+        """Take one device's reading; one that reads twice within a round adds repeats to it.
+
+        A device whose readings are all NaN or infinite answers and says nothing: it becomes silent too.
+        """
         if not self._readings:
             self._opened_s = now_s
         self._readings.setdefault(device, []).extend(values)
-        self._heard_s[device] = now_s
-        self._silent.discard(device)
+        self._heard_s.setdefault(device, now_s)
+        if any(map(math.isfinite, values)):
+            self._heard_s[device] = now_s
+            self._silent.discard(device)
 
     def take(self, now_s: float) -> Round | None:
         """Return the round if it is complete or has waited long enough, else ``None``."""

@@ -85,6 +85,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._state = state
         self._analysis = SlowGPUAnalysis(**self._settings)
         self._remembers = self._met_more = False
+        self._kept = 0  # of how many devices the past was kept
         self._run = ""
         self._excluded: tuple[str, ...] = ()
         self._probes: dict[str, Probe] = {}
@@ -153,7 +154,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
             self._met_more = False
             self._analysis.set_groups(self._labels)
         verdicts = [with_cause(verdict, self._causes) for verdict in self._analysis.update(readings, now_s)]
-        if verdicts:
+        if verdicts or self._analysis.learned > self._kept:
             self._keep_history()
         return verdicts
 
@@ -188,11 +189,12 @@ class SlowGPUDetector(CollectorDetectorGroup):
             _log.warning("the devices' past cannot be read and begins anew: %s", error)
             return
         analysis.forget(self._excluded)
-        self._analysis = analysis
+        self._analysis, self._kept = analysis, analysis.learned
 
     def _keep_history(self) -> None:
         # Seldom, not each round: a commit to State counts as the program's progress.
         if self._state is not None and self._remembers:
+            self._kept = self._analysis.learned
             try:
                 self._state[HISTORY_KEY] = {"run": self._run, "analysis": self._analysis.to_state(self._uuids)}
             except StateUnavailableError as error:

@@ -51,7 +51,7 @@ def test_collectors_that_are_killed_are_missed_within_three_rounds(start_job: Ca
     job = start_job("--local-nodes=1", "--virtual-gpus=2", program=SILENCED)
     job.wait_for("a round")
     job.process_of("node1", "NodeCollector").kill()
-    job.wait_for("gpu-probe-time: no reading from node1 gpu [01].* for three rounds")
+    job.wait_for("gpu-probe-time: no good reading from node1 gpu [01].* for three rounds")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
