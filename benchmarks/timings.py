@@ -58,7 +58,7 @@ def long_run(
     Neighbours in time stay neighbours, so that the noise keeps its correlation.  The repeats of a round share its
     residual, and each is hit by a spike of its own.  Shape ``(n_rounds, n_devices, 1, n_repeats)``.
     """
-    chips = [float(np.log(np.median(series))) for series in pool]
+    chips = np.log([np.median(series) for series in pool])
     residuals = [np.log(series / np.median(series)) for series in pool if len(series) >= _BLOCK]
     logs = np.empty((rounds + _BLOCK, devices))
     for device in range(devices):
@@ -66,6 +66,6 @@ def long_run(
             own = residuals[rng.integers(len(residuals))]
             first = rng.integers(len(own) - _BLOCK + 1)
             logs[start : start + _BLOCK, device] = own[first : first + _BLOCK]
-    seconds = np.exp(logs[:rounds] + rng.choice(chips, devices))[:, :, None, None]
+    seconds: Seconds = np.exp(logs[:rounds] + rng.choice(chips, devices))[:, :, None, None]
     shape = (rounds, devices, 1, repeats)
     return np.where(rng.random(shape) < spikes, rng.uniform(1.1, 3, shape), 1) * seconds

@@ -122,12 +122,12 @@ def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
 def _median_and_distance(rows: Floats) -> tuple[Floats, Floats]:
     half = len(rows) // 2
     ordered = _sorted_rows(rows)
-    usual = (ordered[half - 1] + ordered[half]) / 2
+    usual = (ordered[half - 1] + ordered[half]) * np.float32(0.5)
     below, above = [usual - row for row in ordered[:half]], [row - usual for row in ordered[half:]]
     # Of a falling and a rising half, the smaller of each pair are the smaller half of all.
     inner = reduce(np.maximum, map(np.minimum, below, above))
     outer = reduce(np.minimum, map(np.maximum, below, above))
-    return usual, (inner + outer) / 2
+    return usual, (inner + outer) * np.float32(0.5)
 
 
 def _sorted_rows(rows: Floats) -> list[Floats]:

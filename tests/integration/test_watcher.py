@@ -156,6 +156,17 @@ def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_n
     assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
 
 
+def test_what_was_learned_is_kept_even_if_the_launch_ends_without_a_word(launch: StateServer) -> None:
+    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+    uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
+    assert play(detector_of_run("a", state), uuids, "", rounds=9) == []  # and is killed: nobody calls stop
+    commits = state.commits()
+    next_job = detector_of_run("b", state)
+    assert play(next_job, uuids, "", rounds=9) == []
+    assert next_job._analysis.learned == 4
+    assert state.commits() == commits  # nothing new was learned: no sign of life is counterfeited
+
+
 def test_a_past_that_cannot_be_read_begins_anew(launch: StateServer, caplog: pytest.LogCaptureFixture) -> None:
     state = State(launch.endpoint.connect(), launch.endpoint, 0)
     state["laggard/slow-gpu-history"] = {"run": "a", "analysis": {"version": 1}}

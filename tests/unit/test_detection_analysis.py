@@ -306,6 +306,43 @@ def test_state_stays_under_300_bytes_a_device_with_three_probes() -> None:
     assert History.empty(1000, 3).nbytes <= 300 * 1000
 
 
+def test_how_often_a_device_exceeds_is_as_well_known_after_a_week_as_on_the_first_day() -> None:
+    analysis = SlowGPUAnalysis()
+    play(analysis, names(4), quiet(16, 9))
+    history = analysis._history
+    history.seen[:], history.runs[:] = 65_534, 6_553  # one round in ten, in 65,534 rounds
+    last = quiet(16, 8, seed=1)
+    assert not play(analysis, names(4), last)
+    np.testing.assert_allclose(history.runs / history.seen, 0.1, rtol=1e-3)
+    kept = np.sort(history.recent[:, 0, 0])  # and the ring of the last residuals went on
+    assert len(np.unique(kept)) == 8
+
+
+def test_how_noisy_a_device_is_by_itself_is_known_to_the_next_job() -> None:
+    seconds = quiet(16, 60)
+    seconds[8::4, 3] *= 1.2
+    first = SlowGPUAnalysis()
+    play(first, names(4), seconds)
+    again = SlowGPUAnalysis.from_state(first.to_state(), same_run=False)
+    np.testing.assert_array_equal(again.to_state()["history"]["runs"], first.to_state()["history"]["runs"])
+    assert first.to_state()["history"]["runs"][0, 1, 0, 3] >= 12
+
+
+def test_readings_of_uneven_shape_are_taken_as_those_of_one_shape_are() -> None:
+    devices, rng = names(2), np.random.default_rng(3)
+    even, uneven = SlowGPUAnalysis(), SlowGPUAnalysis()
+    for _ in range(10):
+        whole = {d: {"clock": rng.uniform(1, 1.01, 3).tolist(), "gemm": [2.0] * 3} for d in devices}
+        even.update(whole)
+        ragged = {d: dict(reversed(by_probe.items())) for d, by_probe in whole.items()}
+        ragged[devices[0]]["clock"] = [*whole[devices[0]]["clock"], 5.0]  # one more, and one less
+        ragged[devices[1]]["gemm"] = [2.0] * 2
+        uneven.update(ragged)
+    kept = [analysis.to_state()["history"]["baseline"] for analysis in (even, uneven)]
+    assert uneven._probes == ["gemm", "clock"]
+    np.testing.assert_allclose(kept[0], kept[1][::-1], atol=1e-6)
+
+
 def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None:
     seconds = quiet(17, 60)
     seconds[:38, :16] *= np.where(np.random.default_rng(1).random((38, 16, 1, 1)) < 0.2, 1.5, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from detectors.rounds import RoundAssembler
 
 A, B = ("n1", "0"), ("n2", "0")
@@ -44,6 +46,15 @@ def test_a_silent_device_is_named_once_until_it_is_heard_again() -> None:
     rounds.add(B, [1.0], now_s=15.0)
     rounds.add(A, [1.0], now_s=18.5)
     assert rounds.newly_silent(now_s=18.6) == [B]
+
+
+def test_a_device_that_answers_nothing_but_nan_is_silent_and_holds_no_round_up() -> None:
+    rounds = assembler()
+    for number in range(20):
+        rounds.add(A, [1.0], now_s=float(number))
+        rounds.add(B, [math.nan, math.inf], now_s=float(number))
+        assert rounds.take(now_s=float(number)) is not None
+        assert rounds.newly_silent(now_s=float(number)) == ([B] if number == 14 else [])
 
 
 def test_devices_have_time_to_come_up_before_they_count_as_silent() -> None:
