@@ -169,7 +169,8 @@ def read_journal(path: Path) -> list[Entry]:
 def published_entries(client: redis.Redis, endpoint: Endpoint) -> list[Entry]:
     """Return the entries of the running job that the state server has, none where it has no journal."""
     found = cast("list[Any]", client.xrange(endpoint.key(_STREAM)))
-    entries = [Entry.from_json(fields[b"entry"]) for _, fields in found]
+    # An entry whose acknowledgement was lost stands there twice.
+    entries = [Entry.from_json(line) for line in dict.fromkeys(fields[b"entry"] for _, fields in found)]
     begins = [number for number, entry in enumerate(entries) if entry.event == "job"]
     return entries[begins[-1] :] if begins else []
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilience.record.journal import Entry
+from resilience.record.words import printable
 from telemetry.events import Event
 
 __all__ = ["Finding", "Launch", "Line", "Story", "natural", "story_of_entries", "story_of_events"]
@@ -166,22 +167,22 @@ def _put_together(entries: Sequence[Entry]) -> Story:
                 nodes, reserve = _names(what["nodes"]), _names(what["reserve"])
                 launches.append(Launch(what["launch"], nodes, reserve, entry.time_s, gap_s=gap))
             case "launch-end" if launches:
-                launches[-1] = replace(launches[-1], ended_s=entry.time_s, why=str(what["why"]))
+                launches[-1] = replace(launches[-1], ended_s=entry.time_s, why=printable(what["why"]))
             case "verdict":
                 findings.append(_finding(entry.time_s, what))
             case "told":
-                lines.append(Line(entry.time_s, str(what["what"]), str(what["text"])))
+                lines.append(Line(entry.time_s, printable(what["what"]), printable(what["text"])))
             case "end":
                 exit_code = what["exit_code"]
     return Story(
         name=f"{job['name']}-{job['id']}",
         command=" ".join(_names(job["command"])),
-        machine=str(job["machine"]),
+        machine=printable(job["machine"]),
         level=job["level"],
         began_s=entries[0].time_s,
         ended_s=entries[-1].time_s,
         exit_code=exit_code,
-        devices={str(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
+        devices={printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
         launches=_with_left_out(launches),
         findings=tuple(findings),
         lines=tuple(lines),
@@ -232,13 +233,13 @@ def story_of_events(
 
 def _finding(time_s: float, what: Mapping[str, Any]) -> Finding:
     slowdown = math.nan if what["slowdown"] is None else float(what["slowdown"])
-    rest = (str(what[name]) for name in ("severity", "evidence", "cause", "action"))
-    gpu = None if what["gpu"] is None else str(what["gpu"])
-    return Finding(time_s, str(what["host"]), gpu, slowdown, *rest)
+    rest = (printable(what[name]) for name in ("severity", "evidence", "cause", "action"))
+    gpu = None if what["gpu"] is None else printable(what["gpu"])
+    return Finding(time_s, printable(what["host"]), gpu, slowdown, *rest)
 
 
 def _names(found: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(str(name) for name in found)
+    return tuple(printable(name) for name in found)
 
 
 def _with_left_out(launches: Iterable[Launch]) -> tuple[Launch, ...]:

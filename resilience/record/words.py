@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["clock", "duration", "some"]
+__all__ = ["clock", "duration", "printable", "some"]
 
 
 def clock(seconds: float) -> str:
@@ -32,3 +32,8 @@ def some(names: Sequence[str], at_most: int = 6) -> str:
     if len(names) <= at_most:
         return ", ".join(names)
     return f"{', '.join(names[: at_most - 2])}, … ({len(names)} in all)"
+
+
+def printable(text: object) -> str:
+    """Return text that changes nothing on a terminal but where it stands: control characters are spaces."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text))

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from resilience.options import UsageError
 from resilience.views.discovery import RunningJob, choose, running_jobs
-from resilience.views.screen import device_table, header, launch_table, metric_table, node_table, sorted_devices
+from resilience.views.screen import header
 from resilience.views.snapshot import Snapshot
 from resilience.views.source import LiveSource
+from resilience.views.tables import device_table, launch_table, metric_table, node_table, sorted_devices
 from telemetry.bus import NodeError
 
 __all__ = ["status", "top"]

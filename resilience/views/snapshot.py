@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from resilience.record.story import Finding, Story, natural
+from resilience.record.words import printable
 
 __all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
@@ -193,7 +194,7 @@ def compose(story: Story, readings: Readings, taken_s: float, *, level: int, por
         for host in hosts
     )
     metrics = tuple(
-        UserMetric(name, len(values), min(values), sum(values) / len(values), max(values))
+        UserMetric(printable(name), len(values), min(values), sum(values) / len(values), max(values))
         for name, values in sorted(readings.metrics.items())
         if values
     )

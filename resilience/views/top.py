@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,8 +15,9 @@ from rich.live import Live
 from kvstore.errors import KVStoreError
 from resilience.record.words import duration
 from resilience.views.keys import Keyboard
-from resilience.views.screen import SORTS, Page, View, room_for, rows_of, whole_screen
+from resilience.views.screen import Page, View, room_for, rows_of, whole_screen
 from resilience.views.snapshot import Snapshot
+from resilience.views.tables import SORTS
 from telemetry.bus import NodeError
 
 __all__ = ["pressed", "run_top", "within"]
@@ -25,7 +26,7 @@ KEY_WAIT_S = 0.1
 _PAGES: dict[str, Page] = {"d": "devices", "n": "nodes", "h": "history", "m": "metrics"}
 
 
-def pressed(key: str, view: View, rows: int, room: int) -> View | None:
+def pressed(key: str, view: View, rows: Sequence[str], room: int) -> View | None:
     """Return what is looked at after a key was pressed; None to leave.
 
     Parameters
@@ -35,7 +36,7 @@ def pressed(key: str, view: View, rows: int, room: int) -> View | None:
     view
         What is looked at now.
     rows
-        How many rows the page has.
+        Names of the page's rows, in its order.
     room
         How many of them fit on the screen.
     """
@@ -50,19 +51,21 @@ def pressed(key: str, view: View, rows: int, room: int) -> View | None:
         case "r" if view.page == "devices":
             return replace(view, backwards=not view.backwards, selected=0, top=0)
         case "enter" if view.page == "devices" and rows:
-            return replace(view, page="depth")
+            return replace(view, page="depth", device=rows[view.selected])
         case "escape" if view.page == "depth":
             return replace(view, page="devices")
     return within(_moved(key, view, rows, room), rows, room)
 
 
-def within(view: View, rows: int, room: int) -> View:
+def within(view: View, rows: Sequence[str], room: int) -> View:
     """Return the view with its selection among the rows there are, and in sight."""
-    selected = max(0, min(view.selected, rows - 1))
+    if view.page == "depth":
+        view = replace(view, selected=rows.index(view.device))
+    selected = max(0, min(view.selected, len(rows) - 1))
     if view.page in {"devices", "depth"}:
         top = max(selected - room + 1, min(view.top, selected))
-        return replace(view, selected=selected, top=max(0, min(top, rows - 1)))
-    return replace(view, top=max(0, min(view.top, rows - room)))
+        return replace(view, selected=selected, top=max(0, min(top, len(rows) - 1)))
+    return replace(view, top=max(0, min(view.top, len(rows) - room)))
 
 
 def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interval_s: float, console: Console) -> str:
@@ -82,7 +85,7 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
     view, snapshot, trouble = View(), take(), ""
     taken_s = due_s = time.monotonic()
     taking: Future[Snapshot] | None = None
-    shown: object = None
+    drawn: object = None
     with (
         ThreadPoolExecutor(1, thread_name_prefix="snapshot") as executor,
         Keyboard(sys.stdin) as keyboard,
@@ -90,16 +93,19 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
     ):
         while True:
             width, height = console.size
-            room = room_for(snapshot, view.page, width, height, trouble)
-            rows = rows_of(snapshot, view.page, width)
-            view = within(view, rows, room)
-            if shown != (shown := (snapshot.taken_s, view, width, height, trouble)):  # drawing has its price
+            if drawn != (snapshot.taken_s, view, width, height, trouble):  # sorting and drawing have their price
+                rows = rows_of(snapshot, view, width)
+                room = room_for(snapshot, view.page, width, height, trouble)
+                view = within(view, rows, room)
                 live.update(whole_screen(snapshot, view, width, height, trouble), refresh=True)
+                drawn = snapshot.taken_s, view, width, height, trouble
             for key in keyboard.read(KEY_WAIT_S):
-                following = pressed(key, view, rows, room)
+                before, following = view, pressed(key, view, rows, room)
                 if following is None:
                     return ""
-                view, rows = following, rows_of(snapshot, following.page, width)
+                view = following
+                if (view.page, view.sort, view.backwards) != (before.page, before.sort, before.backwards):
+                    rows = rows_of(snapshot, view, width)
             if taking is not None and taking.done():
                 try:
                     snapshot, trouble, taken_s = taking.result(), "", time.monotonic()
@@ -118,9 +124,12 @@ def _page(view: View, page: Page) -> View:
     return replace(view, page=page) if page == "devices" and view.page == "depth" else replace(view, page=page, top=0)
 
 
-def _moved(key: str, view: View, rows: int, room: int) -> View:
-    steps = {"up": -1, "down": 1, "page-up": -room, "page-down": room, "home": -rows, "end": rows}
+def _moved(key: str, view: View, rows: Sequence[str], room: int) -> View:
+    steps = {"up": -1, "down": 1, "page-up": -room, "page-down": room, "home": -len(rows), "end": len(rows)}
     step = steps.get(key, 0)
-    if view.page in {"devices", "depth"}:
+    if view.page == "depth":
+        at = max(0, min(rows.index(view.device) + step, len(rows) - 1))
+        return replace(view, device=rows[at])
+    if view.page == "devices":
         return replace(view, selected=view.selected + step)
     return replace(view, top=view.top + step)

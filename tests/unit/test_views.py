@@ -15,11 +15,13 @@ from rich.console import Console
 from kvstore.endpoint import Endpoint
 from resilience.options import UsageError
 from resilience.record.journal import Entry
-from resilience.record.story import story_of_entries
+from resilience.record.story import Line, story_of_entries
+from resilience.record.words import printable
 from resilience.views.discovery import RunningJob, choose
 from resilience.views.keys import keys_of
-from resilience.views.screen import KEYS, SORTS, Page, View, rows_of, sorted_devices, whole_screen
+from resilience.views.screen import KEYS, Page, View, rows_of, whole_screen
 from resilience.views.snapshot import Readings, Snapshot, compose
+from resilience.views.tables import SORTS, sorted_devices
 from resilience.views.top import pressed, within
 from tests.made_up_job import T0, entries
 
@@ -76,7 +78,7 @@ def test_the_worst_come_first_and_what_was_not_measured_last() -> None:
 def test_every_page_fits_every_terminal_with_its_keys_at_the_bottom(
     page: Page, width: int, height: int, n_nodes: int
 ) -> None:
-    lines = printed(snapshot_of(n_nodes, 8), View(page, selected=3), width, height)
+    lines = printed(snapshot_of(n_nodes, 8), View(page, selected=3, device="node1 gpu 3"), width, height)
     assert len(lines) == height
     assert max(cell_len(line) for line in lines) <= width
     assert "q quit" in lines[-1] or width < 80
@@ -98,9 +100,7 @@ def test_at_level_0_the_columns_are_missing_and_it_says_how_to_get_them() -> Non
 
 
 def test_one_device_in_depth() -> None:
-    snapshot = snapshot_of()
-    names = [device.name for device in sorted_devices(snapshot.devices, "worst")]
-    text = "\n".join(printed(snapshot, View("depth", selected=names.index("node2 gpu 0")), 80, 24))
+    text = "\n".join(printed(snapshot_of(), View("depth", device="node2 gpu 0"), 80, 24))
     for words in ("node2 gpu 0", "left out", "300 W", "10.00 ms", "35 % slower than its peers", "thermal throttling"):
         assert words in text
 
@@ -113,9 +113,13 @@ def test_json_says_null_where_nothing_is_known() -> None:
     assert found["devices"][0]["readings"]["power_w"] == 300
 
 
-def walk(view: View, keys: Sequence[str], rows: int, room: int = ROOM) -> View | None:
+def names(count: int) -> list[str]:
+    return [f"row {number}" for number in range(count)]
+
+
+def walk(view: View, keys: Sequence[str], count: int, room: int = ROOM) -> View | None:
     for key in keys:
-        following = pressed(key, view, rows, room)
+        following = pressed(key, view, names(count), room)
         if following is None:
             return None
         view = following
@@ -128,26 +132,31 @@ def test_moving_stays_within_the_rows_and_keeps_the_selected_one_in_sight() -> N
     assert walk(View(), ["end"], 100) == View(selected=99, top=80)
     assert walk(View(), ["end", "page-up", "home"], 100) == View()
     assert walk(View(page="history"), ["page-down", "page-down"], 30) == View(page="history", top=10)
-    assert within(View(selected=50, top=40), 10, ROOM) == View(selected=9, top=9)
-    assert within(View(selected=5), 0, ROOM) == View()
+    assert within(View(selected=50, top=40), names(10), ROOM) == View(selected=9, top=9)
+    assert within(View(selected=5), [], ROOM) == View()
 
 
 def test_keys_change_page_and_order_and_leave() -> None:
     assert walk(View(), ["s"], 9) == View(sort=SORTS[1])
     assert walk(View(), ["s"] * len(SORTS), 9) == View()
     assert walk(View(), ["r"], 9) == View(backwards=True)
-    assert walk(View(), ["down", "enter"], 9) == View(page="depth", selected=1)
-    assert walk(View(), ["down", "enter", "down", "escape"], 9) == View(selected=2)
     assert walk(View(), ["n", "m", "h", "d"], 9) == View()
     assert walk(View(), ["x", "escape"], 9) == View()
     assert walk(View(), ["q"], 9) is None
 
 
+def test_the_device_in_depth_stays_the_same_when_the_order_changes() -> None:
+    looking = walk(View(), ["down", "enter"], 3)
+    assert looking == View("depth", selected=1, device="row 1")
+    assert within(looking, ["row 1", "row 0", "row 2"], ROOM) == View("depth", selected=0, device="row 1")
+    assert walk(looking, ["down", "escape"], 3) == View(selected=2, device="row 2")
+
+
 def test_every_key_that_is_listed_does_something() -> None:
     snapshot = snapshot_of(126, 8)
     for page, listed in KEYS.items():
-        view = View(page, selected=50, top=50)
-        rows = rows_of(snapshot, page, 80)
+        view = View(page, selected=50, top=50, device="node7 gpu 2")
+        rows = rows_of(snapshot, view, 80)
         for name in (word for word in listed.split() if len(word) == 1 and word.isalpha()):
             assert pressed(name, view, rows, ROOM) != within(view, rows, ROOM), f"{name} on {page}"
 
@@ -193,3 +202,17 @@ def test_a_job_is_chosen_by_name_or_id_or_because_it_is_the_only_one() -> None:
 def test_a_choice_that_cannot_be_made_says_what_there_is(jobs: list[RunningJob], wanted: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         choose(jobs, wanted)
+
+
+def test_what_a_program_says_cannot_move_the_cursor() -> None:
+    snapshot = snapshot_of()
+    line = Line(T0, printable("notice"), printable("all\x1b[2Jgone\nor not"))
+    spoken = replace(snapshot, story=replace(snapshot.story, lines=(line,)))
+    text = "\n".join(printed(spoken, View("history"), 80, 24))
+    assert "\x1b" not in text
+    assert "all [2Jgone or not" in text
+
+
+def test_a_job_without_devices_says_so() -> None:
+    empty = replace(snapshot_of(), devices=())
+    assert any("no devices" in line for line in printed(empty, View(), 80, 24))
