@@ -58,14 +58,13 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
     folder = Path(directory or ".")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{datetime.fromtimestamp(now_s, UTC):%Y%m%dT%H%M%S}{SUFFIX}"
-    with (
-        tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as draft,
-        gzip.open(draft, "wt", compresslevel=3, encoding="utf-8", newline="") as file,
-    ):
-        file.write(",".join(COLUMNS) + "\n")
-        for each in series:
-            file.writelines(_lines(each))
-    return Path(draft.name).replace(path)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}.") as drafts:
+        draft = Path(drafts, path.name)
+        with gzip.open(draft, "wt", compresslevel=3, encoding="utf-8", newline="") as file:
+            file.write(",".join(COLUMNS) + "\n")
+            for each in series:
+                file.writelines(_lines(each))
+        return draft.replace(path)
 
 
 def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, events: Iterable[Event]) -> Path:

@@ -17,7 +17,7 @@ from kvstore.codec import Value
 from kvstore.session import Session
 from kvstore.store import SampleStore
 from telemetry.batches import Batch, socket_name
-from telemetry.bus import NodeAnswerer, NodeAsker
+from telemetry.bus import NodeAnswerer, NodeAsker, NodeError
 from telemetry.dump import dump_nodes, write_dump
 from telemetry.events import EventLog, series_of_events
 from telemetry.ingest import Ingest
@@ -77,8 +77,8 @@ class NodeTelemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        self._keeper.join(STOP_DEADLINE_S)  # a dump that has begun needs the answers to its questions
         self._open.close()
-        self._keeper.join(STOP_DEADLINE_S)
 
     def _take(self, batch: Batch) -> None:
         for key, (times_us, values) in batch.items():
@@ -132,5 +132,5 @@ class NodeTelemetry:
     def _dump_or_complain(self) -> None:
         try:
             self._dump()
-        except (OSError, redis.RedisError) as error:
+        except (OSError, NodeError, redis.RedisError) as error:
             _log.warning("the dump could not be written: %s", error)

@@ -367,6 +367,25 @@ def test_a_dump_of_all_nodes_is_read_back_as_it_was(
     assert [each.values.tolist() for each in series] == [[0.1, -1e300]] * 2
 
 
+def test_one_node_dumps_all_again_and_again_when_asked(
+    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("telemetry.node.TRIM_INTERVAL_S", 0.05)
+    dumps = tmp_path / "dumps"
+    settings = TelemetrySettings(dump_dir=str(dumps), dump_node="node5", dump_interval=0.1)
+    now_us = round(time.time()) * SECOND_US
+
+    with contextlib.ExitStack() as stack:
+        for node in ("node5", "node6"):
+            telemetry = stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), settings))
+            telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
+        wait_for(lambda: len(list(dumps.glob("all-*.csv.gz"))) > 1)
+        newest = read_dump([max(dumps.glob("all-*.csv.gz"))])
+
+    assert {path.name.partition("-")[0] for path in dumps.iterdir()} == {"all"}
+    assert {dict(tags)["host"] for _, tags in newest.series_keys()} == {"node5", "node6"}
+
+
 def test_a_file_that_is_no_dump_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "x.csv.gz").write_bytes(b"hello")
 
