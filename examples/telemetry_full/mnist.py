@@ -158,12 +158,11 @@ def _network() -> nn.Sequential:
 
 def _device(no_cuda: bool) -> tuple[torch.device, Callable[[Callable[[], Any]], Any]]:
     """Return where PyTorch computes, and what has to run each kernel."""
-    if torch.cuda.is_available() and not no_cuda:
-        return torch.device("cuda"), lambda kernel: kernel()
-    if VIRTUAL_DEVICES in os.environ:
+    if not no_cuda and VIRTUAL_DEVICES in os.environ:
         torch.set_num_threads(1)  # a virtual device is one core's worth
         return torch.device("cpu"), local_device().run
-    return torch.device("cpu"), lambda kernel: kernel()
+    on_gpu = not no_cuda and torch.cuda.is_available()
+    return torch.device("cuda" if on_gpu else "cpu"), lambda kernel: kernel()
 
 
 def _test(model: nn.Module, digits: Digits, batch_size: int, on_device: torch.device) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import ray
@@ -14,10 +15,11 @@ from collectors.gpu_metrics import device_readers
 from collectors.placement import node_strategy
 from kvstore.control import NodeRecord
 
-__all__ = ["Bars", "Lines", "NodeReading", "post_process", "start_monitors"]
+__all__ = ["Bars", "Lines", "NodeReading", "watched"]
 
 INTERVAL_S = 1.0
 SILENCE_S = 60.0
+STOP_DEADLINE_S = 30.0
 
 
 class NodeReading(NamedTuple):
@@ -54,13 +56,6 @@ class Monitor:
         return NodeReading(self._host, os.getloadavg()[0], busy)
 
 
-def start_monitors(nodes: Sequence[NodeRecord]) -> list[Any]:
-    """Start a monitor on each node."""
-    remote: Any = ray.remote(Monitor)
-    apart = {"num_cpus": 0, "max_concurrency": 2}  # stop() comes while watch() runs
-    return [remote.options(scheduling_strategy=node_strategy(node), **apart).remote(node) for node in nodes]
-
-
 @ray.remote(num_cpus=0, num_returns="streaming")
 def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
     """Yield what the monitors say, readings rounded for people, until the last one has ended."""
@@ -72,6 +67,38 @@ def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
                 yield NodeReading(host, round(load_average, 2), {gpu: round(u, 2) for gpu, u in utilization.items()})
             case sentence:
                 yield sentence
+
+
+@contextmanager
+def watched(nodes: Sequence[NodeRecord], view: Lines | Bars) -> Iterator[None]:
+    """Show what happens on the nodes for as long as the ``with`` block lasts."""
+    queue = Queue(actor_options={"num_cpus": 0})
+    remote: Any = ray.remote(Monitor)
+    apart = {"num_cpus": 0, "max_concurrency": 2}  # stop() comes while watch() runs
+    monitors = [remote.options(scheduling_strategy=node_strategy(node), **apart).remote(node) for node in nodes]
+    for monitor in monitors:
+        monitor.watch.remote(queue)
+    stream = post_process.remote(queue, len(monitors))
+    viewer = threading.Thread(target=_follow, args=(stream, view), daemon=True)
+    viewer.start()
+    try:
+        yield
+    finally:
+        view.say("Shutting down procs")
+        ray.get([monitor.stop.remote() for monitor in monitors], timeout=STOP_DEADLINE_S)
+        viewer.join(STOP_DEADLINE_S)
+
+
+def _follow(stream: Iterator[Any], view: Lines | Bars) -> None:
+    """Show what the post-processing process says, until it ends."""
+    for reference in stream:
+        match ray.get(reference):
+            case NodeReading() as reading:
+                view.show(reading)
+            case sentence:
+                view.say(sentence)
+    view.say("Post process is exiting")
+    view.close()
 
 
 class Lines:

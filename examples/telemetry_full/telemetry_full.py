@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ray
-from ray.util.queue import Queue
 
 try:
     import conv
@@ -65,18 +62,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return given
 
 
-def follow(stream: Iterator[Any], view: telem.Lines | telem.Bars) -> None:
-    """Show what the post-processing process says, until it ends."""
-    for reference in stream:
-        match ray.get(reference):
-            case telem.NodeReading() as reading:
-                view.show(reading)
-            case sentence:
-                view.say(sentence)
-    view.say("Post process is exiting")
-    view.close()
-
-
 def main() -> int:
     """Run the jobs, watch them, and print what each learning rate led to."""
     given = parse_arguments()
@@ -86,6 +71,9 @@ def main() -> int:
         mnist.download(given.data)
     digits = mnist.load_digits(given.data)
     ray.init()
+    processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
+    if given.scipy_workers > processors:
+        sys.exit(f"--scipy_workers {given.scipy_workers} is too much for the job: it has {processors} processors")
     n_devices = 0 if given.no_cuda else sum(len(node.devices) for node in job.nodes)
     n_images = given.mem // given.size**2
     print(f"Number of nodes: {len(job.nodes)}")
@@ -93,28 +81,16 @@ def main() -> int:
     print(f"Number of MNIST workers: {given.mnist_workers}, on {n_devices or 'no'} devices")
     print(f"Number of images: {n_images}", flush=True)
 
-    queue = Queue(actor_options={"num_cpus": 0})
-    monitors = telem.start_monitors(job.nodes)
-    watches = [monitor.watch.remote(queue) for monitor in monitors]
-    stream = telem.post_process.remote(queue, len(monitors))
-    viewer = threading.Thread(target=follow, args=(stream, view))
-    viewer.start()
-
-    view.say("Launching scipy and mnist jobs")
-    with conv.start_pool(given.scipy_workers) as pool:
+    with telem.watched(job.nodes, view), conv.start_pool(given.scipy_workers) as pool:
+        view.say("Launching scipy and mnist jobs")
         images = pool.map_async(conv.filter_image, [(seed, given.size) for seed in range(n_images)])
         # num_gpus=1 gives each worker a device of its own; those beyond the last device wait for their turn.
-        need = {"num_cpus": 0, "num_gpus": 1} if n_devices else {"num_cpus": 1}
-        train = ray.remote(mnist.train).options(**need, scheduling_strategy="SPREAD")
+        device = {"num_cpus": 0, "num_gpus": 1 if n_devices else 0}
+        train = ray.remote(mnist.train).options(**device, scheduling_strategy="SPREAD")
         shared = ray.put(digits)
         rates = np.linspace(0.5, 1.5, given.mnist_workers).tolist()
         results = ray.get([train.remote(rate, given, shared) for rate in rates])
         images.get()
-
-    view.say("Shutting down procs")
-    ray.get([monitor.stop.remote() for monitor in monitors])
-    ray.get(watches)
-    viewer.join()
     for rate, loss, accuracy in results:
         print(f"Final test for learning rate {rate:g}: loss: {loss:.4f} accuracy: {accuracy:.2f}")
     return 0
