@@ -30,6 +30,7 @@ from telemetry.settings import TelemetrySettings
 
 DEMO_S = 600
 INTERVAL_S = 0.5
+MAX_PORT = 65535
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,8 +41,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--demo", action="store_true", help="make up a dump, for a first look")
     parser.add_argument("--grafana", type=Path, metavar="DIR", help="write Grafana's provisioning there")
     given = parser.parse_args(arguments)
+    if not 0 <= given.port <= MAX_PORT:
+        parser.exit(2, f"--port {given.port} is no port: give 1 to {MAX_PORT}, or 0 for a free one\n")
     if not given.dumps and not given.demo:
-        parser.error("name a dump, or make one up with --demo")
+        parser.exit(2, "name a dump, or make one up with --demo\n")
     return given
 
 

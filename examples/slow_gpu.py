@@ -38,7 +38,7 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Read the command line; what cannot be is refused in one line."""
     parser = argparse.ArgumentParser(description="Eigenvalues of random matrices, on devices that may be slow.")
     parser.add_argument("--num_iters", type=int, default=2500, help="iterations of each rank (default: %(default)s)")
     parser.add_argument("--min_size", type=int, default=100, help="smallest matrix (default: %(default)s)")
@@ -49,7 +49,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--seed", type=int, default=1, help="seed of sizes and matrices (default: %(default)s)")
     parser.add_argument("--no-thrash", action="store_true", help="load no device: nothing should be flagged")
     parser.add_argument("--plot", action="store_true", help=f"write the eigenvalues' histogram to {PLOT_FILE}")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    for name, least in {"num_iters": 1, "min_size": 1, "max_size": given.min_size, "seed": 0}.items():
+        if getattr(given, name) < least:
+            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least {least}\n")
+    if not given.collection_rate > 0:
+        parser.exit(2, f"--collection_rate {given.collection_rate} is no time between probes: give some seconds\n")
+    return given
 
 
 @ray.remote(num_gpus=1)

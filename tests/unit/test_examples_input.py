@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import custom_detector
 import merge_sort
+import mini_telemetry
 import pytest
 import scipy_scale_work
 import slow_gpu
@@ -42,6 +43,19 @@ Parse = Callable[[list[str]], argparse.Namespace]
             merge_sort.parse_arguments,
             "--max_size 10",
             "--max_size 10 is less than --min_size 100000: nothing to sort",
+        ),
+        (slow_gpu.parse_arguments, "--num_iters -1", "--num_iters -1 is too little: give at least 1"),
+        (slow_gpu.parse_arguments, "--max_size 50", "--max_size 50 is too little: give at least 100"),
+        (
+            slow_gpu.parse_arguments,
+            "--collection_rate 0",
+            "--collection_rate 0.0 is no time between probes: give some seconds",
+        ),
+        (mini_telemetry.parse_arguments, "", "name a dump, or make one up with --demo"),
+        (
+            mini_telemetry.parse_arguments,
+            "--demo --port -1",
+            "--port -1 is no port: give 1 to 65535, or 0 for a free one",
         ),
         (full_arguments, "--mnist_workers 1", "--mnist_workers 1 is too little: give at least 2"),
         (full_arguments, "--batch-size 0", "--batch-size 0 is too little: give at least 1"),
