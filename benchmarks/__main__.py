@@ -9,7 +9,7 @@ BENCHMARKS = {
     "chaos": "kills at random moments: is every committed increment there exactly once",
     "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
     "faults": "from a kill until it is noticed, and until the program counts again, beside Ray's own actor restart",
-    "restart": "from a verdict to the first line of the next launch, and where the time goes",
+    "restart": "after a killed worker, beside torchrun and Ray; from a verdict to the next launch's first line",
     "telemetry": "the cost of a sample, queries, the store, beside Dragon's telemetry",
     "state": "State beside the plain client and files on disk",
 }

@@ -2,7 +2,8 @@
 
 One job on virtual nodes, two active and two virtual devices each. In every launch the program brings one actor up on
 each device, then a verdict accuses its last node; the controller relaunches with a node of the reserve. Also: from the
-command to the program's first line, with three virtual nodes.
+command to the program's first line, with three virtual nodes. Then the peers: a killed worker, see
+:mod:`benchmarks.restart_peers`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
+from benchmarks.restart_peers import CANDIDATES, seconds_of
 
 PROGRAM = """
 import time
@@ -60,11 +62,39 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks restart", description=__doc__)
     parser.add_argument("--relaunches", type=int, default=10)
     parser.add_argument("--startups", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=10, help="of each peer's worker (default: %(default)s)")
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
-    startups = [startup_s() for _ in range(options.startups)]
-    output, account = run(PROGRAM, options.relaunches + 2)
+    if options.kills:
+        beside_peers(console, options.kills)
+    if options.relaunches:
+        from_verdict_to_first_line(console, options.relaunches, options.startups)
+    return 0
+
+
+def beside_peers(console: Console, kills: int) -> None:
+    """Print how long each candidate takes to come back after a killed worker."""
+    table = Table(title=f"seconds from a killed worker until all get on, median of {kills}", title_justify="left")
+    for column in ("", "median", "worst", "best", "can replace"):
+        table.add_column(column, justify="right" if column in {"median", "worst", "best"} else "left")
+    for candidate in CANDIDATES:
+        if candidate.is_here:
+            table.add_row(candidate.name, *spread(seconds_of(candidate, kills)), candidate.replaces)
+        else:
+            console.print(f"{candidate.name} is left out: {candidate.needs} is not installed")
+    console.print(table)
+
+
+def spread(values: list[float]) -> tuple[str, str, str]:
+    """Return median, largest and smallest, to print."""
+    return f"{statistics.median(values):.2f}", f"{max(values):.2f}", f"{min(values):.2f}"
+
+
+def from_verdict_to_first_line(console: Console, relaunches: int, n_startups: int) -> None:
+    """Print how long a relaunch takes, and where the time goes."""
+    startups = [startup_s() for _ in range(n_startups)]
+    output, account = run(PROGRAM, relaunches + 2)
     firsts = [float(moment) for moment in re.findall(r"first line (\S+)", output)]
     verdicts = [float(moment) for moment in re.findall(r"verdict (\S+)", output)]
     gaps = [first - verdict for first, verdict in zip(firsts[1:], verdicts, strict=True)]
@@ -85,9 +115,8 @@ def main(arguments: list[str]) -> int:
     for column in ("", "median", "worst", "best"):
         table.add_column(column, justify="right" if column else "left")
     for name, values in rows.items():
-        table.add_row(name, f"{statistics.median(values):.2f}", f"{max(values):.2f}", f"{min(values):.2f}")
+        table.add_row(name, *spread(values))
     console.print(table)
-    return 0
 
 
 def startup_s() -> float:

@@ -59,7 +59,7 @@ __all__ = ["Controller", "JobPlan", "StopRequested", "stop_on_signals"]
 
 NEWS_WAIT_S = 1.0
 # A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.
-LOSS_NEWS_S = 1.0
+LOSS_NEWS_S = 0.3
 # A program that fails this long after a worker was killed has failed for another reason.
 WORKER_NEWS_S = 60.0
 LAST_GRACE_S = 5.0
