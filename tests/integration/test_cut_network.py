@@ -1,0 +1,79 @@
+"""A node whose network is cut is a lost node: its pipe stays open, and nothing comes through it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from resilience.agent import BEAT_INTERVAL_S
+from resilience.allocation.remote import RemoteAllocation
+from resilience.cluster import SILENT_NODE_S, Cluster, NodeFiles
+from tests.integration.clusters.machines import Machine, Network, missing_for_machines, wait_for
+
+DEADLINE_S = 30.0
+NOTICED_S = 5.0
+SSHD = "/usr/sbin/sshd"
+
+
+class SshFromLogin:
+    """The way from the login machine to the others, with a key of its own."""
+
+    name = "ssh"
+
+    def __init__(self, login: Machine, key: Path) -> None:
+        self._login = login
+        self._key = key
+
+    def command(self, host: str, argv: Sequence[str]) -> list[str]:
+        settings = {"StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null", "BatchMode": "yes"}
+        options = [f"-o{name}={value}" for name, value in settings.items()]
+        return self._login.command("ssh", "-F", "none", "-q", "-i", str(self._key), *options, host, shlex.join(argv))
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def is_ending(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    if missing := missing_for_machines("ssh", "ssh-keygen", SSHD):
+        pytest.skip(missing)
+    for key in ("id", "host"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
+    network = Network(tmp_path, ["far"])
+    settings = {"HostKey": tmp_path / "host", "AuthorizedKeysFile": tmp_path / "id.pub", "StrictModes": "no"}
+    options = [f"-o{name}={value}" for name, value in settings.items()]
+    network.nodes["far"].run("mkdir", "-p", "/run/sshd")
+    network.nodes["far"].run(SSHD, "-f", "/dev/null", "-oPidFile=none", *options)
+    yield network
+    network.shut_down()
+
+
+def test_a_node_whose_network_is_cut_is_lost_and_nobody_waits_for_it(network: Network, tmp_path: Path) -> None:
+    transport = SshFromLogin(network.login, tmp_path / "id")
+    allocation = RemoteAllocation({"here": "127.0.0.1", "far": network.nodes["far"].address}, transport, 1)
+    allocation.muster()
+    news = threading.Condition()
+    cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), news)
+    cluster.start(["here", "far"])
+    wait_for(lambda: all(node.spoke for node in cluster.nodes.values()), "the agents' first beat", DEADLINE_S)
+    assert cluster.lost() == []
+    network.cut("far")
+    cut_s = time.monotonic()
+    wait_for(lambda: cluster.lost() == ["far"], "the loss", DEADLINE_S)
+    print(f"noticed after {time.monotonic() - cut_s:.1f} s")
+    cluster.abandon("far")
+    cluster.stop()
+    allocation.close()
+
+
+def test_silence_is_noticed_in_time_by_the_figures_alone() -> None:
+    assert SILENT_NODE_S + 2 * BEAT_INTERVAL_S < NOTICED_S
