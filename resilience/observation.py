@@ -15,7 +15,7 @@ from kvstore.endpoint import Endpoint
 from resilience.cluster import Cluster
 from resilience.options import UsageError
 from resilience.ports import free_port, port_is_taken
-from telemetry.bus import NodeAsker, NodeError
+from telemetry.bus import NodeAsker
 from telemetry.client import request_dump
 from telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
 
@@ -94,13 +94,14 @@ class Observation:
         Returns
         -------
         list of str
-            What to tell: ``host:path`` of each file, or why there is none.
+            What to tell: ``host:path`` of each file, and why others are missing.
         """
         if self.level == 0 or not self.settings.dump_dir:
             return []
         try:
             with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
                 asker = NodeAsker(client, endpoint)
-                return request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
-        except (NodeError, redis.RedisError) as error:
-            return [f"not written: {error}"]
+                dumps = request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
+        except redis.RedisError as error:
+            return [f"none was written: {error}"]
+        return [*dumps.written, *dumps.missing]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 import orjson
@@ -11,12 +12,12 @@ import orjson
 from kvstore.control import Control
 from kvstore.session import Session, current_session
 from kvstore.timeseries import TimeSeries
-from telemetry.bus import NodeAsker
+from telemetry.bus import NodeAsker, NodeError
 from telemetry.gathering import gather
 from telemetry.query.times import ALL_TIME_US, SECOND_US
 from telemetry.settings import job_settings
 
-__all__ = ["AnalysisClient", "DataSeries", "request_dump"]
+__all__ = ["AnalysisClient", "DataSeries", "Dumps", "request_dump"]
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -113,10 +114,13 @@ class AnalysisClient:
         Raises
         ------
         NodeError
-            If a file could not be written.
+            If a node could not write its file, or did not answer in time; the others have written theirs.
         """
         session = self._connected()
-        return request_dump(self._asker(), job_settings(session.environment).dump_node)
+        dumps = request_dump(self._asker(), job_settings(session.environment).dump_node)
+        if dumps.missing:
+            raise NodeError("; ".join(dumps.missing))
+        return dumps.written
 
     def _asker(self) -> NodeAsker:
         self._connected()
@@ -129,12 +133,23 @@ class AnalysisClient:
         return self._session
 
 
-def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> list[str]:
-    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does, and return where they are."""
+@dataclass(frozen=True, slots=True)
+class Dumps:
+    """Files that were written, as ``host:path``, and a sentence for each that is missing."""
+
+    written: list[str]
+    missing: list[str]
+
+
+def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> Dumps:
+    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
     replies = asker.ask({"kind": "dump"}, hosts=[dump_node] if dump_node else None, deadline_s=deadline_s)
-    if replies.missing:
-        _log.warning("no dump from %s: no answer in time", ", ".join(replies.missing))
-    return [f"{host}:{path}" for host, path in sorted(replies.by_host.items())]
+    answers = sorted(replies.by_host.items())
+    written = [f"{host}:{answer['path']}" for host, answer in answers if "path" in answer]
+    failed = [
+        f"{host} could not write its dump: {answer['failure']}" for host, answer in answers if "failure" in answer
+    ]
+    return Dumps(written, failed + [f"{host} did not write its dump in time" for host in replies.missing])
 
 
 def _data_series(series: TimeSeries) -> DataSeries:

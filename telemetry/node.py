@@ -87,9 +87,9 @@ class NodeTelemetry:
     def _answer(self, question: Mapping[str, Any]) -> Value:
         if question["kind"] == "dump":
             try:
-                return self._dump()
-            except OSError as error:
-                raise ValueError(f"{self._host} could not write its dump: {error}") from error
+                return {"path": self._dump()}
+            except (OSError, NodeError, redis.RedisError) as error:
+                return {"failure": str(error)}
         return answer_question(self.store, question)
 
     def _dump(self) -> str:

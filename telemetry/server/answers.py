@@ -67,7 +67,7 @@ def _points(query: Query, sub_query: SubQuery, answer: Answer) -> bytes:
     return b"".join(pieces)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _times(times_us: bytes, unit_us: int, *, arrays: bool) -> list[bytes]:
     """Return what stands before each value; the lines of an answer mostly share their times."""
     first, other = (b"[[%d,", b"],[%d,") if arrays else (b'{"%d":', b',"%d":')

@@ -19,6 +19,7 @@ from kvstore.session import Session
 from kvstore.store import SampleStore, key_of
 from telemetry.batches import MAX_BATCH_BYTES, socket_name
 from telemetry.bus import NodeAsker, NodeError
+from telemetry.client import request_dump
 from telemetry.dump import DumpError, read_dump
 from telemetry.gathering import gather
 from telemetry.node import NodeTelemetry
@@ -356,15 +357,27 @@ def test_a_dump_of_all_nodes_is_read_back_as_it_was(
             telemetry.store.extend(
                 key_of('m,\n"', {"host": node, "k": "a=b&c"}), np.array([now_us - 1, now_us]), np.array([0.1, -1e300])
             )
-            paths = asker.ask({"kind": "dump"}, hosts=[node], deadline_s=DEADLINE_S).by_host
+            (written,) = request_dump(asker, node, deadline_s=DEADLINE_S).written
 
-        assert Path(paths[node]).exists()
+        host, _, path = written.partition(":")
+        assert (host, Path(path).parent) == (node, tmp_path / "dumps")
 
     store = read_dump([tmp_path / "dumps"])
 
     series = sorted(store.read(store.metrics(), 0, 2**60), key=lambda each: each.tags["host"])
     assert [dict(each.tags) for each in series] == [{"host": f"node{i}", "k": "a=b&c"} for i in (3, 4)]
     assert [each.values.tolist() for each in series] == [[0.1, -1e300]] * 2
+
+
+def test_a_dump_that_cannot_be_written_is_told_of(state_server: StateServer, tmp_path: Path, asker: NodeAsker) -> None:
+    (tmp_path / "file").touch()
+    settings = TelemetrySettings(dump_dir=str(tmp_path / "file" / "dumps"))
+    with NodeTelemetry(session_of(state_server, tmp_path, "node7"), settings):
+        dumps = request_dump(asker, "node7", deadline_s=DEADLINE_S)
+
+    assert dumps.written == []
+    (missing,) = dumps.missing
+    assert missing.startswith("node7 could not write its dump: ")
 
 
 def test_one_node_dumps_all_again_and_again_when_asked(
