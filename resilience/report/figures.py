@@ -99,7 +99,7 @@ def probe_times(story: Story, probes: Panel, unit: str = "ms", scale: float = 10
     times_s, values = probes.times_s - story.began_s, probes.values * scale
     handles: list[Any] = []
     if others:
-        low, middle, high = (percentile(values[others], percent) for percent in (5, 50, 95))
+        low, middle, high = (_bridged(percentile(values[others], percent)) for percent in (5, 50, 95))
         axes.fill_between(times_s, low, high, color=BAND, alpha=0.55, linewidth=0)
         axes.plot(times_s, middle, color=LAUNCH_COLOURS[0], linewidth=1.6)
         handles += [

@@ -12,6 +12,7 @@ from resilience.record.recorder import UTILIZATION
 from resilience.record.story import Story, natural, story_of_entries, story_of_events
 from resilience.report.page import Material
 from resilience.report.panel import Device, Panel, panel_of
+from resilience.reserve_probe import METRIC as RESERVE_PROBE
 from telemetry.catalogue import CATALOGUE, EVENTS
 from telemetry.dump import DumpError, read_dump
 from telemetry.events import events_of_series
@@ -21,6 +22,8 @@ __all__ = ["read_material"]
 
 MAX_PROBES = 4
 _DUMP = "*.csv.gz"
+# Too few readings for a picture, and a slow node of the reserve is told of in words.
+_NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE}
 # In a dump of all telemetry the program's own metrics stand beside the probes.
 _PROBE = re.compile(r"probe")
 
@@ -59,7 +62,7 @@ def _material(story: Story, store: SampleStore | None, *, whole: bool) -> Materi
     if store is None:
         return Material(story)
     order = [(host, gpu) for host in story.hosts for gpu in story.devices.get(host, ())]
-    names = sorted(store.metrics() - set(CATALOGUE) - {EVENTS}, key=lambda name: ("probe" not in name, name))
+    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
     probes = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
     utilization = _panel(store, UTILIZATION, order)
     return Material(story, tuple(panel for panel in probes if panel is not None)[:MAX_PROBES], utilization)

@@ -77,7 +77,7 @@ def top(job: str | None, interval_s: float) -> int:
     _snapshot(running)
     with LiveSource(running) as source:
         try:
-            farewell = run_top(source.snapshot, lambda: not running.folder.exists(), interval_s, console)
+            farewell = run_top(source.snapshot, running.has_ended, interval_s, console)
         except KeyboardInterrupt:
             farewell = ""
     if farewell:

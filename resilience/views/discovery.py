@@ -36,7 +36,7 @@ class RunningJob:
     name, id
         The program's name, and what keeps apart jobs of the same one.
     folder
-        The job's private folder on this machine: gone when the job has ended.
+        The job's private folder on this machine.
     endpoint
         Of its state server, as seen from here.
     """
@@ -50,6 +50,10 @@ class RunningJob:
     def full_name(self) -> str:
         """Name and id."""
         return f"{self.name}-{self.id}"
+
+    def has_ended(self) -> bool:
+        """Whether it has put its folder away; State may be left in it."""
+        return not any(self.folder.glob(f"*/{ENDPOINT}"))
 
 
 def running_jobs(root: Path | None = None) -> list[RunningJob]:

@@ -120,6 +120,15 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         assert shown.left() == (0, True)
 
 
+def test_top_leaves_when_the_job_has_ended_also_if_its_state_was_kept(root: Path) -> None:
+    with running_job(root) as server, terminal() as shown:
+        shown.shows("devices 1 to 6 of 6")
+        shutil.rmtree(root / "laggard-abc_1234/node1")
+        server.stop()
+        shown.shows("the job has ended; 'laggard report train-abc_1234' tells of it")
+        assert shown.left() == (0, True)
+
+
 def test_ctrl_c_leaves_top_and_the_terminal_as_it_was(root: Path) -> None:
     with running_job(root), terminal("train") as shown:
         shown.shows("devices 1 to 6 of 6")
