@@ -18,7 +18,7 @@ from detectors.cost import RestartCost
 from detectors.detector import CollectorDetectorGroup, Window
 from detectors.rounds import DeviceKey, Round
 from detectors.verdict import Verdict
-from kvstore.control import Control
+from kvstore.control import Control, LaunchRecord
 from kvstore.errors import StateUnavailableError
 from kvstore.session import current_session
 from kvstore.state import State
@@ -56,7 +56,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
     false_alarm_budget
         Bound on the probability of any false restart verdict over the whole run; see :class:`SlowGPUAnalysis`.
     restart_cost
-        When a restart is worth it; ``None``: always.
+        When a restart is worth it; ``None``: once as much is lost as the last relaunch took, as measured, and always
+        before the first one.  ``RestartCost(0)``: always.
     """
 
     metric_name: ClassVar[str] = "gpu-probe-time"
@@ -95,11 +96,15 @@ class SlowGPUDetector(CollectorDetectorGroup):
     def start(self) -> Self:
         """Start the collectors and the watcher."""
         session = current_session()
-        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        self._excluded = launch.excluded
+        self._take_up(Control(session.client, session.endpoint, session.environment.launch).read_launch())
         # The folder is made for one command. Launch numbers would not do: on an old state directory they go on.
         self._run = str(session.environment.endpoint_file)
         return super().start()
+
+    def _take_up(self, launch: LaunchRecord) -> None:
+        self._excluded = launch.excluded
+        if self._analysis.restart_cost is None and launch.relaunch_s is not None:
+            self._analysis.restart_cost = RestartCost(launch.relaunch_s)
 
     def set_thresholds(
         self,

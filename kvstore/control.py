@@ -41,12 +41,16 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """The nodes of one launch; the first active node is the primary."""
+    """The nodes of one launch; the first active node is the primary.
+
+    ``relaunch_s`` is what it cost to get here: from the decision to relaunch until these nodes were ready.
+    """
 
     launch: int
     nodes: tuple[NodeRecord, ...]
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
+    relaunch_s: float | None = None
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -60,7 +64,7 @@ class LaunchRecord:
             tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
             for part in ("nodes", "reserve")
         )
-        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]))
+        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]), fields.get("relaunch_s"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,7 @@ class Controller:
             tuple(self._nodes[host] for host in self._roster.active),
             tuple(self._nodes[host] for host in self._roster.reserve),
             self._roster.excluded_hosts,
+            None if (gap := self._gap()) is None else gap.total_s,
         )
         self._records.write_launch(record)
         self._signs = self._records.signs(self._launch)

@@ -11,6 +11,7 @@ import pytest
 from detectors import SlowGPUDetector, Verdict
 from detectors.cost import RestartCost
 from detectors.detector import Window
+from kvstore.control import LaunchRecord
 
 Device = tuple[str, str]
 
@@ -90,6 +91,24 @@ def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
     assert [verdict.action for verdict in play.rounds(2, slow)] == ["restart"]
     with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1"):
         detector.set_thresholds(min_slowdown=0.9)
+
+
+@pytest.mark.parametrize(
+    ("relaunch_s", "given", "actions"),
+    [
+        (60.0, None, ["report", "restart"]),
+        (60.0, RestartCost(0.0), ["restart"]),
+        (None, None, ["restart"]),
+    ],
+    ids=["measured", "the user's own", "a first launch"],
+)
+def test_the_measured_cost_of_the_last_relaunch_counts_where_the_user_gives_none(
+    relaunch_s: float | None, given: RestartCost | None, actions: list[str]
+) -> None:
+    detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=given)
+    detector._take_up(LaunchRecord(1, (), (), relaunch_s=relaunch_s))
+    slow = {DEVICES[7]: 2.0}  # half of the wall time is lost, and a round takes ten seconds
+    assert [verdict.action for verdict in Play(detector, ONE_MODEL).rounds(16, slow)] == actions
 
 
 class Suspicious(SlowGPUDetector):
