@@ -14,7 +14,7 @@ which a controller was killed. ``time_s`` (Unix time) and ``event`` stand in eve
 ``launch-end``  ``launch``, ``why``: it ended, or a relaunch was decided
 ``verdict``     a detector's finding: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``, ``action``
 ``told``        a line that the user has read: ``what``, ``text``
-``end``         the last entry: ``exit_code``, ``excluded`` (host names)
+``end``         the job has ended: ``exit_code``, ``excluded`` (host names); after it only what is told of its report
 ==============  ====================================================================================================
 
 The state server has the same entries in the stream ``journal``, for those who look at the job from another node.

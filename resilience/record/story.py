@@ -158,7 +158,7 @@ def _put_together(entries: Sequence[Entry]) -> Story:
     launches: list[Launch] = []
     findings: list[Finding] = []
     lines: list[Line] = []
-    exit_code = None
+    exit_code, ended_s = None, entries[-1].time_s
     for entry in entries:
         what = entry.fields
         match entry.event:
@@ -173,14 +173,14 @@ def _put_together(entries: Sequence[Entry]) -> Story:
             case "told":
                 lines.append(Line(entry.time_s, printable(what["what"]), printable(what["text"])))
             case "end":
-                exit_code = what["exit_code"]
+                exit_code, ended_s = what["exit_code"], entry.time_s
     return Story(
         name=f"{job['name']}-{job['id']}",
         command=" ".join(_names(job["command"])),
         machine=printable(job["machine"]),
         level=job["level"],
         began_s=entries[0].time_s,
-        ended_s=entries[-1].time_s,
+        ended_s=ended_s,
         exit_code=exit_code,
         devices={printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
         launches=_with_left_out(launches),

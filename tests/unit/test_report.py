@@ -89,6 +89,12 @@ def test_costs_follow_from_probes_and_launches(record: Path) -> None:
     assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
 
 
+def test_making_the_report_is_no_part_of_the_job() -> None:
+    told = {"time_s": T0 + LENGTH_S + 14, "event": "told", "what": "report", "text": "/somewhere/report.html"}
+    found = [Entry(each.pop("time_s"), each.pop("event"), each) for each in [*entries(), told]]
+    assert story_of_entries(found).ended_s == T0 + LENGTH_S
+
+
 def test_without_probes_only_the_relaunch_is_counted() -> None:
     story = story_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries()])
     assert costs_of(story, None).slow_s == (0, 0)
