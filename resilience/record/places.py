@@ -40,7 +40,7 @@ def make_record(name: str, parent: Path | None = None) -> Path:
     OSError
         If it cannot be made.
     """
-    home = state_home() if parent is None else parent
+    home = (state_home() if parent is None else parent).absolute()  # those who look may stand elsewhere
     folder = home / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if parent is None:

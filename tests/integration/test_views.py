@@ -273,7 +273,7 @@ PROGRAM = """
 def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., RunningJob], tmp_path: Path) -> None:
     job = start_job(*THREE_NODES, "--resilient", "--report", "--state-dir=state", program=PROGRAM)
     assert job.finish() == 3, job.everything()
-    path = job.directory / job.wait_for(r"report +(state/reports/program-\S+/report\.html)").group(1)
+    path = Path(job.wait_for(r"report +(/\S+/state/reports/program-\S+/report\.html)").group(1))
     found = next(json.loads(line) for line in job.output.splitlines() if line.startswith("{"))
     assert {node["host"]: node["role"] for node in found["nodes"]} == {
         "node1": "primary",
