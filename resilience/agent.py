@@ -215,8 +215,10 @@ class Agent:
         ray = self._ray or self._warm_up(command)
         self._watch_exit(ray.pid)
         self._say("ray-started", pid=ray.pid)
-        with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", ray.stdin) as pipe:
-            pipe.write(json.dumps(arguments).encode() + b"\n")  # a broken pipe: it has ended, and we are told so
+        pipe = cast("IO[bytes]", ray.stdin)  # it stays open as long as we live, and closes however we end
+        with contextlib.suppress(BrokenPipeError):  # then it has ended, and we are told so
+            pipe.write(json.dumps(arguments).encode() + b"\n")
+            pipe.flush()
 
     def _ray_ended(self) -> bool:
         if self._ray is None:
@@ -224,6 +226,8 @@ class Agent:
         self._forget_exits()
         self._ray.kill()
         exit_code = self._ray.wait()
+        with contextlib.suppress(BrokenPipeError):
+            cast("IO[bytes]", self._ray.stdin).close()
         others = self._not_of_ray()
         end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._ray = None

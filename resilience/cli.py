@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,7 @@ from redis import RedisError
 
 from kvstore.endpoint import is_loopback
 from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
+from kvstore.server import Fsync
 from resilience.account import Account
 from resilience.allocation import Allocation, AllocationError, Elsewhere, find_allocation
 from resilience.cluster import Cluster, ClusterError
@@ -178,6 +179,13 @@ def cli() -> None:
     help="Port of the state server.  [default: a free one]",
 )
 @click.option(
+    "--state-fsync",
+    type=click.Choice(get_args(Fsync)),
+    default="always",
+    show_default=True,
+    help="When a commit to State is on disk: before it counts, within two seconds, or when the system sees fit.",
+)
+@click.option(
     "--ray-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of Ray's head.  [default: a free one]"
 )
 @click.option(
@@ -249,7 +257,7 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
     address = allocation.nodes[0].address
     host = LOOPBACK if is_loopback(address) else address
     try:
-        keeper = StateKeeper(folders.state, job=job, host=host, port=options.state_port)
+        keeper = StateKeeper(folders.state, job=job, host=host, port=options.state_port, fsync=options.state_fsync)
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"

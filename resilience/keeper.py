@@ -11,7 +11,7 @@ from typing import Self
 
 from kvstore.endpoint import Endpoint
 from kvstore.errors import KVStoreError, PortTakenError, ServerError, ServerStartError, StateUnavailableError
-from kvstore.server import StateServer
+from kvstore.server import Fsync, StateServer
 
 __all__ = ["StateKeeper"]
 
@@ -29,7 +29,7 @@ class StateKeeper:
 
     Parameters
     ----------
-    directory, job, host, port
+    directory, job, host, port, fsync
         As for `StateServer.start`.
 
     Attributes
@@ -42,8 +42,13 @@ class StateKeeper:
         Why it could not be started again.
     """
 
-    def __init__(self, directory: Path, *, job: str, host: str, port: int | None) -> None:
-        self._server = StateServer.start(directory, job=job, host=host, port=port, deadline_s=LOAD_DEADLINE_S)
+    def __init__(
+        self, directory: Path, *, job: str, host: str, port: int | None = None, fsync: Fsync = "always"
+    ) -> None:
+        self._fsync = fsync
+        self._server = StateServer.start(
+            directory, job=job, host=host, port=port, fsync=fsync, deadline_s=LOAD_DEADLINE_S
+        )
         self.news = threading.Condition()
         self.tidings: deque[str] = deque()
         self.failure: KVStoreError | None = None
@@ -127,7 +132,12 @@ class StateKeeper:
         while not self._too_often(time.monotonic()):
             try:
                 return StateServer.start(
-                    died.directory, job=endpoint.job, host=endpoint.host, port=endpoint.port, deadline_s=LOAD_DEADLINE_S
+                    died.directory,
+                    job=endpoint.job,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    fsync=self._fsync,
+                    deadline_s=LOAD_DEADLINE_S,
                 )
             except (ServerStartError, PortTakenError) as error:  # it may have been killed in the middle of its start
                 vain = error

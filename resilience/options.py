@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kvstore.server import Fsync
 from resilience.hang import HangTimeout
 from resilience.policy import Settings
 
@@ -63,6 +64,8 @@ class JobOptions:
         Where State is kept; ``None``: a temporary folder.
     state_port, ray_port
         Ports to use; ``None``: free ones.
+    state_fsync
+        When a commit to State is on disk.
     keeps_report, report_dir
         Whether a record and a report of the job are kept, and where; ``None``: with the state, or in the user's folder.
     """
@@ -88,6 +91,7 @@ class JobOptions:
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None
+    state_fsync: Fsync = "always"
     ray_port: int | None = None
     keeps_report: bool = True
     report_dir: Path | None = None

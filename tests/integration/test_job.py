@@ -251,13 +251,15 @@ def test_no_secret_can_be_seen_in_a_command_line_or_by_another_user(start_job: S
     assert_nothing_is_left(job)
 
 
-def test_a_killed_controller_leaves_nothing_running_and_the_next_command_sweeps_its_folder(start_job: Start) -> None:
+def test_killed_agents_and_controller_leave_nothing_running_and_the_next_command_sweeps_up(start_job: Start) -> None:
+    """All at once, so that none of them can end what another one has left."""
     job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
     job.wait_for("counting")
     folder = Path(job.wait_for("its files in (.*)/state").group(1))
-    job.process.kill()
+    for process in (job.agent_of("node1"), job.agent_of("node2"), job.process):
+        process.kill()
     wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
-    assert (folder / "node1").exists()
+    assert (folder / "owner").exists()
     assert start_job("true").finish() == 0
     assert [entry.name for entry in folder.iterdir()] == ["state"]  # it may be all that is left of days of work
 

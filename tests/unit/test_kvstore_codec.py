@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
+import struct
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,6 +138,20 @@ def test_a_cupy_array_comes_back_on_the_gpu() -> None:
         back = round_trip(array)
         assert type(back) is cupy.ndarray
         assert (back.dtype, back.shape, back.get().tolist()) == (array.dtype, array.shape, array.get().tolist())
+
+
+def test_an_array_of_a_gpu_can_be_read_where_there_is_none() -> None:
+    with contextlib.suppress(ImportError):
+        import cupy
+
+        if cupy.is_available():
+            pytest.skip("there is a GPU here")
+    stored = encode("k", np.arange(6).reshape(2, 3)).joined()
+    (length,) = struct.unpack("<I", stored[:4])
+    header = stored[4 : 4 + length].replace(b'"array"', b'"cupy"')
+    back = decode("k", [struct.pack("<I", len(header)), header, stored[4 + length :]])
+    assert type(back) is np.ndarray
+    assert back.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 class Color(enum.IntEnum):
