@@ -49,7 +49,8 @@ class Costs:
 def costs_of(story: Story, probes: Panel | None) -> Costs:
     """Reckon a job's costs from what happened and from its probes' readings."""
     ran_s = tuple(_until(launch, story) - launch.began_s for launch in story.launches)
-    slow_s = tuple(0.0 if probes is None else _slow_s(story, launch, probes) for launch in story.launches)
+    timed = probes if probes is not None and probes.in_seconds else None
+    slow_s = tuple(0.0 if timed is None else _slow_s(story, launch, timed) for launch in story.launches)
     relaunch_s = tuple(sum(launch.gap_s.values()) for launch in story.launches)
     found = Costs(ran_s, slow_s, relaunch_s)
     for number, launch in enumerate(story.launches):

@@ -91,9 +91,10 @@ def timeline(story: Story) -> Figure:
     return figure
 
 
-def probe_times(story: Story, probes: Panel, unit: str = "ms", scale: float = 1000.0) -> Figure:
+def probe_times(story: Story, probes: Panel) -> Figure:
     """Draw the accused devices' readings against the band of all others, and the moment of each verdict."""
     figure, axes = _figure(3.9)
+    unit, scale = (", ms", 1000.0) if probes.in_seconds else ("", 1.0)
     accused = list(dict.fromkeys((finding.host, finding.gpu or "") for finding in story.findings))
     others = [row for row in range(len(probes.devices)) if probes.devices[row] not in accused]
     times_s, values = probes.times_s - story.began_s, probes.values * scale
@@ -121,7 +122,7 @@ def probe_times(story: Story, probes: Panel, unit: str = "ms", scale: float = 10
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _leads(value, 2, 5) else ""))
-    axes.set_ylabel(f"{probes.metric}, {unit}" if unit else probes.metric)
+    axes.set_ylabel(f"{probes.metric}{unit}")
     axes.grid(axis="y", color="#e3e7ea", linewidth=0.8)
     axes.set_axisbelow(True)
     _time_axis(axes, story)

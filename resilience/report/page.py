@@ -92,8 +92,9 @@ def _figures(material: Material, costs: Costs) -> list[tuple[str, str, str, Figu
     if story.launches:
         caption = f"{_count(len(story.launches), 'launch', 'launches')} on {_count(len(story.hosts), 'node', 'nodes')}."
         found.append(("timeline", "Launches and exclusions", caption, figures.timeline(story)))
-    for number, panel in enumerate(material.probes):
-        name, title = ("probes", "Probe times") if number == 0 else (f"probes-{number + 1}", panel.metric)
+    for number, panel in enumerate(material.probes, start=1):
+        name = "probes" if number == 1 else f"probes-{number}"
+        title = "Probe times" if panel.in_seconds else panel.metric
         caption = (
             f"{panel.metric} of {_count(len(panel.devices), 'device', 'devices')}: "
             "each accused device against the band of the others; a dashed line is the moment of a verdict."

@@ -45,6 +45,11 @@ class Panel:
     values: Floats
 
     @property
+    def in_seconds(self) -> bool:
+        """Whether it is a time, to judge by its name: then a device that reads more is slower."""
+        return self.metric.endswith("time")
+
+    @property
     def times_s(self) -> Floats:
         """The pieces' middles."""
         return (self.edges_s[:-1] + self.edges_s[1:]) / 2

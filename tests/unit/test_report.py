@@ -6,12 +6,13 @@ import contextlib
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.timeseries import TimeSeries
@@ -87,6 +88,18 @@ def test_costs_follow_from_probes_and_launches(record: Path) -> None:
     assert costs.relaunch_s == (0, 10)
     # After the relaunch 290 s at full pace; at the slow pace they would have been 435 s; with the gap they were 300 s.
     assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
+
+
+def test_a_metric_that_is_no_time_costs_nothing_and_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:
+    (tmp_path / "job.jsonl").write_bytes((record / "job.jsonl").read_bytes())
+    made = (replace(each, metric="bandwidth") for each in series() if each.metric == "gpu-probe-time")
+    write_dump(str(tmp_path), "samples", T0 + LENGTH_S, made)
+    material = read_material(tmp_path)
+    assert [panel.metric for panel in material.probes] == ["bandwidth"]
+    assert costs_of(material.story, material.probes[0]).slow_s == (0, 0)
+    text = write_report(material, tmp_path).read_text()
+    assert "bandwidth" in text
+    assert "bandwidth, ms" not in text
 
 
 def test_making_the_report_is_no_part_of_the_job() -> None:
@@ -181,7 +194,6 @@ def test_names_are_sorted_and_shortened_as_people_do() -> None:
 RUBBISH = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
 
 
-@settings(max_examples=200)
 @given(data=st.data())
 def test_a_journal_with_anything_in_it_is_a_story_or_refused(data: st.DataObject) -> None:
     found = list(entries())
