@@ -107,7 +107,13 @@ class Job:
     variables: dict[str, str]
     agent: psutil.Process
     server: psutil.Process
+    state_server: psutil.Process
     port: int
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """All that work on a query."""
+        return [self.server, self.agent, self.state_server]
 
     def run(self, source: str, *arguments: object) -> list[float]:
         """Run a program of the job; return the numbers that it prints."""
@@ -160,7 +166,7 @@ def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None
     print(f"  ({count:,.0f} samples in {seconds:g} s, paced; all but those dropped were in the store afterwards)")
     print(f"  {EXITS} processes that ended without a word lost at most their last {1000 * _exit_loss_s(job):.0f} ms")
     if dragon is not None:
-        with _dragon(dragon, "store") as port:
+        with _dragon(dragon, "store") as (port, _):
             n_calls = 500
             ns, total_ns = _numbers([str(dragon), "-m", "benchmarks.telemetry_peer", "add", str(n_calls), str(port)])
             rate_per_s = n_calls / total_ns * 1e9
@@ -191,19 +197,20 @@ def _print_query(job: Job, dragon: Path | None) -> None:
     _wait_for(lambda: _n_points(_post(job.port, ours(next(numbers)))) == QUERY_SERIES * QUERY_POINTS)
     with contextlib.ExitStack() as stack:
         rows = [
-            _Asked("laggard, each another", job.port, lambda: ours(next(numbers))),
-            _Asked("laggard, the same again", job.port, lambda: ours(0)),
+            _Asked("laggard, each another", job.port, lambda: ours(next(numbers)), job.processes),
+            _Asked("laggard, the same again", job.port, lambda: ours(0), job.processes),
         ]
         if dragon is not None:
-            port = stack.enter_context(_dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS))
-            rows.append(_Asked("Dragon", port, lambda: theirs))
+            port, process = stack.enter_context(_dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS))
+            rows.append(_Asked("Dragon", port, lambda: theirs, [process, *process.children(recursive=True)]))
         for n_clients in (1, 4):
             _print_asked(rows, n_clients)
 
 
 def _send_ticks(job: Job) -> int:
     """Fill 64 series, tick by tick as collectors do; return the Unix time before the first."""
-    first_us = (int(time.time()) - QUERY_POINTS) * 1_000_000
+    # Part of them lie in the future: the node lets go of what is older than five minutes.
+    first_us = (int(time.time()) - QUERY_POINTS // 3) * 1_000_000
     with contextlib.closing(_door(job)) as door:
         for tick in range(QUERY_POINTS):
             times, values = np.array([first_us + tick * 1_000_000]), np.array([300.0 + tick % 7])
@@ -218,18 +225,22 @@ def _door(job: Job) -> BatchSocket:
 
 @dataclass
 class _Asked:
-    """A server, what it is asked, and how long each answer took."""
+    """A server, what it is asked, how long each answer took, and the processor time of its processes."""
 
     name: str
     port: int
     body: Callable[[], bytes]
+    processes: Sequence[psutil.Process]
     times_s: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
 
     def ask(self, n_clients: int) -> None:
         """Ask for a moment, with so many clients at once."""
+        begun_s = sum(map(_cpu_s, self.processes))
         with ThreadPoolExecutor(n_clients) as clients:
             for times_s in clients.map(lambda _: self._ask(), range(n_clients)):
                 self.times_s += times_s
+        self.cpu_s += sum(map(_cpu_s, self.processes)) - begun_s
 
     def _ask(self) -> list[float]:
         times_s: list[float] = []
@@ -246,24 +257,34 @@ class _Asked:
 
 def _print_asked(rows: Sequence[_Asked], n_clients: int) -> None:
     for row in rows:
-        row.times_s.clear()
+        row.times_s, row.cpu_s = [], 0.0
     for _ in range(SLICES):  # in turn, so that what else the machine does hits all alike
         for row in rows:
             row.ask(n_clients)
     clients = "1 client " if n_clients == 1 else f"{n_clients} clients"
-    print(f"query, {QUERY_SERIES} x {QUERY_POINTS} points, {clients}     median   95th percentile       queries/s")
-    medians, rates = [], []
+    print(
+        f"query, {QUERY_SERIES} x {QUERY_POINTS} points, {clients}     median   95th percentile   queries/s   CPU/query"
+    )
+    medians, rates, costs = [], [], []
     for row in rows:
         times_s = sorted(row.times_s)
         medians.append(statistics.median(times_s))
         rates.append(n_clients * len(times_s) / sum(times_s))
+        costs.append(row.cpu_s / len(times_s))
         p95_s = times_s[int(0.95 * len(times_s))]
-        print(f"  {row.name:<26} {1000 * medians[-1]:10.1f} ms  {1000 * p95_s:12.1f} ms  {rates[-1]:14.1f}")
-    if len(rows) > 2:
-        for row, median, rate in zip(rows[:-1], medians, rates, strict=False):
-            faster, more = medians[-1] / median, rate / rates[-1]
-            print(f"  {row.name}: {faster:.1f} times faster than Dragon, {more:.1f} times as many")
+        numbers = (
+            f"{1000 * medians[-1]:10.1f} ms  {1000 * p95_s:12.1f} ms  {rates[-1]:10.1f}  {1000 * costs[-1]:7.1f} ms"
+        )
+        print(f"  {row.name:<26} {numbers}")
+    for i, row in enumerate(rows[: 2 if len(rows) > 2 else 0]):
+        faster, more, cheaper = medians[-1] / medians[i], rates[i] / rates[-1], costs[-1] / costs[i]
+        print(f"  {row.name}: {faster:.1f} x as fast as Dragon, {more:.1f} x as many, 1/{cheaper:.1f} of the CPU")
     print()
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return used.user + used.system
 
 
 def _n_points(answer: bytes) -> int:
@@ -297,10 +318,9 @@ def _print_agent(job: Job) -> None:
 
 def _load(agent: psutil.Process) -> str:
     time.sleep(2)  # for the agent to be under way
-    begun, begun_s = agent.cpu_times(), time.monotonic()
+    used_s, begun_s = _cpu_s(agent), time.monotonic()
     time.sleep(20)
-    used = agent.cpu_times()
-    share = (used.user + used.system - begun.user - begun.system) / (time.monotonic() - begun_s)
+    share = (_cpu_s(agent) - used_s) / (time.monotonic() - begun_s)
     return f"{100 * share:.2f} % of a core, {agent.memory_info().rss / 2**20:.0f} MiB"
 
 
@@ -379,7 +399,8 @@ def _job(directory: Path) -> Iterator[Job]:
         assert http_server.stdout is not None  # noqa: S101
         port = int(http_server.stdout.readline().rsplit(b":", 1)[1])
         session = Session(JobEnvironment.current(variables), server.endpoint, server.endpoint.connect())
-        yield Job(session, variables, psutil.Process(agent.pid), psutil.Process(http_server.pid), port)
+        processes = [psutil.Process(pid) for pid in (agent.pid, http_server.pid, server.pid)]
+        yield Job(session, variables, *processes, port)
 
 
 @contextlib.contextmanager
@@ -393,14 +414,14 @@ def _process(command: Sequence[str], variables: dict[str, str] | None = None) ->
 
 
 @contextlib.contextmanager
-def _dragon(python: Path, command: str, *numbers: int) -> Iterator[int]:
+def _dragon(python: Path, command: str, *numbers: int) -> Iterator[tuple[int, psutil.Process]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     arguments = [str(python), "-m", "benchmarks.telemetry_peer", command, str(port), *map(str, numbers)]
-    with _process(arguments):
+    with _process(arguments) as process:
         _wait_for(lambda: _listens(port))
-        yield port
+        yield port, psutil.Process(process.pid)
 
 
 def _listens(port: int) -> bool:

@@ -93,11 +93,13 @@ def test_what_a_program_adds_is_in_its_nodes_store_and_found_from_everywhere(
 ) -> None:
     session = session_of(state_server, tmp_path, "node2")
     program = """
+import time
 from telemetry import Telemetry
 telemetry = Telemetry()
 assert telemetry.level == 4
+now_s = time.time()
 for i in range(1000):
-    telemetry.add_data("loss", i / 1000, timestamp=1_700_000_000 + i, tagk="rank", tagv=3)
+    telemetry.add_data("loss", i / 1000, timestamp=now_s + i / 1000, tagk="rank", tagv=3)
 telemetry.add_data("too deep", 1.0, telemetry_level=5)
 telemetry.add_data("loss", "no number")
 telemetry.finalize()
@@ -308,7 +310,8 @@ def test_what_is_no_batch_closes_the_connection_and_harms_nobody(tmp_path: Path,
         stranger.close()
 
     good = BatchSocket(path)
-    assert good.send({key_of("m", {}): (np.array([1]), np.array([2.0]))})
+    now_us = round(time.time() * SECOND_US)
+    assert good.send({key_of("m", {}): (np.array([now_us]), np.array([2.0]))})
     good.close()
 
     wait_for(lambda: nodes[0].store.size().samples == 1)
