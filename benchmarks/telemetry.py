@@ -399,8 +399,8 @@ def _job(directory: Path) -> Iterator[Job]:
         assert http_server.stdout is not None  # noqa: S101
         port = int(http_server.stdout.readline().rsplit(b":", 1)[1])
         session = Session(JobEnvironment.current(variables), server.endpoint, server.endpoint.connect())
-        processes = [psutil.Process(pid) for pid in (agent.pid, http_server.pid, server.pid)]
-        yield Job(session, variables, *processes, port)
+        agent_process, server_process, state_server = map(psutil.Process, (agent.pid, http_server.pid, server.pid))
+        yield Job(session, variables, agent_process, server_process, state_server, port)
 
 
 @contextlib.contextmanager
