@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import ray
@@ -25,7 +25,7 @@ from telemetry import AnalysisClient, Telemetry
 
 SMALLEST_PIECE = 5000  # is never split, whatever the watcher says
 WATCH_INTERVAL_S = 0.1
-COUNT_DEADLINE_S = 10.0
+BEFORE_S = 1.0
 CUTOFF = "merge_cutoff"
 PROCESSES = "num_running_processes"
 
@@ -65,11 +65,11 @@ def merge_sort(piece: list[int], stop: str) -> list[int]:
 class Watcher:
     """Stops the recursion when a node runs too many processes, for as long as the ``with`` block lasts."""
 
-    def __init__(self, client: AnalysisClient, stop: str, limits: Mapping[str, float]) -> None:
+    def __init__(self, client: AnalysisClient, stop: str, limit: int) -> None:
         self._client = client
         self._stop = stop
-        self._limits = limits
-        self._begun_s = time.time()
+        self._limit = limit
+        self._since_s = time.time() - BEFORE_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -83,8 +83,8 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._ended.wait(WATCH_INTERVAL_S):
-            running = by_host(self._client, PROCESSES, self._begun_s)
-            if any(max(counts) > self._limits[host] for host, counts in running.items()):
+            running = by_host(self._client, PROCESSES, self._since_s)
+            if any(counts[-1] > min(counts) + self._limit for counts in running.values()):
                 State.current()[self._stop] = True  # every process looks there before it splits
                 return
 
@@ -92,16 +92,6 @@ class Watcher:
 def by_host(client: AnalysisClient, metric: str, start_s: float) -> dict[str, list[float]]:
     """Return the values of a metric since a moment, oldest first, of each node that has some."""
     return {each["tags"]["host"]: list(each["dps"].values()) for each in client.get_data(metric, start_time=start_s)}
-
-
-def processes_now(client: AnalysisClient, hosts: Sequence[str]) -> dict[str, float]:
-    """Return how many processes each node runs, as soon as all have counted them."""
-    begun_s = time.time()
-    while not (running := by_host(client, PROCESSES, begun_s)).keys() >= set(hosts):
-        if time.time() > begun_s + COUNT_DEADLINE_S:
-            sys.exit(f"no {PROCESSES} from {', '.join(sorted(set(hosts) - running.keys()))}: is the node well?")
-        time.sleep(WATCH_INTERVAL_S)
-    return {host: counts[-1] for host, counts in running.items()}
 
 
 def main() -> int:
@@ -121,16 +111,17 @@ def main() -> int:
     all_sorted = True
     print(f"{'List Size':>13}{'Time (seconds)':>18}{'Hostname':>14}{'Processes':>14}{'Cutoff':>10}", flush=True)
     for size in range(given.min_size, given.max_size + 1, given.increment):
-        limits = {host: count + given.limit for host, count in processes_now(client, hosts).items()}
         begun_s = time.time()
-        with Watcher(client, f"stop/{job.launch}/{size}", limits):
-            found = ray.get(merge_sort.remote(numbers[:size], f"stop/{job.launch}/{size}"))
+        stop = f"stop/{job.launch}/{size}"  # a name in State, of this sort alone
+        with Watcher(client, stop, given.limit):
+            found = ray.get(merge_sort.remote(numbers[:size], stop))
         taken_s = time.time() - begun_s
         all_sorted &= found == sorted(numbers[:size])
-        cutoffs = by_host(client, CUTOFF, begun_s)
-        for host, counts in sorted(by_host(client, PROCESSES, begun_s).items()):
-            cutoff = f"{cutoffs[host][-1]:.0f}" if host in cutoffs else "-"
-            print(f"{size:13d}{taken_s:18.6f}{host:>14}{max(counts):14.0f}{cutoff:>10}", flush=True)
+        running, cutoffs = by_host(client, PROCESSES, begun_s), by_host(client, CUTOFF, begun_s)
+        for host in hosts:
+            processes = f"{max(running[host]):.0f}" if host in running else "-"  # the node did not answer in time
+            cutoff = f"{cutoffs[host][-1]:.0f}" if host in cutoffs else "-"  # no piece was sorted there
+            print(f"{size:13d}{taken_s:18.6f}{host:>14}{processes:>14}{cutoff:>10}", flush=True)
     print(f"All lists are {'sorted' if all_sorted else 'NOT SORTED'}.")
     print(f"All available telemetry metrics: {', '.join(sorted(client.get_metrics()))}")
     return 0 if all_sorted else 1

@@ -48,7 +48,7 @@ def shape(line: str) -> str:
     """Return a line without what differs from run to run: its numbers, paths and the width of its columns."""
     line = re.sub(r"\w{3} \w{3} [\d :]+$", "DATE", line)
     line = re.sub(r"\S*/dumps/(\w+)-\S+", r"DUMP-\1", line)
-    line = re.sub(r"(?<![a-z])\d[\d.]*(e-?\d+)?|(?<= )-$", "#", line)  # "-": no number this time
+    line = re.sub(r"(?<![a-z])\d[\d.]*(e-?\d+)?|(?<= )-(?= |$)", "#", line)  # "-": no number this time
     return re.sub(r"\s+", " ", line).strip()
 
 
