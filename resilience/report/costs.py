@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resilience.record.story import Launch, Story
-from resilience.report.panel import Panel, ratio_to_peers
+from resilience.report.panel import Panel, held, ratio_to_peers
 
 __all__ = ["Costs", "costs_of"]
 
@@ -81,5 +81,5 @@ def _slow_s(story: Story, launch: Launch, probes: Panel) -> float:
     during = (times_s >= launch.began_s) & (times_s <= _until(launch, story))
     if not rows or not during.any():
         return 0.0
-    slowest = np.nan_to_num(ratio_to_peers(probes, accused)[rows][:, during], nan=1.0).max(axis=0)
+    slowest = np.nan_to_num(held(ratio_to_peers(probes, accused)[rows][:, during]), nan=1.0).max(axis=0)
     return float(np.sum((1 - 1 / np.maximum(slowest, 1.0)) * np.diff(probes.edges_s)[during]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
+from kvstore.timeseries import Floats
 from resilience.record.story import Launch, Story, natural
 from resilience.record.words import clock, duration
 from resilience.report.costs import Costs
@@ -97,23 +98,25 @@ def probe_times(story: Story, probes: Panel) -> Figure:
     unit, scale = (", ms", 1000.0) if probes.in_seconds else ("", 1.0)
     accused = list(dict.fromkeys((finding.host, finding.gpu or "") for finding in story.findings))
     others = [row for row in range(len(probes.devices)) if probes.devices[row] not in accused]
-    times_s, values = probes.times_s - story.began_s, probes.values * scale
+    values = probes.values * scale
     handles: list[Any] = []
     if others:
-        low, middle, high = (_bridged(percentile(values[others], percent)) for percent in (5, 50, 95))
-        axes.fill_between(times_s, low, high, color=BAND, alpha=0.55, linewidth=0)
-        axes.plot(times_s, middle, color=LAUNCH_COLOURS[0], linewidth=1.6)
+        quantiles = [percentile(values[others], percent) for percent in (5, 50, 95)]
+        for times, (low, middle, high) in _traces(probes, quantiles, story):
+            axes.fill_between(times, low, high, color=BAND, alpha=0.55, linewidth=0)
+            axes.plot(times, middle, color=LAUNCH_COLOURS[0], linewidth=1.6)
         handles += [
-            Line2D([], [], color=LAUNCH_COLOURS[0], label=f"median of {len(others)} others"),
+            Line2D([], [], color=LAUNCH_COLOURS[0], label=f"median of {len(others):,} others"),
             Patch(color=BAND, alpha=0.55, label="5 % to 95 % of them"),
         ]
-        if len(others) <= MAX_LINES:
-            for row in others:
-                axes.plot(times_s, _bridged(values[row]), color=QUIET, linewidth=0.7, alpha=0.8)
+    for row in others if len(others) <= MAX_LINES else ():
+        for times, (trace,) in _traces(probes, [values[row]], story):
+            axes.plot(times, trace, color=QUIET, linewidth=0.7, alpha=0.8)
     for number, row in enumerate(probes.rows(accused[: len(ACCUSED)])):
         host, gpu = probes.devices[row]
         label = f"{host} gpu {gpu}" if gpu else host
-        axes.plot(times_s, _bridged(values[row]), "o-", color=ACCUSED[number], linewidth=1.6, markersize=3)
+        for times, (trace,) in _traces(probes, [values[row]], story):
+            axes.plot(times, trace, "o-", color=ACCUSED[number], linewidth=1.6, markersize=3)
         handles.append(Line2D([], [], color=ACCUSED[number], marker="o", markersize=3, label=label))
     _mark_verdicts(axes, story)
     _mark_launches(axes, story)
@@ -284,12 +287,15 @@ def _label(device: Device, accused: set[Device]) -> str:
     return f"{'▶ ' if device in accused else ''}{host} gpu {gpu}"
 
 
-def _bridged(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Fill single holes, so that a reading missed once does not cut the line."""
-    filled = values.copy()
-    holes = np.flatnonzero(np.isnan(values[1:-1]) & ~np.isnan(values[:-2]) & ~np.isnan(values[2:])) + 1
-    filled[holes] = (values[holes - 1] + values[holes + 1]) / 2
-    return filled
+def _traces(probes: Panel, lines: Sequence[Floats], story: Story) -> Iterator[tuple[Floats, list[Floats]]]:
+    """Yield the points of lines that belong together, launch by launch: across what was not read, but not further."""
+    begins = [launch.began_s for launch in story.launches[1:]]
+    number = np.searchsorted(begins, probes.times_s, "right")
+    read = np.isfinite(lines).all(axis=0)
+    for launch in range(len(begins) + 1):
+        there = read & (number == launch)
+        if there.any():
+            yield probes.times_s[there] - story.began_s, [line[there] for line in lines]
 
 
 def _leads(value: float, *digits: int) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvstore.timeseries import Floats, TimeSeries
 
-__all__ = ["Device", "Panel", "panel_of", "ratio_to_peers"]
+__all__ = ["Device", "Panel", "held", "panel_of", "ratio_to_peers"]
 
 Device = tuple[str, str]
 """Host and GPU."""
@@ -109,6 +109,12 @@ def ratio_to_peers(panel: Panel, apart: Collection[Device] = ()) -> Floats:
         reference = median(panel.values[(models == model) & ~alone])
         ratio[models == model] = panel.values[models == model] / reference
     return ratio
+
+
+def held(values: Floats) -> Floats:
+    """Return the values with each hole filled by what was read before it; NaN before the first reading."""
+    at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
+    return np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1)
 
 
 def median(values: Floats) -> Floats:

@@ -22,7 +22,7 @@ from resilience.record.words import clock, duration, some
 from resilience.report.costs import costs_of
 from resilience.report.material import read_material
 from resilience.report.page import write_report
-from resilience.report.panel import panel_of, ratio_to_peers
+from resilience.report.panel import held, panel_of, ratio_to_peers
 from telemetry.dump import DumpError, write_dump
 from telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
@@ -162,6 +162,12 @@ def test_a_device_is_compared_with_its_own_model_without_those_set_apart() -> No
     assert panel is not None
     ratio = dict(zip("abcde", np.nanmax(ratio_to_peers(panel, [("c", "0")]), axis=1), strict=True))
     assert ratio == {"a": 1, "b": 1, "c": 3, "d": 1, "e": 1}
+
+
+def test_a_device_that_was_not_read_is_as_slow_as_before() -> None:
+    nan = math.nan
+    found = held(np.array([[nan, 1.0, nan, nan, 3.0, nan]]))
+    np.testing.assert_equal(found, [[nan, 1.0, 1.0, 1.0, 3.0, 3.0]])
 
 
 def test_a_panel_of_one_sample_or_none_is_no_trouble() -> None:
