@@ -186,7 +186,8 @@ def _print_query(job: Job, dragon: Path | None) -> None:
     start = _send_ticks(job)
     by_gpu = {"type": "wildcard", "tagk": "gpu", "filter": "*", "groupBy": True}
     query = {"metric": "power", "aggregator": "avg", "filters": [by_gpu]}
-    theirs = json.dumps({"start": start * 1000, "queries": [query]}).encode()
+    # Dragon's samples end when its server starts.
+    theirs = json.dumps({"start": (int(time.time()) - QUERY_POINTS) * 1000, "queries": [query]}).encode()
     numbers = itertools.count()
 
     def ours(number: int) -> bytes:
