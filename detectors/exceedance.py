@@ -16,6 +16,7 @@ from detectors.thresholds import Thresholds
 __all__ = ["Exceedances", "Scales", "compare"]
 
 _MAJORITY = 0.45  # when this share of a group looks slow at once, the peers cannot say who is right
+_UNREST_DEVICES = 4  # of fewer, one that became faster by chance would pass for a restless round, and hide a slow one
 _NOISE_FLOOR = 0.001
 # Of a single change between two rounds, as a standard deviation of the rounds: 1 / sqrt(2), and half as much again
 # because neighbours in time are alike (correlation 0.56 on V100s).
@@ -82,7 +83,8 @@ def compare(
     slower = [np.zeros(valid.shape, np.bool_)] * 2
     if learned.any():
         residual -= np.where(learned, history.baseline, np.float32(0))
-        noise = np.fmax(scales.noise, out(np.where(unknown, np.float32(0), unrest)))
+        unrest = np.where(unknown | (count < _UNREST_DEVICES), np.float32(0), unrest)
+        noise = np.fmax(scales.noise, out(unrest))
         limits = thresholds.against_self(noise)
         slower = [_slower_than_before(limit, residual, learned, level, history, count, grouping) for limit in limits]
 

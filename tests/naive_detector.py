@@ -78,6 +78,7 @@ class NaiveDetector:
         middle, spread = center_and_spread(list(logs.values()))
         shifted = [logs[device] - base for device in here if (base := memory[device].baseline) is not None]
         common, unrest = center_and_spread(shifted) if shifted else (middle, 0.0)
+        unrest = unrest if len(here) > 3 else 0.0
         residual = {device: logs[device] - common - (memory[device].baseline or 0.0) for device in here}
         group.spreads = [*group.spreads, spread][-8:]
         group.early = [*group.early, early_noise(memory, here, good, residual)][-8:]
