@@ -108,13 +108,16 @@ def accumulate(
         rates.rounds[test] += count_of(counted, grouping.groups)
         for level, exceeding in enumerate(exceeds[test]):
             run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
-            rate = np.minimum(np.maximum(runs * per_round, grouping.spread_out(first[test, level])), ceiling)
+            own = runs * per_round if runs.any() else np.float32(0)
+            rate = np.minimum(np.maximum(own, grouping.spread_out(first[test, level])), ceiling)
             # Few devices exceed, or did in the last round: those are looked at one by one.
             few = np.flatnonzero((exceeding | (run > 0)) & there)
             probe, device = np.divmod(few, len(quiet))
             codes = probe * len(grouping) + grouping.codes[device]
-            now, before, rate_of_few = exceeding.take(few), run.take(few), rate.take(few)
+            now, before = exceeding.take(few), run.take(few)
+            rate_of_few = np.maximum(runs.take(few) * per_round.take(few), first[test, level].take(codes))
             np.maximum(rate_of_few, again[test, level].take(codes), out=rate_of_few, where=before > 0)
+            rate_of_few = np.minimum(rate_of_few, ceiling)
             factor = np.where(now, bet_on_one(rate_of_few), bet_on_none(rate_of_few))
             of_few = np.minimum((evidence.take(few) + share) * factor, cap)
             np.add(evidence, share, out=evidence, where=there)

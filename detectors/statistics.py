@@ -62,8 +62,8 @@ def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32
     with np.errstate(over="ignore"):  # what is beyond single precision is as good as infinite
         repeats = np.asarray(seconds.T, np.float32, order="C")
     bad = np.zeros(len(seconds), np.uint32)
-    good = (repeats > 0) & (repeats < np.inf)
-    if not good.all():
+    if not (repeats.min(initial=np.inf) > 0 and repeats.max(initial=0) < np.inf):  # NaN fails both
+        good = (repeats > 0) & (repeats < np.inf)
         bad += np.count_nonzero(~good & ~np.isnan(repeats), axis=(0, 1)).astype(np.uint32)
         repeats = np.where(good, repeats, np.float32(np.inf))
     return repeats, bad
