@@ -38,7 +38,7 @@ def connect() -> None:
     import ray
 
     if not ray.is_initialized():
-        if "RAY_ADDRESS" not in os.environ:  # Ray would start a cluster of its own
+        if not os.environ.get("RAY_ADDRESS"):  # Ray would start a cluster of its own
             raise NotInJobError(
                 "this job has no Ray: with --per-node, use --detect in place of a detector in the program"
             )

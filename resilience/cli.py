@@ -19,8 +19,10 @@ from kvstore.errors import KVStoreError, PortTakenError, StateDirectoryError
 from kvstore.server import Fsync
 from resilience.account import Account
 from resilience.allocation import Allocation, AllocationError, Elsewhere, find_allocation
+from resilience.allocation.ray import RayAllocation
+from resilience.attached.cluster import AttachedCluster
 from resilience.cluster import Cluster, ClusterError
-from resilience.controller import Controller, JobPlan, StopRequested, stop_on_signals
+from resilience.controller import Controller, JobPlan, MakeCluster, StopRequested, stop_on_signals
 from resilience.detection import Detection
 from resilience.doctor import doctor
 from resilience.folders import Folders, job_folders
@@ -126,7 +128,8 @@ def cli() -> None:
 @click.option(
     "--wlm",
     type=click.Choice(MANAGERS),
-    help="Who manages the nodes.  [default: ssh with a list of hosts, slurm inside a job of Slurm's, else local]",
+    help="Who manages the nodes.  [default: ssh with a list of hosts, slurm inside a job of Slurm's, "
+    "ray where RAY_ADDRESS is set, else local]",
 )
 @click.option("--hostlist", metavar="A,B", help="Hosts to reach by ssh; the first one is this machine.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one a line.")
@@ -225,7 +228,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
-    cluster = Cluster if options.per_node else partial(RayCluster, port=ray_port)
+    cluster = _cluster_for(allocation, ray_port, per_node=options.per_node)
     detection = Detection(options.detect_interval_s if options.detect else None)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
@@ -246,6 +249,12 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         exit_code = _run_job(plan, allocation, folders, _job_name(program), options)
         folders.keep_state = exit_code != 0
     return exit_code
+
+
+def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
+    if isinstance(allocation, RayAllocation):
+        return partial(AttachedCluster, ray=allocation, per_node=per_node)
+    return Cluster if per_node else partial(RayCluster, port=ray_port)
 
 
 def _job_name(program: str) -> str:

@@ -17,8 +17,9 @@ from resilience.allocation import Allocation
 from resilience.attention import Attention
 from resilience.node import Node
 
-__all__ = ["Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
+__all__ = ["RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
+RAY_ADDRESS = "RAY_ADDRESS"
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
 # Seven beats of an agent. A frozen or cut off node is noticed within half a second more: well within five seconds.
@@ -73,6 +74,7 @@ class Cluster:
             **self._setup.environment,
             NODE: node.hostname,
             ENDPOINT_FILE: str(directory / "endpoint.json"),
+            RAY_ADDRESS: "",  # whatever cluster the user's shell knows is not the job's
         }
         return self._allocation.environment(node, directory) | variables
 
@@ -163,6 +165,7 @@ class Cluster:
     def _sweep(self, launch: int) -> int:
         """End what is left of launches before one, on every node; return how many processes that were."""
         nodes = list(self.nodes.values())
+        self._wait_for(lambda: all(node.spoke or self._is_lost(node) for node in nodes), START_DEADLINE_S)
         for node in nodes:
             node.sweep(launch)
         if not self._wait_for(lambda: all(n.swept is not None or self._is_lost(n) for n in nodes), STOP_DEADLINE_S):

@@ -55,7 +55,7 @@ from resilience.requests import RequestReader
 from resilience.reserve import Reserve
 from resilience.roster import Roster
 
-__all__ = ["Controller", "JobPlan", "StopRequested", "stop_on_signals"]
+__all__ = ["Controller", "JobPlan", "MakeCluster", "StopRequested", "stop_on_signals"]
 
 NEWS_WAIT_S = 1.0
 # A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.

@@ -8,17 +8,39 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import IO, Literal, Protocol
 
 from kvstore.control import NodeRecord
 
-__all__ = ["Node", "Output"]
+__all__ = ["AgentProcess", "Node", "Output"]
 
 RAY_COMMAND = (sys.executable, "-m", "resilience.ray_node")
 
 RayStatus = Literal["down", "up", "ended"]
 Output = Callable[[str, bytes], None]
 """Takes a stream's name and some of what was written there; nothing at the task's end."""
+
+
+class AgentProcess(Protocol):
+    """A node's agent: a process of ours, or of somebody who speaks with it for us."""
+
+    @property
+    def pid(self) -> int:
+        """The process on this machine."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """The pipe to it."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The pipe from it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, as :meth:`subprocess.Popen.wait` does."""
+
+    def kill(self) -> None:
+        """End it at once."""
 
 
 class Node:
@@ -49,7 +71,7 @@ class Node:
     def __init__(
         self,
         record: NodeRecord,
-        agent: subprocess.Popen[bytes],
+        agent: AgentProcess,
         news: threading.Condition,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -14,8 +14,8 @@ from resilience.policy import Settings
 
 __all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
 
-Manager = Literal["local", "slurm", "ssh"]
-MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh")
+Manager = Literal["local", "slurm", "ssh", "ray"]
+MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "ray")
 
 MAX_LOCAL_NODES = 250
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -97,7 +97,7 @@ class JobOptions:
     report_dir: Path | None = None
 
     def manager(self, environ: Mapping[str, str]) -> Manager:
-        """Return who manages the nodes: as named, else as the other options say, else Slurm inside a job of its own.
+        """Return who manages the nodes: as named, else as the other options say, else Slurm or Ray if we are in there.
 
         Raises
         ------
@@ -114,7 +114,10 @@ class JobOptions:
         in_slurm = "SLURM_JOB_ID" in environ
         if named == "slurm" and not in_slurm:
             raise UsageError("--wlm=slurm needs a job of Slurm's (SLURM_JOB_ID): run laggard inside salloc or sbatch")
-        return named or ("slurm" if in_slurm else "local")
+        in_ray = bool(environ.get("RAY_ADDRESS"))
+        if named == "ray" and not in_ray:
+            raise UsageError("--wlm=ray needs a Ray cluster: set RAY_ADDRESS to host:port of its head")
+        return named or ("slurm" if in_slurm else "ray" if in_ray else "local")
 
     def _check_local_nodes(self, manager: Manager | None) -> None:
         given = self.local_nodes

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from kvstore.tether import tethered
 
-__all__ = ["Program", "ProgramError", "command_of"]
+__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of"]
+
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 class ProgramError(ValueError):
@@ -68,7 +70,9 @@ class Program:
     ) -> None:
         variables = {"LAGGARD_LAUNCH": str(launch)}
         # Ray gives these to every worker of the program, and to what the workers start.
-        job_config = {"runtime_env": {"env_vars": variables}}
+        job_config = json.loads(environment.get(JOB_CONFIG, "{}"))
+        runtime_env = job_config.setdefault("runtime_env", {})
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables}
         self._process = subprocess.Popen(
             tethered(command),
             env={
@@ -79,7 +83,7 @@ class Program:
                 "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
                 **environment,
                 **variables,
-                "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job_config),
+                JOB_CONFIG: json.dumps(job_config),
             },
         )
         self.exit_code: int | None = None

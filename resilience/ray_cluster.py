@@ -15,7 +15,7 @@ from pathlib import Path
 from kvstore.certificates import Authority
 from kvstore.control import NodeRecord
 from resilience.allocation import Allocation
-from resilience.cluster import START_DEADLINE_S, STOP_DEADLINE_S, Cluster, ClusterError, NodeFiles
+from resilience.cluster import RAY_ADDRESS, START_DEADLINE_S, STOP_DEADLINE_S, Cluster, ClusterError, NodeFiles
 from resilience.gcs import HeadSilentError, NodeDirectory
 from resilience.node import Node
 from resilience.ports import listens
@@ -71,7 +71,7 @@ class RayCluster(Cluster):
         return {
             **super().environment(node),
             **_RAY_SETTINGS,
-            "RAY_ADDRESS": self.address,
+            RAY_ADDRESS: self.address,
             "RAY_AUTH_TOKEN_PATH": str(directory / _TOKEN),
             "RAY_TLS_SERVER_CERT": str(directory / _CERTIFICATE),
             "RAY_TLS_SERVER_KEY": str(directory / _KEY),

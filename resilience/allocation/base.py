@@ -12,6 +12,7 @@ from typing import Protocol
 from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from kvstore.control import NodeRecord
 from kvstore.environment import NODE
+from resilience.node import AgentProcess
 from resilience.processes import end_descendants, environment_of
 
 __all__ = ["Allocation", "AllocationError", "clear_this_machine", "device_variables", "loopback_network", "start_here"]
@@ -40,7 +41,7 @@ class Allocation(Protocol):
             If nodes do not answer; it names all of them.
         """
 
-    def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+    def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a node, its standard input and output piped to us."""
 
     def clear(self, node: NodeRecord) -> None:

@@ -10,6 +10,7 @@ from collectors.device import gpu_names
 from resilience.allocation.addresses import is_this_machine, reachable
 from resilience.allocation.base import Allocation, AllocationError
 from resilience.allocation.local import LocalAllocation
+from resilience.allocation.ray import RayAllocation
 from resilience.allocation.remote import RemoteAllocation
 from resilience.allocation.slurm import Srun, slurm_node_names, slurm_this_node
 from resilience.allocation.ssh import Ssh, ssh_host_names
@@ -40,6 +41,8 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
             return _of_slurm(options.virtual_gpus)
         case "ssh":
             return _of_ssh(options.hosts(), options.virtual_gpus)
+        case "ray":
+            return RayAllocation(environ["RAY_ADDRESS"], options.virtual_gpus)
         case "local":
             gpus = () if options.virtual_gpus else gpu_names()
             return LocalAllocation(options.local_nodes or 1, options.virtual_gpus, gpus)
