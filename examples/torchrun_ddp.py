@@ -1,9 +1,9 @@
 """Data-parallel training with PyTorch that goes on after a lost node: torchrun on every node, checkpoints in State.
 
-    laggard --local-nodes=3 --nodes=2 --resilient --per-node torchrun examples/torchrun_ddp.py --lose-node-at=50
+    laggard --local-nodes=3 --nodes=2 --resilient --per-node torchrun examples/torchrun_ddp.py --lose-node-at=55
 
 Every node runs a torchrun of its own; their workers meet over gloo. Every ten steps rank 0 saves model, optimizer and
-losses in State. At step 50 the last node is lost: laggard puts the reserve node in its place, and the next launch goes
+losses in State. At step 55 the last node is lost: laggard puts the reserve node in its place, and the next launch goes
 on from the newest checkpoint. Each step's data follows from its number, so the losses are those of a run that nobody
 disturbed, to the last bit.
 """
@@ -11,6 +11,7 @@ disturbed, to the last bit.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -99,9 +100,10 @@ class Training:
 
 
 def lose_this_node() -> None:
-    """End the agent of this node, as a crash of the whole machine would."""
+    """Be lost with the agent of this node, as in a crash of the whole machine."""
     agent = next(p for p in psutil.Process().parents() if "resilience.agent" in p.cmdline())
     agent.kill()
+    signal.pause()  # nothing more comes from here; laggard ends what the agent has left
 
 
 def main() -> int:
