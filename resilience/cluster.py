@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from kvstore.control import NodeRecord
 from kvstore.environment import ENDPOINT_FILE, NODE
@@ -55,7 +56,14 @@ class Cluster:
         Files and variables that every node gets.
     news
         Announced at every change that the agents tell of.
+
+    Attributes
+    ----------
+    silent_node_s
+        How long an agent may be silent.
     """
+
+    silent_node_s: ClassVar[float] = SILENT_NODE_S
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, news: threading.Condition) -> None:
         self._allocation = allocation
@@ -165,16 +173,16 @@ class Cluster:
     def _sweep(self, launch: int) -> int:
         """End what is left of launches before one, on every node; return how many processes that were."""
         nodes = list(self.nodes.values())
-        self._wait_for(lambda: all(node.spoke or self._is_lost(node) for node in nodes), START_DEADLINE_S)
+        deadline_s = STOP_DEADLINE_S if all(node.spoke for node in nodes) else START_DEADLINE_S  # some are starting
         for node in nodes:
             node.sweep(launch)
-        if not self._wait_for(lambda: all(n.swept is not None or self._is_lost(n) for n in nodes), STOP_DEADLINE_S):
+        if not self._wait_for(lambda: all(n.swept is not None or self._is_lost(n) for n in nodes), deadline_s):
             slow = ", ".join(node.record.hostname for node in nodes if node.swept is None)
             raise ClusterError(f"processes of an old launch could not be ended on {slow}")
         return sum(node.swept or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        limit_s = SILENT_NODE_S if node.spoke else START_DEADLINE_S
+        limit_s = self.silent_node_s if node.spoke else START_DEADLINE_S
         return node.gone or self._attention.now_s() - node.heard_s > limit_s
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kvstore.control import NodeRecord
 from resilience.allocation import Allocation
@@ -45,6 +45,9 @@ class AttachedCluster(Cluster):
     per_node
         The program does not use Ray, so its nodes are held, too.
     """
+
+    # What Ray carries comes late where processors are scarce. A node that is gone is told of by Ray itself.
+    silent_node_s: ClassVar[float] = 15.0
 
     def __init__(
         self,

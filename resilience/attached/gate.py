@@ -43,6 +43,7 @@ from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorErr
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from resilience.greeting import LEASE_S
 from resilience.leftovers import AGENT_MARK, end_marked
 
 __all__ = ["main"]
@@ -57,7 +58,7 @@ PACKET_BYTES = 1 << 18
 NODE_ID = "ray.io/node-id"
 # Ray kills a worker's children with it, and an agent should end in order. So it is no child: its closed pipe ends it.
 _ORPHAN = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-_AGENT = ("-m", "resilience.agent")
+_AGENT = ("-m", "resilience.agent", str(LEASE_S))
 # What Ray says when a node, or the actor there, is gone.
 _LOST = (RayActorError, ActorUnschedulableError, ObjectLostError)
 
@@ -191,14 +192,15 @@ def describe(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def say(event: str, **fields: object) -> None:
-    """Tell the controller."""
-    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-    sys.stdout.flush()
-
-
 def main(arguments: Sequence[str]) -> int:
     """Serve until the controller's socket closes."""
+    # Ray writes the last words of lost nodes to standard output, whatever it is told: they are not for the controller.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def say(event: str, **fields: object) -> None:
+        answers.write(json.dumps({"event": event, **fields}) + "\n")
+
     say("loaded")
     GcsClient(address=arguments[0]).get_all_node_info(timeout=HEAD_DEADLINE_S)
     say("answered")

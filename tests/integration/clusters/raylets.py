@@ -13,17 +13,17 @@ from pathlib import Path
 import psutil
 
 from resilience.allocation.base import loopback_network
-from resilience.ports import free_port
-from tests.integration.jobs import wait_until
+from resilience.ports import free_port, listens
+from tests.integration.jobs import DEADLINE_S, wait_until
 
 MARKER = "LAGGARD_TEST_CLUSTER"
 SETTINGS = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # so that a killed node is known to be dead within seconds
+    # A killed node refuses three checks within seconds; one that is only starved has time to answer.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_timeout_ms": "30000",
     "RAY_health_check_failure_threshold": "3",
 }
 FREE = """
@@ -75,6 +75,7 @@ class Raylets:
                     f"--node-name={name}",
                     f"--temp-dir={self._directory / name}",
                     *("--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"),
+                    "--include-log-monitor=false",
                 ],
                 env={**os.environ, **self.environment, MARKER: self._marker},
                 stdin=subprocess.DEVNULL,
@@ -91,10 +92,16 @@ class Raylets:
 
     def free_cpus(self) -> dict[str, int]:
         """Return how many processors each living node has free; nothing while the head is not up."""
+        host, port = self.address.split(":")
+        if not listens(host, int(port)):
+            return {}
         answer = subprocess.run(
-            [sys.executable, "-c", FREE], env={**os.environ, **self.environment}, capture_output=True, timeout=60
+            [sys.executable, "-c", FREE],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            timeout=DEADLINE_S,
         )
-        return dict(json.loads(answer.stdout)) if answer.returncode == 0 else {}
+        return dict(json.loads(answer.stdout.splitlines()[0])) if answer.returncode == 0 else {}  # Ray may add to it
 
     def processes_of_jobs(self) -> list[str]:
         """Return the command lines of what laggard and its programs run on the nodes."""
