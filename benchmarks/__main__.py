@@ -10,6 +10,7 @@ BENCHMARKS = {
     "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
     "faults": "from a kill until it is noticed, and until the program counts again, beside Ray's own actor restart",
     "restart": "after a killed worker, beside torchrun and Ray; from a verdict to the next launch's first line",
+    "scale": "a simulated job of 10,000 nodes, and real launches on up to 32 virtual nodes",
     "telemetry": "the cost of a sample, queries, the store, beside Dragon's telemetry",
     "state": "State beside the plain client and files on disk",
 }

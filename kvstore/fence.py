@@ -15,6 +15,7 @@ from kvstore.endpoint import Endpoint
 from kvstore.errors import FencedError, StaleLaunchError
 
 __all__ = [
+    "EXECUTE_LUA",
     "FENCE_LUA",
     "Argument",
     "Command",
@@ -43,7 +44,7 @@ return false
 """
 
 # ARGV after the launch: for each command its name, the number of its arguments after the key, and those arguments.
-_EXECUTE_LUA = (
+EXECUTE_LUA = (
     FENCE_LUA
     + """
 local replies, at = {'ok'}, 2
@@ -106,7 +107,7 @@ class FencedWriter:
     def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
         self._launch_key = launch_key(endpoint)
         self._launch = launch
-        self._script = client.register_script(_EXECUTE_LUA)
+        self._script = client.register_script(EXECUTE_LUA)
 
     def execute(self, commands: Sequence[Command]) -> list[object]:
         """Run commands on the server in one atomic step; their replies in order.
@@ -119,14 +120,19 @@ class FencedWriter:
         FencedError
             If a later launch has begun; nothing was written.
         """
+        keys, arguments = self.call(commands)
+        reply = cast("list[object]", self._script(keys=keys, args=arguments))
+        raise_if_fenced(reply, self._launch)
+        return reply[1:]
+
+    def call(self, commands: Sequence[Command]) -> tuple[list[str], list[Argument]]:
+        """Return the keys and arguments with which `execute` calls its script."""
         keys: list[str] = [self._launch_key]
         arguments: list[Argument] = [self._launch]
         for name, key, *rest in commands:
             keys.append(key)
             arguments += [name, len(rest), *rest]
-        reply = cast("list[object]", self._script(keys=keys, args=arguments))
-        raise_if_fenced(reply, self._launch)
-        return reply[1:]
+        return keys, arguments
 
     def xadd(self, key: str, fields: Mapping[str, Argument], *, max_entries: int | None = None) -> bytes:
         """Add an entry to a stream, dropping old ones beyond about `max_entries`; the new entry's id."""

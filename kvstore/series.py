@@ -76,8 +76,12 @@ class Series:
         FencedError
             If a later launch has begun.
         """
-        if not samples:
-            return
+        if samples:
+            commands = self.commands(samples)
+            self._patience.call(lambda: self._writer.execute(commands))
+
+    def commands(self, samples: Sequence[Sample]) -> list[Command]:
+        """Return the commands that store samples."""
         oldest = str(int((self._clock() - self._window_s) * 1000))
         commands: list[Command] = [
             ("XADD", self._key(sample.metric), "MINID", "~", oldest, "*", "sample", _to_json(sample))
@@ -85,7 +89,7 @@ class Series:
         ]
         names = sorted({sample.metric for sample in samples})
         commands.append(("SADD", self._endpoint.key("metrics"), *names))
-        self._patience.call(lambda: self._writer.execute(commands))
+        return commands
 
     def metrics(self) -> set[str]:
         """Return the names of the metrics that have samples."""

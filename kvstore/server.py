@@ -68,6 +68,7 @@ appendonly yes
 appendfsync {fsync}
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
+maxclients 100000
 """
 _PLAIN = "port {port}"
 _ENCRYPTED = f"""\

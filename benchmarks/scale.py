@@ -1,0 +1,104 @@
+"""How far it goes: a simulated job of many nodes, or real launches on more and more virtual nodes.
+
+Without ``--nodes``: the primary of a job with ``--hosts`` times ``--devices`` devices, one round every ``--interval``
+seconds. With ``--nodes``: the start of a job on this machine, and its memory, for each number of virtual nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import description
+from benchmarks.scaling.launches import Start, measure
+from benchmarks.scaling.simulation import Scale, Seen, simulate
+from collectors.group import JITTER
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
+    parser.add_argument("--nodes", type=_numbers, metavar="N,N", help="real launches on so many virtual nodes")
+    parser.add_argument("--repeats", type=int, default=1, help="launches of each size (default: %(default)s)")
+    parser.add_argument(
+        "--hosts", type=_numbers, default=[1000, 10_000], metavar="N,N", help="simulated (default: 1000,10000)"
+    )
+    parser.add_argument("--devices", type=int, default=8, help="of each host (default: %(default)s)")
+    parser.add_argument("--interval", type=float, default=10.0, help="seconds from round to round (default: 10)")
+    parser.add_argument("--rounds", type=int, default=16, help="(default: %(default)s)")
+    parser.add_argument("--slow-round", type=int, default=8, help="when a device becomes slow (default: %(default)s)")
+    options = parser.parse_args(argv)
+    console = Console(width=120)
+    console.print(description())
+    if options.nodes:
+        console.print(_table_of_starts([measure(count) for count in options.nodes for _ in range(options.repeats)]))
+        return 0
+    scales = [
+        Scale(hosts, options.devices, options.interval, options.rounds, options.slow_round) for hosts in options.hosts
+    ]
+    console.print(_table([(scale, simulate(scale)) for scale in scales]))
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _table(results: list[tuple[Scale, Seen]]) -> Table:
+    table = Table("", *(f"{scale.hosts} x {scale.devices}" for scale, _ in results))
+    for name, column in {
+        "samples a second, sent / stored / refused": lambda scale, seen: (
+            f"{seen.sent / scale.rounds / scale.interval_s:.0f} / {seen.stored / scale.rounds / scale.interval_s:.0f}"
+            f" / {seen.refused}"
+        ),
+        "nodes were late, at worst": lambda _, seen: f"{seen.behind_s:.1f} s",
+        "rounds judged, devices in the last": lambda _, seen: f"{len(seen.judged)}, {seen.judged[-1][1]}",
+        "end of a round to its judgement, median": lambda scale, seen: f"{seen.lag_s(scale.interval_s, JITTER):.2f} s",
+        "judging a round: first, median": lambda _, seen: _judging(seen),
+        "slow device to verdict": lambda scale, seen: _delay(scale, seen),
+        "hosts accused": lambda _, seen: ", ".join(seen.accused) or "none",
+        "deciding": lambda _, seen: f"{seen.decided_s * 1000:.1f} ms",
+        "fencing, record of the next launch": lambda _, seen: f"{seen.record_s * 1000:.0f} ms",
+        "processor: watcher and controller": lambda _, seen: f"{seen.watcher_cpu:.0%} of a core",
+        "processor: state server": lambda _, seen: f"{seen.server_cpu:.0%} of a core",
+        "memory: watcher and controller": lambda _, seen: f"{seen.watcher_mb:.0f} MB",
+        "memory: state server": lambda _, seen: f"{seen.server_mb:.0f} MB",
+        "of it samples": lambda _, seen: f"{seen.window_mb:.0f} MB",
+        "append-only file": lambda _, seen: f"+{seen.file_mb_s:.2f} MB/s",
+    }.items():
+        table.add_row(name, *(column(scale, seen) for scale, seen in results))
+    return table
+
+
+def _judging(seen: Seen) -> str:
+    times_ms = [1000 * seconds for _, _, seconds in seen.judged]
+    return f"{times_ms[0]:.0f} ms, {sorted(times_ms)[len(times_ms) // 2]:.0f} ms"
+
+
+def _delay(scale: Scale, seen: Seen) -> str:
+    if not seen.accused_s:
+        return "none"
+    delay_s = seen.accused_s - seen.begun_s
+    return f"{delay_s:.1f} s, {delay_s / scale.interval_s:.1f} rounds"
+
+
+def _table_of_starts(starts: list[Start]) -> Table:
+    table = Table("nodes", "command to the program's first line", "a node", "memory", "a node more", "processes")
+    for before, start in zip([None, *starts], starts, strict=False):
+        more = "" if before is None or before.nodes == start.nodes else _more(before, start)
+        table.add_row(
+            str(start.nodes),
+            f"{start.seconds:.1f} s",
+            f"{start.seconds / start.nodes:.2f} s",
+            f"{start.megabytes:.0f} MB",
+            more,
+            str(start.processes),
+        )
+    return table
+
+
+def _more(before: Start, start: Start) -> str:
+    return f"{(start.megabytes - before.megabytes) / (start.nodes - before.nodes):.0f} MB"

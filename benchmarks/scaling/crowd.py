@@ -1,0 +1,198 @@
+"""A crowd of nodes that send readings, each over a connection of its own, as its collector does.
+
+``python -m benchmarks.scaling.crowd`` reads its plan as JSON on standard input, connects, says ``ready``, and sends
+round after round until its input closes; then it writes what it did as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import selectors
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from hashlib import sha1
+from pathlib import Path
+
+import numpy as np
+import redis
+
+from collectors.group import JITTER
+from kvstore.endpoint import Endpoint
+from kvstore.fence import EXECUTE_LUA, FencedWriter
+from kvstore.packer import Packer
+from kvstore.series import Sample, Series
+
+__all__ = ["METRIC", "CrowdPlan", "CrowdRecord", "host_name"]
+
+METRIC = "gpu-probe-time"
+REPEATS = 3
+PROBE_S = 0.010
+# What healthy GPUs show from round to round, and between the repeats of one.
+NOISE, REPEAT_NOISE = 0.004, 0.002
+SLOWDOWN = 1.3
+TICK_S = 0.01
+READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdPlan:
+    """What a crowd does.
+
+    Attributes
+    ----------
+    endpoint_file
+        Of the state server.
+    first, hosts, devices
+        Its nodes, by number, and each node's devices.
+    interval_s
+        From one round to the next.
+    slow_host, slow_round
+        The node whose device 0 is slow, and from which round on.
+    start_s
+        Unix time of the first round, the same for every crowd.
+    """
+
+    endpoint_file: str
+    first: int
+    hosts: int
+    devices: int
+    interval_s: float
+    slow_host: int
+    slow_round: int
+    start_s: float
+
+
+@dataclass(slots=True)
+class CrowdRecord:
+    """What a crowd did.
+
+    Attributes
+    ----------
+    sent, refused
+        Samples.
+    behind_s
+        For each round, how late its last sample was sent.
+    slow_s
+        Unix time of the first slow sample; 0: none.
+    """
+
+    sent: int = 0
+    refused: int = 0
+    behind_s: list[float] = field(default_factory=list)
+    slow_s: float = 0.0
+
+
+def host_name(number: int) -> str:
+    """Return the name of a node."""
+    return f"node{number:05d}"
+
+
+class Crowd:
+    """Nodes that send readings."""
+
+    def __init__(self, plan: CrowdPlan) -> None:
+        self._plan = plan
+        self.record = CrowdRecord()
+        endpoint = Endpoint.load(Path(plan.endpoint_file))
+        client = endpoint.connect()
+        client.script_load(EXECUTE_LUA)
+        self._script = sha1(EXECUTE_LUA.encode(), usedforsecurity=False).hexdigest()
+        self._series = Series(client, endpoint, 0)
+        self._writer = FencedWriter(client, endpoint, 0)
+        self._packer = Packer()
+        self._selector = selectors.DefaultSelector()
+        self._connections = [self._connect(endpoint) for _ in range(plan.hosts)]
+        self._rng = np.random.default_rng(plan.first)
+
+    def _connect(self, endpoint: Endpoint) -> socket.socket:
+        connection = socket.create_connection((endpoint.host, endpoint.port), 30.0)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(b"".join(self._packer.pack("AUTH", endpoint.password)))
+        if (answer := connection.recv(100)) != b"+OK\r\n":
+            raise redis.ConnectionError(f"a node was not let in: {answer.decode()}")
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, connection)
+        return connection
+
+    def run(self) -> None:
+        """Send until standard input closes."""
+        self._selector.register(sys.stdin, selectors.EVENT_READ, None)
+        number = 0
+        while self._round(number):
+            number += 1
+
+    def _round(self, number: int) -> bool:
+        plan = self._plan
+        readings = self._readings(number).tolist()
+        begin_s = plan.start_s + number * plan.interval_s
+        due = [
+            (begin_s + random.uniform(-JITTER, JITTER) * plan.interval_s, host, gpu)
+            for host in range(plan.hosts)
+            for gpu in range(plan.devices)
+        ]
+        due.sort()
+        waiting = deque(due)
+        while waiting:
+            if not self._listen(TICK_S):
+                return False
+            now_s = time.time()
+            while waiting and waiting[0][0] <= now_s:
+                due_s, host, gpu = waiting.popleft()
+                self._send(host, gpu, readings[host][gpu], now_s)
+        self.record.behind_s.append(round(time.time() - due_s, 3))
+        return True
+
+    def _readings(self, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        plan = self._plan
+        shape = (plan.hosts, plan.devices, 1)
+        noise = self._rng.normal(0, NOISE, shape)
+        repeats = np.abs(self._rng.normal(0, REPEAT_NOISE, (*shape[:2], REPEATS)))
+        seconds = PROBE_S * np.exp(noise + repeats)
+        row = plan.slow_host - plan.first
+        if number >= plan.slow_round and 0 <= row < plan.hosts:
+            seconds[row, 0] *= SLOWDOWN
+        return seconds
+
+    def _send(self, host: int, gpu: int, values: list[float], now_s: float) -> None:
+        plan = self._plan
+        name = host_name(plan.first + host)
+        tags = {"host": name, "gpu": str(gpu), "model": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{name}-{gpu:036d}"[:40]}
+        keys, arguments = self._writer.call(self._series.commands([Sample(METRIC, now_s, tuple(values), tags)]))
+        command = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
+        if self._connections[host].send(command) != len(command):
+            raise redis.ConnectionError("the state server does not read")
+        self.record.sent += 1
+        if plan.first + host == plan.slow_host and gpu == 0 and values[0] > PROBE_S * (1 + SLOWDOWN) / 2:
+            self.record.slow_s = self.record.slow_s or now_s
+
+    def _listen(self, wait_s: float) -> bool:
+        for key, _ in self._selector.select(wait_s):
+            if key.data is None:
+                return False
+            answer = key.data.recv(READ_BYTES)
+            self.record.refused += answer.count(b"\r\n-") + answer.startswith(b"-")
+            if not answer:
+                raise redis.ConnectionError("the state server has closed a node's connection")
+        return True
+
+
+def main() -> None:
+    plan = CrowdPlan(**json.loads(sys.stdin.readline()))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    crowd = Crowd(plan)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    crowd.run()
+    usage = os.times()
+    print(json.dumps({**asdict(crowd.record), "cpu_s": usage.user + usage.system}))
+
+
+if __name__ == "__main__":
+    main()

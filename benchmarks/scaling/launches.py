@@ -1,0 +1,94 @@
+"""Real jobs on more and more virtual nodes of this machine: how long they take to start, and their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+__all__ = ["Start", "measure"]
+
+DEADLINE_S = 600.0
+# One actor on each node says that all of them work, then the job waits to be measured.
+PROGRAM = """
+import time
+
+import ray
+
+from collectors.placement import node_strategy
+from resilience import Job
+
+print("first line", flush=True)
+ray.init()
+
+@ray.remote(num_cpus=0)
+def name():
+    return ray.get_runtime_context().get_node_id()
+
+nodes = Job.current().nodes
+found = ray.get([name.options(scheduling_strategy=node_strategy(node)).remote() for node in nodes])
+print("nodes", len(set(found)), flush=True)
+time.sleep(3600)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start.
+
+    Attributes
+    ----------
+    nodes
+        Virtual nodes, all of them in use.
+    seconds
+        From the command to the program's first line, with all nodes in the cluster.
+    megabytes
+        Proportional share of memory of all processes, once a task has run on every node.
+    processes
+        How many there are.
+    """
+
+    nodes: int
+    seconds: float
+    megabytes: float
+    processes: int
+
+
+def measure(nodes: int) -> Start:
+    """Start a job on so many virtual nodes, look at it, and end it."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, output = Path(folder) / "program.py", Path(folder) / "output"
+        program.write_text(PROGRAM)
+        command = ["-m", "resilience.cli", f"--local-nodes={nodes}", "--virtual-gpus=1", "--grace=1", str(program)]
+        begun_s = time.perf_counter()
+        with output.open("w") as file:
+            job = subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT)
+        try:
+            _wait_for("first line", output, job)
+            seconds = time.perf_counter() - begun_s
+            _wait_for(f"nodes {nodes}\n", output, job)
+            processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+            return Start(nodes, seconds, sum(map(_megabytes, processes)), len(processes))
+        finally:
+            job.terminate()
+            job.wait(DEADLINE_S)
+
+
+def _wait_for(text: str, output: Path, job: subprocess.Popen[bytes]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while text not in output.read_text():
+        if job.poll() is not None or time.monotonic() > until_s:
+            raise RuntimeError(f"the job did not get as far as {text!r}:\n{output.read_text()}")
+        time.sleep(0.05)
+
+
+def _megabytes(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return float(process.memory_full_info().pss) / 1e6
+    return 0.0

@@ -1,0 +1,246 @@
+"""A job of many nodes as its primary sees it: readings come in, are judged, and a verdict is decided on.
+
+The state server, the connections to it, the watcher with its analysis, and the controller's reader, policy and records
+are the real ones. The nodes are a crowd of processes that send generated readings (:mod:`benchmarks.scaling.crowd`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import IO, Any, cast
+
+import psutil
+
+from benchmarks.scaling.crowd import METRIC, CrowdPlan, host_name
+from detectors.detector import Watcher
+from detectors.rounds import DeviceKey, Round
+from detectors.slow_gpu import SlowGPUDetector
+from detectors.verdict import Verdict
+from kvstore.control import LaunchRecord, NodeRecord
+from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from kvstore.server import StateServer
+from kvstore.session import current_session
+from resilience.policy import NodesAccused, Relaunch, Settings, Standing, begin, decide
+from resilience.records import Records
+from resilience.requests import RequestReader
+
+__all__ = ["Scale", "Seen", "simulate"]
+
+CROWDS = 4
+READY_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large, and how long."""
+
+    hosts: int
+    devices: int
+    interval_s: float
+    rounds: int
+    slow_round: int
+
+    @property
+    def slow_host(self) -> int:
+        """One in the middle."""
+        return self.hosts // 2
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen.
+
+    Attributes
+    ----------
+    sent, stored, refused
+        Samples.
+    judged
+        For each round: when it was judged (Unix time), devices in it, seconds to judge it.
+    start_s, begun_s
+        When the first round was due, and the first slow sample was sent, as Unix time.
+    accused_s, decided_s
+        When the verdict reached the controller, and how long it took to decide.
+    record_s
+        To fence the old launch and write the record of the next.
+    watcher_cpu, server_cpu
+        Share of one core, over the rounds after the first.
+    watcher_mb, server_mb, file_mb_s, window_mb
+        Memory of this process and of the server, growth of the append-only file, the samples in the server.
+    behind_s
+        How late the crowd sent the last sample of a round, at worst.
+    """
+
+    sent: int = 0
+    stored: int = 0
+    refused: int = 0
+    judged: list[tuple[float, int, float]] = field(default_factory=list)
+    start_s: float = 0.0
+    begun_s: float = 0.0
+    accused_s: float = 0.0
+    decided_s: float = 0.0
+    accused: list[str] = field(default_factory=list)
+    record_s: float = 0.0
+    watcher_cpu: float = 0.0
+    server_cpu: float = 0.0
+    watcher_mb: float = 0.0
+    server_mb: float = 0.0
+    file_mb_s: float = 0.0
+    window_mb: float = 0.0
+    behind_s: float = 0.0
+
+    def lag_s(self, interval_s: float, jitter: float) -> float:
+        """Return the median time from the end of a round to its judgement."""
+        ends_s = [self.start_s + (number + jitter) * interval_s for number in range(len(self.judged))]
+        return median(at_s - end_s for (at_s, _, _), end_s in zip(self.judged, ends_s, strict=True))
+
+
+class _Judge:
+    """The real detector's judge, with a stopwatch."""
+
+    def __init__(self, interval_s: float, seen: Seen) -> None:
+        self._detector = SlowGPUDetector(interval_s)
+        self._seen = seen
+
+    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
+        self._detector.meet(device, tags)
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        begun_s = time.perf_counter()
+        verdicts = self._detector.judge(readings, now_s)
+        self._seen.judged.append((time.time(), len(readings), time.perf_counter() - begun_s))
+        return verdicts
+
+
+def simulate(scale: Scale) -> Seen:
+    """Run one job of this size and return what was seen."""
+    seen = Seen()
+    with tempfile.TemporaryDirectory() as folder, StateServer.start(Path(folder) / "state", job="scale") as server:
+        endpoint_file = Path(folder) / "endpoint.json"
+        server.endpoint.save(endpoint_file)
+        os.environ.update({ENDPOINT_FILE: str(endpoint_file), LAUNCH: "0", NODE: host_name(0)})
+        current_session.cache_clear()
+        records = Records(server.endpoint)
+        records.next_launch()
+        nodes = tuple(_node(number, scale.devices) for number in range(scale.hosts))
+        records.write_launch(LaunchRecord(0, nodes[:-1], nodes[-1:]))
+        seen.start_s = time.time() + 3 + scale.hosts / 500  # until then they connect
+        with _crowds(scale, str(endpoint_file), seen) as crowds:
+            _follow(scale, server, records, nodes, seen)
+            for told in _ended(crowds):
+                seen.sent += told["sent"]
+                seen.refused += told["refused"]
+                seen.begun_s = max(seen.begun_s, told["slow_s"])
+                seen.behind_s = max(seen.behind_s, *told["behind_s"])
+    return seen
+
+
+def _node(number: int, devices: int) -> NodeRecord:
+    address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    return NodeRecord(host_name(number), address, tuple(str(gpu) for gpu in range(devices)))
+
+
+@contextlib.contextmanager
+def _crowds(scale: Scale, endpoint_file: str, seen: Seen) -> Iterator[list[subprocess.Popen[str]]]:
+    crowds: list[subprocess.Popen[str]] = []
+    try:
+        for number in range(CROWDS):
+            first, end = (scale.hosts * part // CROWDS for part in (number, number + 1))
+            plan = CrowdPlan(
+                endpoint_file,
+                first,
+                end - first,
+                scale.devices,
+                scale.interval_s,
+                scale.slow_host,
+                scale.slow_round,
+                seen.start_s,
+            )
+            command = [sys.executable, "-m", "benchmarks.scaling.crowd"]
+            crowds.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            pipe = cast("IO[str]", crowds[-1].stdin)
+            pipe.write(json.dumps(asdict(plan)) + "\n")
+            pipe.flush()
+        for crowd in crowds:
+            if cast("IO[str]", crowd.stdout).readline() != "ready\n":
+                raise RuntimeError("a crowd did not come up: its words are above")
+        yield crowds
+    finally:
+        for crowd in crowds:
+            crowd.kill()
+            crowd.wait()
+
+
+def _ended(crowds: Sequence[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
+    for crowd in crowds:
+        told, _ = crowd.communicate(timeout=STOP_DEADLINE_S)
+        yield json.loads(told)
+
+
+def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence[NodeRecord], seen: Seen) -> None:
+    """Be the primary: the program's watcher, and the controller."""
+    news = threading.Condition()
+    reader = RequestReader(server.endpoint, news, records.last_request_id())
+    hosts = [node.hostname for node in nodes]
+    settings = Settings(len(hosts) - 1, resilient=True)
+    standing = begin(settings, hosts, [], seen.start_s)
+    assert isinstance(standing, Standing)
+    watcher = Watcher(METRIC, scale.interval_s, _Judge(scale.interval_s, seen))
+    own, its = psutil.Process(), psutil.Process(server.pid)
+    at_first: tuple[float, float, float, int] | None = None
+    end_s = seen.start_s + scale.rounds * scale.interval_s
+    while time.time() < end_s:
+        with news:
+            news.wait_for(lambda: bool(reader.waiting), 1.0)
+        if at_first is None and len(seen.judged) >= 1:
+            at_first = time.time(), _cpu_s(own), _cpu_s(its), _file_bytes(server)
+        while reader.waiting:
+            request = reader.waiting.popleft()
+            if request.kind != "verdicts":
+                continue
+            verdicts = [Verdict(**fields) for fields in request.body]
+            accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
+            if not accused:
+                continue
+            begun_s = time.perf_counter()
+            decision = decide(settings, standing, NodesAccused(accused), now_s=time.time(), progressed=True)
+            seen.decided_s = time.perf_counter() - begun_s
+            assert isinstance(decision, Relaunch)
+            seen.accused_s = seen.accused_s or time.time()
+            seen.accused += sorted(accused)
+    if at_first is not None:
+        spent_s = time.time() - at_first[0]
+        seen.watcher_cpu = (_cpu_s(own) - at_first[1]) / spent_s
+        seen.server_cpu = (_cpu_s(its) - at_first[2]) / spent_s
+        seen.file_mb_s = (_file_bytes(server) - at_first[3]) / spent_s / 1e6
+    seen.watcher_mb, seen.server_mb = own.memory_info().rss / 1e6, its.memory_info().rss / 1e6
+    watcher.stop()
+    reader.stop()
+    with server.endpoint.connect() as client:
+        key = server.endpoint.key("series", METRIC)
+        seen.window_mb = cast("int", client.memory_usage(key)) / 1e6
+        seen.stored = cast("Any", client.xinfo_stream(key))["entries-added"]
+    begun_s = time.perf_counter()
+    launch = records.next_launch()
+    records.write_launch(LaunchRecord(launch, tuple(nodes[:-1]), tuple(nodes[-1:])))
+    seen.record_s = time.perf_counter() - begun_s
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _file_bytes(server: StateServer) -> int:
+    return sum(path.stat().st_size for path in server.directory.rglob("*.aof"))
