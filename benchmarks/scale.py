@@ -7,6 +7,7 @@ seconds. With ``--nodes``: the start of a job on this machine, and its memory, f
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
@@ -49,31 +50,40 @@ def _numbers(text: str) -> list[int]:
 
 def _table(results: list[tuple[Scale, Seen]]) -> Table:
     table = Table("", *(f"{scale.hosts} x {scale.devices}" for scale, _ in results))
-    for name, column in {
+    columns: dict[str, Callable[[Scale, Seen], str]] = {
         "samples a second, sent / stored / refused": lambda scale, seen: (
             f"{seen.sent / scale.rounds / scale.interval_s:.0f} / {seen.stored / scale.rounds / scale.interval_s:.0f}"
             f" / {seen.refused}"
         ),
         "nodes were late, at worst": lambda _, seen: f"{seen.behind_s:.1f} s",
-        "rounds judged, devices in the last": lambda _, seen: f"{len(seen.judged)}, {seen.judged[-1][1]}",
-        "end of a round to its judgement, median": lambda scale, seen: f"{seen.lag_s(scale.interval_s, JITTER):.2f} s",
+        "rounds judged, devices in the last": lambda _, seen: (
+            f"{len(seen.judged)}, {seen.judged[-1][1] if seen.judged else 0}"
+        ),
+        "end of a round to its judgement, median": lambda scale, seen: _lag(scale, seen),
         "judging a round: first, median": lambda _, seen: _judging(seen),
         "slow device to verdict": lambda scale, seen: _delay(scale, seen),
         "hosts accused": lambda _, seen: ", ".join(seen.accused) or "none",
         "deciding": lambda _, seen: f"{seen.decided_s * 1000:.1f} ms",
-        "fencing, record of the next launch": lambda _, seen: f"{seen.record_s * 1000:.0f} ms",
-        "processor: watcher and controller": lambda _, seen: f"{seen.watcher_cpu:.0%} of a core",
-        "processor: state server": lambda _, seen: f"{seen.server_cpu:.0%} of a core",
+        "fencing, record of the next launch": lambda _, seen: f"{seen.record_s * 1000:.0f} ms, {seen.record_mb:.2f} MB",
+        "processor for a round: watcher and controller": lambda _, seen: f"{seen.watcher_cpu_s:.2f} s",
+        "processor for a round: state server": lambda _, seen: f"{seen.server_cpu_s:.2f} s",
         "memory: watcher and controller": lambda _, seen: f"{seen.watcher_mb:.0f} MB",
         "memory: state server": lambda _, seen: f"{seen.server_mb:.0f} MB",
         "of it samples": lambda _, seen: f"{seen.window_mb:.0f} MB",
         "append-only file": lambda _, seen: f"+{seen.file_mb_s:.2f} MB/s",
-    }.items():
+    }
+    for name, column in columns.items():
         table.add_row(name, *(column(scale, seen) for scale, seen in results))
     return table
 
 
+def _lag(scale: Scale, seen: Seen) -> str:
+    return f"{seen.lag_s(scale.interval_s, JITTER):.2f} s" if seen.judged else "none"
+
+
 def _judging(seen: Seen) -> str:
+    if not seen.judged:
+        return "none"
     times_ms = [1000 * seconds for _, _, seconds in seen.judged]
     return f"{times_ms[0]:.0f} ms, {sorted(times_ms)[len(times_ms) // 2]:.0f} ms"
 
@@ -86,13 +96,16 @@ def _delay(scale: Scale, seen: Seen) -> str:
 
 
 def _table_of_starts(starts: list[Start]) -> Table:
-    table = Table("nodes", "command to the program's first line", "a node", "memory", "a node more", "processes")
+    table = Table(
+        "nodes", "command to the program's first line", "a node", "processor time", "memory", "a node more", "processes"
+    )
     for before, start in zip([None, *starts], starts, strict=False):
         more = "" if before is None or before.nodes == start.nodes else _more(before, start)
         table.add_row(
             str(start.nodes),
             f"{start.seconds:.1f} s",
             f"{start.seconds / start.nodes:.2f} s",
+            f"{start.processor_s:.1f} s",
             f"{start.megabytes:.0f} MB",
             more,
             str(start.processes),

@@ -31,6 +31,8 @@ _log = logging.getLogger("laggard.detectors")
 WATCHES_PER_INTERVAL = 10
 STOP_DEADLINE_S = 2.0
 WINDOW_ROUNDS = 4
+# The server answers others meanwhile, and neither end holds a large job's whole round as one text.
+READ_AT_ONCE = 5000
 
 Window = dict[DeviceKey, list[float]]
 """Each device's readings of the last rounds, oldest first."""
@@ -96,18 +98,26 @@ class Watcher:
                 self._say_once(f"the detector of {self._metric_name} waits for the state server: {error}")
 
     def _look(self) -> None:
-        for sample_id, sample in self._series.read(self._metric_name, self._last_id):
-            self._last_id = sample_id
-            device = (sample.tags["host"], sample.tags.get("gpu", ""))
-            if self._met.get(device) != sample.tags:
-                self._met[device] = sample.tags
-                self._judge.meet(device, sample.tags)
-            self._rounds.add(device, sample.values, time.monotonic())
+        while self._read():
+            pass
         if readings := self._rounds.take(time.monotonic()):
             self._judge_round(readings)
         if silent := self._rounds.newly_silent(time.monotonic()):
             names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
             self._to_tell.append(("notices", [f"{self._metric_name}: no good reading from {names} for three rounds"]))
+
+    def _read(self) -> bool:
+        """Take what is new into the round; return whether there may be more."""
+        found = self._series.read(self._metric_name, self._last_id, limit=READ_AT_ONCE)
+        now_s = time.monotonic()
+        for sample_id, sample in found:
+            self._last_id = sample_id
+            device = (sample.tags["host"], sample.tags.get("gpu", ""))
+            if self._met.get(device) != sample.tags:
+                self._met[device] = sample.tags
+                self._judge.meet(device, sample.tags)
+            self._rounds.add(device, sample.values, now_s)
+        return len(found) == READ_AT_ONCE
 
     def _judge_round(self, readings: Round) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import orjson
 import redis
 
 from kvstore.endpoint import Endpoint
@@ -117,7 +118,10 @@ def _to_json(sample: Sample) -> str:
 
 
 def _from_json(metric: str, text: bytes) -> Sample:
-    time_s, values, tags = json.loads(text)
+    try:
+        time_s, values, tags = orjson.loads(text)
+    except orjson.JSONDecodeError:  # a failed reading is no number, which only Python's own reader takes
+        time_s, values, tags = json.loads(text)
     return Sample(metric, time_s, tuple(values), tags)
 
 

@@ -57,7 +57,7 @@ from resilience.roster import Roster
 
 __all__ = ["Controller", "JobPlan", "MakeCluster", "StopRequested", "stop_on_signals"]
 
-NEWS_WAIT_S = 1.0
+NEWS_WAIT_S = 0.5  # a silent node is no news: somebody has to look
 # A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.
 LOSS_NEWS_S = 0.3
 # A program that fails this long after a worker was killed has failed for another reason.

@@ -273,4 +273,5 @@ class Node:
                     self._notices.append(
                         f"{message['name']} ended with exit code {message['exit_code']}; it stays down"
                     )
-            self._news.notify_all()
+            if message["event"] != "alive":  # else each of many nodes would have all of them looked at twice a second
+                self._news.notify_all()

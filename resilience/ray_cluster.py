@@ -6,14 +6,17 @@ placed on the reserve; they are started when a node is swapped in, and the good 
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kvstore.certificates import Authority
 from kvstore.control import NodeRecord
+from kvstore.endpoint import is_loopback
 from resilience.allocation import Allocation
 from resilience.cluster import RAY_ADDRESS, START_DEADLINE_S, STOP_DEADLINE_S, Cluster, ClusterError, NodeFiles
 from resilience.gcs import HeadSilentError, NodeDirectory
@@ -23,6 +26,10 @@ from resilience.ports import listens
 __all__ = ["RayCluster"]
 
 POLL_S = 0.05
+# Virtual nodes share this machine's processors: were all to start at once, each would take longer than Ray allows it.
+JOINING_AT_ONCE = (os.cpu_count() or 1) + 2
+# Ray gives a node half a minute to start, however busy the machine is.
+JOIN_ATTEMPTS = 3
 _RAY_SETTINGS = {
     # A node whose processes are gone refuses three checks and leaves Ray's records within two seconds; one that is only
     # starved has five seconds to answer each.
@@ -64,6 +71,9 @@ class RayCluster(Cluster):
         self.address = f"{self._primary.address}:{port}"
         self._port = port
         self._directory_of_nodes: NodeDirectory | None = None
+        self._waiting: list[str] = []
+        self._joined: set[str] = set()
+        self._attempts: Counter[str] = Counter()
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables with which a process on a node finds its cluster, its job and its devices."""
@@ -93,6 +103,7 @@ class RayCluster(Cluster):
             slow = ", ".join(node.record.hostname for node in up if node.ray == "up")
             raise ClusterError(f"the old Ray processes could not be ended on {slow}")
         self._directory_of_nodes = None
+        self._joined = set()
         super().start_anew(active)
 
     def warm_up(self, hosts: Iterable[str]) -> None:
@@ -101,10 +112,34 @@ class RayCluster(Cluster):
             self.nodes[host].warm_up()
 
     def begin_change(self, active: Sequence[str]) -> None:
-        """Start Ray on those of the given hosts that have none, without waiting."""
-        for host in active:
-            if self.nodes[host].ray == "down":
-                self.nodes[host].start_ray(self._ray_arguments(self.nodes[host].record))
+        """Begin to start Ray on those of the given hosts that have none; :meth:`finish_change` goes on with it."""
+        self._waiting = [host for host in active if self.nodes[host].ray == "down"]
+        self._attempts.clear()
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Start Ray on the hosts that wait for it, of this machine's own not too many at once."""
+        joining = sum(node.ray == "up" and node.record.address not in self._joined for node in self.nodes.values())
+        while self._waiting:
+            node = self.nodes.get(self._waiting[0])
+            if node is not None:
+                if joining >= JOINING_AT_ONCE and is_loopback(node.record.address):
+                    return
+                node.start_ray(self._ray_arguments(node.record))
+                self._attempts[node.record.hostname] += 1
+                joining += 1
+            del self._waiting[0]
+
+    def _try_again(self) -> None:
+        """Have those wait again that ended before they had joined."""
+        for host in [host for host, node in self.nodes.items() if node.ray == "ended" and self._may_try_again(node)]:
+            self.nodes[host].ray = "down"
+            self._waiting.append(host)
+
+    def _may_try_again(self, node: Node) -> bool:
+        if node.record == self._primary or node.record.address in self._joined:
+            return False  # all others need the head, and who was in the cluster and left it is lost
+        return 0 < self._attempts[node.record.hostname] < JOIN_ATTEMPTS
 
     def finish_change(self, active: Sequence[str], launch: int) -> int:
         """Leave exactly the given hosts in the cluster, with no process of a launch before ``launch`` on any."""
@@ -130,7 +165,7 @@ class RayCluster(Cluster):
         return {**super()._files(node), **keys}
 
     def _is_lost(self, node: Node) -> bool:
-        return super()._is_lost(node) or node.ray == "ended"
+        return super()._is_lost(node) or (node.ray == "ended" and not self._may_try_again(node))
 
     def _ray_arguments(self, node: NodeRecord) -> list[str]:
         role = ["--head", f"--port={self._port}", "--include-dashboard=false", "--no-monitor"]
@@ -151,15 +186,22 @@ class RayCluster(Cluster):
         addresses = {node.record.address for node in nodes}
         until_s = time.monotonic() + START_DEADLINE_S
         while (members := self._members()) != addresses:
+            self._try_again()
             self._raise_if_lost(nodes)
+            if members - self._joined:  # each that comes gives the others time
+                until_s = time.monotonic() + START_DEADLINE_S
+            self._joined = members
+            self._start_waiting()
             if time.monotonic() > until_s:
                 missing = [node for node in nodes if node.record.address not in members]
                 for node in missing:
+                    self._attempts[node.record.hostname] = JOIN_ATTEMPTS
                     node.give_up()
                 self._raise_if_lost(missing)
                 strangers = ", ".join(sorted(members - addresses))
                 raise ClusterError(f"{strangers} did not leave the cluster within {START_DEADLINE_S:.0f} s")
             self._wait_for(lambda: False, POLL_S)  # Ray's directory of nodes has no event to wait for
+        self._joined = members
 
     def _members(self) -> set[str]:
         if self._directory_of_nodes is None:

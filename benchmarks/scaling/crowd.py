@@ -1,7 +1,7 @@
 """A crowd of nodes that send readings, each over a connection of its own, as its collector does.
 
-``python -m benchmarks.scaling.crowd`` reads its plan as JSON on standard input, connects, says ``ready``, and sends
-round after round until its input closes; then it writes what it did as JSON.
+``python -m benchmarks.scaling.crowd`` reads its plan as JSON on standard input, connects, says ``ready``, reads the
+Unix time of the first round, and sends round after round until its input closes; then it writes what it did as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import redis
 
 from collectors.group import JITTER
 from kvstore.endpoint import Endpoint
-from kvstore.fence import EXECUTE_LUA, FencedWriter
+from kvstore.fence import EXECUTE_LUA, Command, FencedWriter
 from kvstore.packer import Packer
 from kvstore.series import Sample, Series
 
@@ -37,6 +37,7 @@ PROBE_S = 0.010
 NOISE, REPEAT_NOISE = 0.004, 0.002
 SLOWDOWN = 1.3
 TICK_S = 0.01
+WINDOW_S = 300.0
 READ_BYTES = 1 << 16
 
 
@@ -54,8 +55,6 @@ class CrowdPlan:
         From one round to the next.
     slow_host, slow_round
         The node whose device 0 is slow, and from which round on.
-    start_s
-        Unix time of the first round, the same for every crowd.
     """
 
     endpoint_file: str
@@ -65,7 +64,6 @@ class CrowdPlan:
     interval_s: float
     slow_host: int
     slow_round: int
-    start_s: float
 
 
 @dataclass(slots=True)
@@ -93,6 +91,11 @@ def host_name(number: int) -> str:
     return f"node{number:05d}"
 
 
+def _reading(now_s: float, values: list[float]) -> bytes:
+    """Return the beginning of a sample as it is stored, always of the same length."""
+    return f"[{now_s:017.6f}, [{', '.join(f'{value:.9f}' for value in values)}]".encode()
+
+
 class Crowd:
     """Nodes that send readings."""
 
@@ -108,6 +111,7 @@ class Crowd:
         self._packer = Packer()
         self._selector = selectors.DefaultSelector()
         self._connections = [self._connect(endpoint) for _ in range(plan.hosts)]
+        self._letters = [[self._letter(host, gpu) for gpu in range(plan.devices)] for host in range(plan.hosts)]
         self._rng = np.random.default_rng(plan.first)
 
     def _connect(self, endpoint: Endpoint) -> socket.socket:
@@ -116,21 +120,20 @@ class Crowd:
         connection.sendall(b"".join(self._packer.pack("AUTH", endpoint.password)))
         if (answer := connection.recv(100)) != b"+OK\r\n":
             raise redis.ConnectionError(f"a node was not let in: {answer.decode()}")
-        connection.setblocking(False)
+        connection.settimeout(0)
         self._selector.register(connection, selectors.EVENT_READ, connection)
         return connection
 
-    def run(self) -> None:
-        """Send until standard input closes."""
+    def run(self, start_s: float) -> None:
+        """Send from a moment on, until standard input closes."""
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
         number = 0
-        while self._round(number):
+        while self._round(number, start_s + number * self._plan.interval_s):
             number += 1
 
-    def _round(self, number: int) -> bool:
+    def _round(self, number: int, begin_s: float) -> bool:
         plan = self._plan
         readings = self._readings(number).tolist()
-        begin_s = plan.start_s + number * plan.interval_s
         due = [
             (begin_s + random.uniform(-JITTER, JITTER) * plan.interval_s, host, gpu)
             for host in range(plan.hosts)
@@ -161,15 +164,30 @@ class Crowd:
 
     def _send(self, host: int, gpu: int, values: list[float], now_s: float) -> None:
         plan = self._plan
-        name = host_name(plan.first + host)
-        tags = {"host": name, "gpu": str(gpu), "model": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{name}-{gpu:036d}"[:40]}
-        keys, arguments = self._writer.call(self._series.commands([Sample(METRIC, now_s, tuple(values), tags)]))
-        command = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
+        before, between, after = self._letters[host][gpu]
+        oldest = b"%013d" % int((now_s - WINDOW_S) * 1000)
+        command = b"".join((before, oldest, between, _reading(now_s, values), after))
         if self._connections[host].send(command) != len(command):
             raise redis.ConnectionError("the state server does not read")
         self.record.sent += 1
         if plan.first + host == plan.slow_host and gpu == 0 and values[0] > PROBE_S * (1 + SLOWDOWN) / 2:
             self.record.slow_s = self.record.slow_s or now_s
+
+    def _letter(self, host: int, gpu: int) -> tuple[bytes, ...]:
+        """Return what a collector sends for a device, cut where the times and the values stand: those change."""
+        name, now_s, values = host_name(self._plan.first + host), 1e9, [PROBE_S] * REPEATS
+        tags = {"host": name, "gpu": str(gpu), "model": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{name}-{gpu:026d}"}
+        to_add, names = self._series.commands([Sample(METRIC, now_s, tuple(values), tags)])
+        add, key, *rest = to_add
+        oldest, text = str(rest[2]), str(rest.pop())
+        reading = _reading(now_s, values).decode()
+        letter = reading + ", " + text[text.index("{") :]
+        command: Command = (str(add), str(key), *rest, letter)
+        keys, arguments = self._writer.call([command, names])
+        packed = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
+        before, _, rest_of_it = packed.partition(oldest.encode())
+        between, _, after = rest_of_it.partition(reading.encode())
+        return before, between, after
 
     def _listen(self, wait_s: float) -> bool:
         for key, _ in self._selector.select(wait_s):
@@ -189,7 +207,7 @@ def main() -> None:
     crowd = Crowd(plan)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    crowd.run()
+    crowd.run(float(sys.stdin.readline()))
     usage = os.times()
     print(json.dumps({**asdict(crowd.record), "cpu_s": usage.user + usage.system}))
 

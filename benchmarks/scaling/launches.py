@@ -48,6 +48,8 @@ class Start:
         Virtual nodes, all of them in use.
     seconds
         From the command to the program's first line, with all nodes in the cluster.
+    processor_s
+        Processor time of all processes until then.
     megabytes
         Proportional share of memory of all processes, once a task has run on every node.
     processes
@@ -56,6 +58,7 @@ class Start:
 
     nodes: int
     seconds: float
+    processor_s: float
     megabytes: float
     processes: int
 
@@ -72,9 +75,10 @@ def measure(nodes: int) -> Start:
         try:
             _wait_for("first line", output, job)
             seconds = time.perf_counter() - begun_s
+            processor_s = sum(map(_processor_s, _processes(job.pid)))
             _wait_for(f"nodes {nodes}\n", output, job)
-            processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
-            return Start(nodes, seconds, sum(map(_megabytes, processes)), len(processes))
+            processes = _processes(job.pid)
+            return Start(nodes, seconds, processor_s, sum(map(_megabytes, processes)), len(processes))
         finally:
             job.terminate()
             job.wait(DEADLINE_S)
@@ -86,6 +90,17 @@ def _wait_for(text: str, output: Path, job: subprocess.Popen[bytes]) -> None:
         if job.poll() is not None or time.monotonic() > until_s:
             raise RuntimeError(f"the job did not get as far as {text!r}:\n{output.read_text()}")
         time.sleep(0.05)
+
+
+def _processes(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def _processor_s(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
+    return 0.0
 
 
 def _megabytes(process: psutil.Process) -> float:

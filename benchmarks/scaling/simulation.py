@@ -38,8 +38,8 @@ from resilience.requests import RequestReader
 __all__ = ["Scale", "Seen", "simulate"]
 
 CROWDS = 4
-READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 30.0
+LEAD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Seen:
         When the first round was due, and the first slow sample was sent, as Unix time.
     accused_s, decided_s
         When the verdict reached the controller, and how long it took to decide.
-    record_s
-        To fence the old launch and write the record of the next.
-    watcher_cpu, server_cpu
-        Share of one core, over the rounds after the first.
+    record_s, record_mb
+        To fence the old launch and write the record of the next; its size.
+    watcher_cpu_s, server_cpu_s
+        Processor time for a round, over the rounds after the first.
     watcher_mb, server_mb, file_mb_s, window_mb
         Memory of this process and of the server, growth of the append-only file, the samples in the server.
     behind_s
@@ -92,8 +92,9 @@ class Seen:
     decided_s: float = 0.0
     accused: list[str] = field(default_factory=list)
     record_s: float = 0.0
-    watcher_cpu: float = 0.0
-    server_cpu: float = 0.0
+    record_mb: float = 0.0
+    watcher_cpu_s: float = 0.0
+    server_cpu_s: float = 0.0
     watcher_mb: float = 0.0
     server_mb: float = 0.0
     file_mb_s: float = 0.0
@@ -135,7 +136,6 @@ def simulate(scale: Scale) -> Seen:
         records.next_launch()
         nodes = tuple(_node(number, scale.devices) for number in range(scale.hosts))
         records.write_launch(LaunchRecord(0, nodes[:-1], nodes[-1:]))
-        seen.start_s = time.time() + 3 + scale.hosts / 500  # until then they connect
         with _crowds(scale, str(endpoint_file), seen) as crowds:
             _follow(scale, server, records, nodes, seen)
             for told in _ended(crowds):
@@ -165,7 +165,6 @@ def _crowds(scale: Scale, endpoint_file: str, seen: Seen) -> Iterator[list[subpr
                 scale.interval_s,
                 scale.slow_host,
                 scale.slow_round,
-                seen.start_s,
             )
             command = [sys.executable, "-m", "benchmarks.scaling.crowd"]
             crowds.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
@@ -175,6 +174,11 @@ def _crowds(scale: Scale, endpoint_file: str, seen: Seen) -> Iterator[list[subpr
         for crowd in crowds:
             if cast("IO[str]", crowd.stdout).readline() != "ready\n":
                 raise RuntimeError("a crowd did not come up: its words are above")
+        seen.start_s = time.time() + LEAD_S
+        for crowd in crowds:
+            pipe = cast("IO[str]", crowd.stdin)
+            pipe.write(f"{seen.start_s}\n")
+            pipe.flush()
         yield crowds
     finally:
         for crowd in crowds:
@@ -195,16 +199,20 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
     hosts = [node.hostname for node in nodes]
     settings = Settings(len(hosts) - 1, resilient=True)
     standing = begin(settings, hosts, [], seen.start_s)
-    assert isinstance(standing, Standing)
+    if not isinstance(standing, Standing):
+        raise TypeError(f"the policy would not begin: {standing}")
     watcher = Watcher(METRIC, scale.interval_s, _Judge(scale.interval_s, seen))
     own, its = psutil.Process(), psutil.Process(server.pid)
-    at_first: tuple[float, float, float, int] | None = None
+    at_first: tuple[float, float, float] | None = None
+    file_bytes = written_bytes = 0
     end_s = seen.start_s + scale.rounds * scale.interval_s
     while time.time() < end_s:
         with news:
             news.wait_for(lambda: bool(reader.waiting), 1.0)
-        if at_first is None and len(seen.judged) >= 1:
-            at_first = time.time(), _cpu_s(own), _cpu_s(its), _file_bytes(server)
+        before_bytes, file_bytes = file_bytes, _file_bytes(server)
+        written_bytes += max(0, file_bytes - before_bytes)  # less: it was rewritten
+        if at_first is None and seen.judged:
+            at_first = time.time(), _cpu_s(own), _cpu_s(its)
         while reader.waiting:
             request = reader.waiting.popleft()
             if request.kind != "verdicts":
@@ -216,14 +224,15 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
             begun_s = time.perf_counter()
             decision = decide(settings, standing, NodesAccused(accused), now_s=time.time(), progressed=True)
             seen.decided_s = time.perf_counter() - begun_s
-            assert isinstance(decision, Relaunch)
+            if not isinstance(decision, Relaunch):
+                raise TypeError(f"the policy would not relaunch: {decision}")
             seen.accused_s = seen.accused_s or time.time()
             seen.accused += sorted(accused)
     if at_first is not None:
-        spent_s = time.time() - at_first[0]
-        seen.watcher_cpu = (_cpu_s(own) - at_first[1]) / spent_s
-        seen.server_cpu = (_cpu_s(its) - at_first[2]) / spent_s
-        seen.file_mb_s = (_file_bytes(server) - at_first[3]) / spent_s / 1e6
+        rounds = (time.time() - at_first[0]) / scale.interval_s
+        seen.watcher_cpu_s = (_cpu_s(own) - at_first[1]) / rounds
+        seen.server_cpu_s = (_cpu_s(its) - at_first[2]) / rounds
+    seen.file_mb_s = written_bytes / (time.time() - seen.start_s) / 1e6
     seen.watcher_mb, seen.server_mb = own.memory_info().rss / 1e6, its.memory_info().rss / 1e6
     watcher.stop()
     reader.stop()
@@ -232,9 +241,9 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
         seen.window_mb = cast("int", client.memory_usage(key)) / 1e6
         seen.stored = cast("Any", client.xinfo_stream(key))["entries-added"]
     begun_s = time.perf_counter()
-    launch = records.next_launch()
-    records.write_launch(LaunchRecord(launch, tuple(nodes[:-1]), tuple(nodes[-1:])))
-    seen.record_s = time.perf_counter() - begun_s
+    record = LaunchRecord(records.next_launch(), tuple(nodes[:-1]), tuple(nodes[-1:]))
+    records.write_launch(record)
+    seen.record_s, seen.record_mb = time.perf_counter() - begun_s, len(record.to_json()) / 1e6
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -59,3 +59,23 @@ def test_a_device_that_answers_nothing_but_nan_is_silent_and_holds_no_round_up()
 
 def test_devices_have_time_to_come_up_before_they_count_as_silent() -> None:
     assert assembler().newly_silent(now_s=12.9) == []
+
+
+def test_a_round_does_not_wait_for_a_device_that_is_known_to_be_silent() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0], now_s=14.0)
+    assert rounds.take(now_s=14.1) is None
+    assert rounds.newly_silent(now_s=14.1) == [B]
+    assert rounds.take(now_s=14.2) == {A: [1.0]}
+    rounds.add(B, [2.0], now_s=14.3)
+    assert rounds.take(now_s=14.4) is None, "B is back, so A is waited for"
+    rounds.add(A, [1.0], now_s=15.0)
+    assert rounds.take(now_s=15.0) == {A: [1.0], B: [2.0]}
+
+
+def test_a_device_that_comes_back_alone_can_fall_silent_again() -> None:
+    rounds = assembler()
+    assert rounds.newly_silent(now_s=20.0) == [A, B]
+    rounds.add(A, [1.0], now_s=21.0)
+    assert rounds.newly_silent(now_s=24.0) == []
+    assert rounds.newly_silent(now_s=24.1) == [A]
