@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from hashlib import sha1
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import redis
@@ -182,7 +183,7 @@ class Crowd:
         oldest, text = str(rest[2]), str(rest.pop())
         reading = _reading(now_s, values).decode()
         letter = reading + ", " + text[text.index("{") :]
-        command: Command = (str(add), str(key), *rest, letter)
+        command = cast("Command", (add, key, *rest, letter))
         keys, arguments = self._writer.call([command, names])
         packed = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
         before, _, rest_of_it = packed.partition(oldest.encode())
