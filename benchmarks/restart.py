@@ -75,14 +75,16 @@ def main(arguments: list[str]) -> int:
 
 def beside_peers(console: Console, kills: int) -> None:
     """Print how long each candidate takes to come back after a killed worker."""
+    here = [candidate for candidate in CANDIDATES if candidate.is_here]
+    for candidate in CANDIDATES:
+        if candidate not in here:
+            console.print(f"{candidate.name} is left out: {candidate.needs} is not installed")
     table = Table(title=f"seconds from a killed worker until all get on, median of {kills}", title_justify="left")
     for column in ("", "median", "worst", "best", "can replace"):
         table.add_column(column, justify="right" if column in {"median", "worst", "best"} else "left")
-    for candidate in CANDIDATES:
-        if candidate.is_here:
-            table.add_row(candidate.name, *spread(seconds_of(candidate, kills)), candidate.replaces)
-        else:
-            console.print(f"{candidate.name} is left out: {candidate.needs} is not installed")
+    seconds = seconds_of(here, kills)
+    for candidate in here:
+        table.add_row(candidate.name, *spread(seconds[candidate.name]), candidate.replaces)
     console.print(table)
 
 

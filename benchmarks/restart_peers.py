@@ -7,6 +7,7 @@ place, and then every worker has written once more.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,9 +134,23 @@ CANDIDATES = (
 )
 
 
-def seconds_of(candidate: Candidate, repeats: int) -> list[float]:
-    """Return the seconds from each kill until every worker gets on."""
-    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:  # a short path, for Ray's sockets
+def seconds_of(candidates: Sequence[Candidate], repeats: int) -> dict[str, list[float]]:
+    """Return, by candidate, the seconds from each kill until every worker gets on.
+
+    They all run at once and are hit in turn, so that a busy moment of the machine hits them alike.
+    """
+    seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    with contextlib.ExitStack() as stack:
+        running = {candidate.name: stack.enter_context(_running(candidate)) for candidate in candidates}
+        for _ in range(repeats):
+            for name, (toy, process) in running.items():
+                seconds[name].append(_second_of_a_kill(toy, process))
+    return seconds
+
+
+@contextlib.contextmanager
+def _running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp", ignore_cleanup_errors=True) as name:  # short, for Ray
         toy = Path(name)
         (toy / "work.py").write_text(WORK)
         (toy / "toy.py").write_text(candidate.program)
@@ -149,7 +164,7 @@ def seconds_of(candidate: Candidate, repeats: int) -> list[float]:
                 env={**os.environ, "TOY": name, "PYTHONPATH": path, "LAGGARD_RUNTIME_ROOT": name},
             )
             try:
-                return [_second_of_a_kill(toy, process) for _ in range(repeats)]
+                yield toy, process
             finally:
                 _end(process)
 
