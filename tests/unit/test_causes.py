@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +120,10 @@ def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have()
     assert found.risen == {"held_by_heat_ns": 60.0}
     assert found.now["temperature_c"] == 70.0
     assert found.strangers == (4, 9)
+
+
+def test_the_guide_lists_the_rules_in_their_order() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    table = guide.partition("| rule |")[2].partition("\n\n")[0]
+
+    assert re.findall(r"^\| ([A-Za-z ]+?) \|", table, re.MULTILINE) == [rule.name for rule in RULES]
