@@ -43,6 +43,9 @@ def test_a_server_that_is_killed_again_while_it_starts_is_started_again(keeper: 
                 with contextlib.suppress(psutil.NoSuchProcess):
                     server.kill()
                     killed.add(server.pid)
+        while keeper.pid in killed:  # until one is ready
+            assert time.monotonic() < until_s, f"it did not come back: {keeper.failure}"
+            time.sleep(0.02)
         assert state["kept"] == 1
         assert keeper.failure is None
         assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
