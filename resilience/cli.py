@@ -138,8 +138,9 @@ def cli() -> None:
     "--virtual-gpus",
     type=click.IntRange(0, 64),
     default=0,
+    envvar="LAGGARD_VIRTUAL_GPUS",
     metavar="K",
-    help="Virtual devices per node, for machines without GPUs.  [default: the machine's GPUs]",
+    help="Virtual devices per node, for machines without GPUs.  [default: their GPUs; also: LAGGARD_VIRTUAL_GPUS]",
 )
 @click.option(
     "--per-node",

@@ -63,6 +63,8 @@ LOSS_NEWS_S = 0.3
 # A program that fails this long after a worker was killed has failed for another reason.
 WORKER_NEWS_S = 60.0
 LAST_GRACE_S = 5.0
+# Slurm sends SIGTERM twice in a row when a job's time is up; nobody's second thought comes so soon.
+SAME_BREATH_S = 1.0
 PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 FLUSH_DEADLINE_S = 60.0
@@ -404,12 +406,17 @@ class Controller:
 
 def stop_on_signals() -> None:
     """Raise :class:`StopRequested` in the main thread at the first Ctrl-C or SIGTERM; at the second, end at once."""
+    asked_s = 0.0
 
     def stop_now(signum: int, _: FrameType | None) -> None:
+        if time.monotonic() < asked_s + SAME_BREATH_S:
+            return
         end_descendants(deadline_s=END_DEADLINE_S)
         raise SystemExit(128 + signum)
 
     def stop(signum: int, _: FrameType | None) -> None:
+        nonlocal asked_s
+        asked_s = time.monotonic()
         for each in _STOP_SIGNALS:
             signal.signal(each, stop_now)
         raise StopRequested(signum)

@@ -1,6 +1,7 @@
 """``python -m resilience.leftovers MARK``: end what a killed agent has left on this node.
 
-The agent's mark is in its environment, and so in that of everything that it ever started.
+The agent's mark is in its environment, and so in that of everything that it ever started. Its folder goes too, as do
+those of this user's other jobs that nobody owns any more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 
 import psutil
 
+from resilience.folders import runtime_root, sweep
 from resilience.processes import environment_of
 
 __all__ = ["AGENT_MARK", "end_marked", "main"]
@@ -40,7 +42,9 @@ def _carries(process: psutil.Process, mark: str) -> bool:
 
 def main() -> int:
     """Run on the mark given; the exit code tells whether nothing is left."""
-    return 0 if end_marked(sys.argv[1], DEADLINE_S) else 1
+    ended = end_marked(sys.argv[1], DEADLINE_S)
+    sweep(runtime_root())
+    return 0 if ended else 1
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from collectors.device import gpu_names
 from kvstore.control import NodeRecord
 from resilience.allocation.base import AllocationError, clear_this_machine, device_variables, start_here
 from resilience.allocation.muster import Candidate, hear_greetings
+from resilience.folders import RUNTIME_ROOT_VARIABLE
 from resilience.leftovers import AGENT_MARK
 
 __all__ = ["RemoteAllocation", "Transport"]
@@ -28,8 +30,8 @@ __all__ = ["RemoteAllocation", "Transport"]
 GREETING_COMMAND = (sys.executable, "-m", "resilience.greeting")
 LEFTOVERS_COMMAND = (sys.executable, "-m", "resilience.leftovers")
 CLEAR_DEADLINE_S = 10.0
-# What another machine's Python may need before it can read anything from us.
-_FOR_PYTHON = ("PYTHONPATH", "LD_LIBRARY_PATH")
+# What a process on another machine needs before it can read anything from us.
+_NEEDED_AT_ONCE = ("PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
 class Transport(Protocol):
@@ -88,8 +90,8 @@ class RemoteAllocation:
             reasons = ", ".join(f"{host} ({self._mustered[host].complaint()})" for host in silent)
             for candidate in self._mustered.values():
                 candidate.dismiss()
-            example = " ".join(self._transport.command(silent[0], ["true"]))
-            raise AllocationError(f"no answer by {self._transport.name} from {reasons}: see what '{example}' says")
+            example = shlex.join(self._transport.command(silent[0], ["true"]))
+            raise AllocationError(f"no answer by {self._transport.name} from {reasons}: try {example}")
         self._n_cpus = {host: greeting.n_cpus for host, greeting in greetings.items()}
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
         if not self._virtual:
@@ -158,5 +160,5 @@ class RemoteAllocation:
 
 
 def _environment(**more: str) -> list[str]:
-    given = {name: os.environ[name] for name in _FOR_PYTHON if name in os.environ} | more
+    given = {name: os.environ[name] for name in _NEEDED_AT_ONCE if name in os.environ} | more
     return ["env", *(f"{name}={value}" for name, value in given.items())]

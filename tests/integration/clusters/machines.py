@@ -38,7 +38,7 @@ def missing_for_machines(*programs: str) -> str | None:
     """Return why there can be no machines with these programs here; None if there can."""
     if os.geteuid() != 0:
         return "needs root to make network namespaces"
-    for program in ("ip", "unshare", "nsenter", "mount", *programs):
+    for program in ("ip", "setpriv", "unshare", "nsenter", "mount", *programs):
         if shutil.which(program) is None:
             return f"needs {program}"
     tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"], capture_output=True)
@@ -59,12 +59,19 @@ class Machine:
     def __init__(self, name: str, address: str, hosts: Path) -> None:
         self.name = name
         self.address = address
-        self._hosts = hosts
-        self.boot()
-
-    def boot(self) -> None:
-        """Start the machine; after :meth:`crash` it needs a new cable, too."""
-        unshare = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        # the machine ends with us, however we end
+        unshare = [
+            "setpriv",
+            "--pdeathsig=KILL",
+            "unshare",
+            "--net",
+            "--uts",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+        ]
         self._holder = subprocess.Popen(
             [*unshare, sys.executable, "-I", "-S", "-c", _INIT],
             stdin=subprocess.DEVNULL,
@@ -75,7 +82,7 @@ class Machine:
         assert self._holder.stdout.readline() == b"up\n"
         (self._init,) = psutil.Process(self._holder.pid).children()
         self.run("hostname", self.name)
-        self.run("mount", "--bind", str(self._hosts), "/etc/hosts")
+        self.run("mount", "--bind", str(hosts), "/etc/hosts")
         self.run("mount", "-t", "tmpfs", "tmpfs", PRIVATE)
         self.ip("link", "set", "lo", "up")
 
@@ -103,13 +110,18 @@ class Machine:
         return done.stdout
 
     def start(
-        self, *argv: str, output: IO[Any] | int, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        *argv: str,
+        output: IO[Any] | int,
+        keyboard: int = subprocess.DEVNULL,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command on this machine; its process here is ``nsenter``, which ends as the command does."""
         there = argv if cwd is None else ("env", f"--chdir={cwd}", *argv)  # a mount namespace is entered at its root
         return subprocess.Popen(
             self.command(*there),
-            stdin=subprocess.DEVNULL,
+            stdin=keyboard,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -126,6 +138,10 @@ class Machine:
                     found.append(process)
         return [process for process in found if _is_alive(process)]
 
+    def has_crashed(self) -> bool:
+        """Whether the power is off."""
+        return self._holder.poll() is not None
+
     def crash(self) -> None:
         """Cut the power."""
         self._init.kill()
@@ -133,7 +149,7 @@ class Machine:
 
     def shut_down(self) -> None:
         """End the machine for good."""
-        if self._holder.poll() is None:
+        if not self.has_crashed():
             self.crash()
         if self._holder.stdout is not None:
             self._holder.stdout.close()
@@ -156,15 +172,26 @@ class Network:
         addresses = {name: f"{SUBNET}.{number}" for number, name in enumerate(names, 1)}
         login = f"{SUBNET}.100"
         hosts = folder / "hosts"
+        self._hosts = hosts
         lines = ["127.0.0.1 localhost", f"{login} login", *(f"{a} {name}" for name, a in addresses.items())]
         hosts.write_text("\n".join(lines) + "\n")
         self.login = Machine("login", login, hosts)
         self.login.ip("link", "add", "br0", "type", "bridge")
         self.login.ip("addr", "add", f"{login}/24", "dev", "br0")
         self.login.ip("link", "set", "br0", "up")
-        self.nodes = {name: Machine(name, address, hosts) for name, address in addresses.items()}
-        for node in self.nodes.values():
-            node.plug_in(self.login)
+        self.nodes: dict[str, Machine] = {}
+        for name, address in addresses.items():
+            self._boot(name, address)
+
+    def _boot(self, name: str, address: str) -> None:
+        self.nodes[name] = Machine(name, address, self._hosts)
+        self.nodes[name].plug_in(self.login)
+
+    def replace(self, name: str) -> None:
+        """Put a new machine into the place of one that has crashed."""
+        crashed = self.nodes[name]
+        crashed.shut_down()
+        self._boot(name, crashed.address)
 
     def cut(self, name: str) -> None:
         """Pull a node's cable."""

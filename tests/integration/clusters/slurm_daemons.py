@@ -105,6 +105,22 @@ class SlurmCluster:
         """Return the state of each node."""
         return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).splitlines())
 
+    def replace_crashed(self) -> None:
+        """Put new machines into the places of those that have crashed."""
+        for name, machine in list(self.network.nodes.items()):
+            if machine.has_crashed():
+                self._daemons[name].wait(STOP_DEADLINE_S)
+                self.network.replace(name)
+                self.start_slurmd(name)
+
+    def repair(self) -> None:
+        """Undo what was done to nodes and wait until all are free."""
+        self.replace_crashed()
+        for name in self.network.nodes:
+            self.network.mend(name)
+            self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+        self.wait_until_idle()
+
     def wait_until_idle(self) -> None:
         """Wait until all nodes are free."""
         wait_for(lambda: set(self.states().values()) == {"idle"}, f"idle nodes ({self.states()})")

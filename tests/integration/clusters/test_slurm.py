@@ -1,0 +1,186 @@
+"""Jobs on real Slurm daemons, each node a machine of its own; as the guide prints them, and with nodes that fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.clusters.jobs import ClusterJob, Watch
+from tests.integration.clusters.machines import PRIVATE, Network, wait_for
+from tests.integration.clusters.slurm_daemons import SlurmCluster
+
+Start = Callable[..., ClusterJob]
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs" / "guides" / "slurm.md").read_text()
+EXAMPLE = ROOT / "examples" / "slow_gpu.py"
+
+# Counts in workers on the last node; says what it finds of the launch before, and what SIGTERM made that one save.
+COUNTING = """
+    import signal, sys
+    import ray
+    from collectors.placement import node_strategy
+    from kvstore import State
+    from resilience import Job
+
+    job, state = Job.current(), State.current()
+    before = {key: state.get(key) for key in ("count", "saved")}
+    print(f"launch {job.launch} on {' '.join(n.hostname for n in job.nodes)} after {before}", flush=True)
+    ray.init(logging_level="ERROR", log_to_driver=False)
+
+    def save(signum, frame):
+        state["saved"] = job.launch
+        print("saved in launch", job.launch, flush=True)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+
+    @ray.remote(num_gpus=1)
+    def count():
+        state = State.current()
+        while True:
+            with state.transaction() as transaction:
+                transaction["count"] = transaction.get("count", 0) + 1
+
+    counting = [count.options(scheduling_strategy=node_strategy(job.nodes[-1])).remote()]
+    while state.get("count", 0) <= (before["count"] or 0):
+        ray.wait(counting, timeout=0.1)
+    print("counting", flush=True)
+    ray.get(counting)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _whole_cluster(slurm: SlurmCluster) -> Iterator[None]:
+    yield
+    slurm.run("scancel", "--user=root", check=False)
+    slurm.repair()
+
+
+def block(language: str) -> str:
+    """Return the guide's code in a language."""
+    (code,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
+    return str(code)
+
+
+def job_id(slurm: SlurmCluster) -> str:
+    """Return the id of the one job that there is."""
+    return slurm.run("squeue", "--noheader", "--format=%i").strip()
+
+
+def test_the_interactive_form_of_the_guide_does_the_main_job(
+    slurm: SlurmCluster, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    """Typed at a terminal on the login machine."""
+    shutil.copy(EXAMPLE, tmp_path)
+    allocate, laggard, leave = block("sh").splitlines()
+    user = start(slurm.network.login, slurm.environment, *allocate.split(), terminal=True)
+    user.type(f"{laggard}; echo code=$?\n")
+    (code,) = user.wait_for(r"code=(\d+)\r")
+    user.type(f"{leave}\n")
+    assert user.finish() == int(code) == 0, user.output
+    assert "3 launches, 2 nodes excluded (node2, node3)" in user.output, user.output
+    assert "launch 0: 4 ranks on 4 devices of 2 nodes" in user.output
+    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in user.output
+    assert "all there, none twice" in user.output
+    assert (tmp_path / "eigvals.png").exists()
+    watch.expect_nothing()
+
+
+def test_control_c_at_the_terminal_ends_the_job_in_order(
+    slurm: SlurmCluster, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    command = ("laggard", "--state-dir=state", "train.py")
+    user = start(slurm.network.login, slurm.environment, "salloc", "--nodes=1", *command, terminal=True)
+    user.wait_for("counting")
+    user.type("\x03")
+    assert user.finish() == 130, user.output
+    assert "stopped by SIGINT" in user.output
+    watch.expect_nothing()
+
+
+def test_a_requeued_batch_job_carries_on_and_the_time_limit_ends_it_in_order(
+    slurm: SlurmCluster, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    """The guide's script; the first run is requeued, the second one comes to the end of its time."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    (tmp_path / "job.sh").write_text(block("bash"))
+    job = start(slurm.network.login, slurm.environment, "sbatch", "--wait", "--output=output", "job.sh")
+    job.wait_for("counting")
+    number = job_id(slurm)
+    slurm.run("scontrol", "requeue", number)
+    job.wait_for("saved in launch 0")
+    wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job")
+    slurm.run("scontrol", "update", f"job={number}", "StartTime=now")  # else Slurm lets it wait for two minutes
+    (after,) = job.wait_for(r"launch 1 on node1 node2 after .*'saved': 0")
+    assert "'count': None" not in after
+    job.wait_for("counting", times=2)
+    minutes, seconds = map(int, slurm.run("squeue", "--noheader", "--format=%M").split(":"))
+    # Slurm looks at the time every half a minute: it must find less than one left, and more than none.
+    slurm.run("scontrol", "update", f"job={number}", f"TimeLimit={minutes + (1 if seconds < 25 else 2)}")
+    job.wait_for("saved in launch 1", outlived=True)
+    job.wait_for("stopped by SIGTERM", times=2, outlived=True)
+    assert job.finish() == 143, job.output
+    assert "relaunch" not in job.output
+    watch.expect_nothing()
+
+
+def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
+    slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    shutil.copy(EXAMPLE, tmp_path)
+    options = ("--nodes=2", "--resilient", "--exhaust-resources", "slow_gpu.py", "--no-thrash", "--num_iters=800")
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
+    job = start(network.login, slurm.environment, *salloc, "laggard", *options)
+    job.wait_for("launch 0: 4 ranks on 4 devices of 2 nodes")
+    secrets = secrets_of(network)
+    assert secrets
+    assert not [line for line in watch.left() if any(secret in line for secret in secrets)]
+    network.nodes["node2"].crash()
+    job.wait_for("without node2; node3 comes in from the reserve")
+    job.wait_for("launch 1: 4 ranks on 4 devices of 2 nodes")
+    network.cut("node3")
+    job.wait_for("without node3; the primary goes on alone")
+    assert job.finish() == 0, job.output
+    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in job.output
+    assert "iterations per rank: [800, 800, 800, 800], expected 800 each" in job.output
+    assert "all there, none twice" in job.output
+    slurm.replace_crashed()
+    watch.expect_nothing()  # also on the node that is cut off
+
+
+def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(
+    slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
+    options = ("--nodes=2", "--resilient", "--state-dir=state", "train.py")
+    job = start(network.login, slurm.environment, *salloc, "laggard", *options)
+    job.wait_for("counting")
+    slurm.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    job.wait_for(r"launch 1 on node1 node3 after .*'saved': 0")
+    job.wait_for("counting", times=2)
+    slurm.run("scancel", job_id(slurm))
+    job.wait_for("saved in launch 1")
+    assert job.finish() == 143, job.output
+    assert job.output.count("relaunch  without") == 1, job.output  # the nodes that ended with the job are not lost ones
+    watch.expect_nothing()
+
+
+def secrets_of(network: Network) -> set[str]:
+    """Return the passwords and tokens that lie in the nodes' private folders."""
+    found = set()
+    for node in network.nodes.values():
+        for file in node.run("find", PRIVATE, "-name", "endpoint.json", "-o", "-name", "ray-token").split():
+            text = node.run("cat", file)
+            found.add(json.loads(text)["password"] if file.endswith("json") else text)
+    return found

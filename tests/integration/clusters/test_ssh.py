@@ -1,0 +1,83 @@
+"""Jobs on hosts that real sshd serve, with a user's own ssh configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.clusters.jobs import ClusterJob, Watch
+from tests.integration.clusters.machines import PRIVATE, Machine, Network
+from tests.integration.clusters.sshd import ALIAS
+from tests.integration.clusters.test_slurm import COUNTING
+
+Start = Callable[..., ClusterJob]
+
+pytestmark = pytest.mark.timeout(900)
+
+RESILIENT = ("--nodes=2", "--resilient", "--exhaust-resources", "--state-dir=state", "train.py")
+
+
+def process_of(machine: Machine, words: str) -> psutil.Process:
+    """Return the process of a machine that has these words in its command line."""
+    for process in machine.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if words in " ".join(process.cmdline()):
+                return process
+    raise AssertionError(f"no {words} on {machine.name}")
+
+
+def test_a_killed_agent_and_a_dropped_connection_leave_nothing_and_lose_nothing(
+    hosts: Network, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    primary = hosts.nodes["node1"]
+    (tmp_path / "hosts").write_text(f"node1\nnode2 slots=2\n{ALIAS}\n")
+    job = start(primary, dict(os.environ), "laggard", "--hostfile=hosts", *RESILIENT)
+    job.wait_for("launch 0 on node1 node2")
+    job.wait_for("counting")
+    process_of(hosts.nodes["node2"], "resilience.agent").kill()
+    job.wait_for(f"launch 1 on node1 {ALIAS} after .*'count': [1-9]")
+    job.wait_for("counting", times=2)
+    process_of(primary, f"ConnectTimeout=8 {ALIAS}").kill()
+    job.wait_for("launch 2 on node1 after .*'saved': 1")
+    job.wait_for("counting", times=3)
+    assert not watch.left("node2")
+    process_of(primary, "bin/laggard").terminate()
+    assert job.finish() == 143, job.output
+    watch.expect_nothing()
+
+
+def test_a_host_that_does_not_answer_is_named(hosts: Network, watch: Watch, start: Start) -> None:
+    hosts.cut("node3")
+    job = start(hosts.nodes["node1"], dict(os.environ), "laggard", f"--hostlist=node1,node2,{ALIAS}", "sleep", "1000")
+    code = job.finish()
+    hosts.mend("node3")
+    assert code == 1, job.output
+    assert f"no answer by ssh from {ALIAS} (ssh: connect to host node3 port 22" in job.output
+    assert len(job.output.splitlines()) == 1
+    watch.expect_nothing()
+
+
+def test_a_killed_laggard_leaves_nothing_on_any_host(
+    hosts: Network, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    primary = hosts.nodes["node1"]
+    job = start(primary, dict(os.environ), "laggard", "--hostlist=node1,node2", "train.py")
+    job.wait_for("counting")
+    process_of(primary, "bin/laggard").kill()
+    job.finish()
+    watch.expect_no_processes()
+    primary.run("sh", "-c", f"rm -r {PRIVATE}/*")  # a killed job's State is kept for its user
+
+
+def test_laggard_starts_on_its_first_host_only(hosts: Network, start: Start) -> None:
+    job = start(hosts.nodes["node2"], dict(os.environ), "laggard", "--hostlist=node1,node2", "true")
+    assert job.finish() == 1
+    assert "the first host, node1, is the primary, and this is another machine" in job.output
