@@ -45,7 +45,6 @@ class StateKeeper:
     def __init__(
         self, directory: Path, *, job: str, host: str, port: int | None = None, fsync: Fsync = "always"
     ) -> None:
-        self._fsync = fsync
         self._server = StateServer.start(
             directory, job=job, host=host, port=port, fsync=fsync, deadline_s=LOAD_DEADLINE_S
         )
@@ -127,18 +126,10 @@ class StateKeeper:
             server.stop()
 
     def _started_again(self, died: StateServer) -> StateServer:
-        endpoint = died.endpoint
         vain: ServerError | None = None
         while not self._too_often(time.monotonic()):
             try:
-                return StateServer.start(
-                    died.directory,
-                    job=endpoint.job,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    fsync=self._fsync,
-                    deadline_s=LOAD_DEADLINE_S,
-                )
+                return died.start_again(LOAD_DEADLINE_S)
             except (ServerStartError, PortTakenError) as error:  # it may have been killed in the middle of its start
                 vain = error
             with self.news:

@@ -6,22 +6,25 @@ import dataclasses
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import redis
 
 from kvstore.certificates import Authority
-from kvstore.endpoint import Endpoint
+from kvstore.endpoint import Endpoint, is_loopback
 from kvstore.errors import StateDirectoryError
 from kvstore.fence import begin_launch
 from kvstore.server import StateServer
 from kvstore.server_program import choose_program
 from kvstore.state import State
+from resilience.keeper import StateKeeper
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 HAS_TLS = choose_program(None, encrypt=True).tls
 needs_tls = pytest.mark.skipif(not HAS_TLS, reason="needs a redis-server or valkey-server with TLS on PATH")
 
@@ -74,6 +77,21 @@ def test_a_server_that_was_killed_comes_back_with_the_same_key(server: StateServ
     with server.start_again(DEADLINE_S) as again:
         assert again.endpoint == server.endpoint
         assert ping(server.endpoint)
+
+
+@needs_tls
+def test_a_kept_server_beyond_loopback_is_encrypted_and_comes_back_with_the_same_key(tmp_path: Path) -> None:
+    addresses = [a.address for each in psutil.net_if_addrs().values() for a in each if a.family == socket.AF_INET]
+    outside = [address for address in addresses if not is_loopback(address)]
+    if not outside:
+        pytest.skip("needs an address beyond loopback")
+    with StateKeeper(tmp_path / "state", job="a", host=outside[0], port=None) as keeper:
+        assert keeper.endpoint.encrypted
+        assert ping(keeper.endpoint)
+        os.kill(keeper.pid, signal.SIGKILL)
+        with keeper.news:
+            assert keeper.news.wait_for(lambda: bool(keeper.tidings), DEADLINE_S)
+        assert ping(keeper.endpoint)
 
 
 @needs_tls
