@@ -405,7 +405,9 @@ def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start) -> None:
         print("launch", job.launch, "on", *(node.hostname for node in job.nodes), flush=True)
         if job.restarted:
             raise SystemExit(0)
-        device = VirtualDevice("0", Path(os.environ["LAGGARD_VIRTUAL_DEVICE_DIR"]).parent / "node3", "node3")
+        while not os.path.exists("folder"):
+            time.sleep(0.05)
+        device = VirtualDevice("0", Path(open("folder").read()), "node3")
         ones = np.ones((1500, 1500), np.float32)
 
         def load():
@@ -427,6 +429,11 @@ def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start) -> None:
         time.sleep(600)
     """
     job = start_job("--local-nodes=4", "--nodes=2", "--virtual-gpus=2", "--resilient", program=program)
+    job.wait_for("launch 0 on")
+    wait_until(lambda: any(job.processes_of("node3")), job.everything)
+    folder = next(job.processes_of("node3")).environ()["LAGGARD_VIRTUAL_DEVICE_DIR"]
+    (job.directory / "draft").write_text(folder)
+    (job.directory / "draft").rename(job.directory / "folder")
     assert job.finish() == 0, job.everything()
     assert "launch 1 on node1 node4" in job.output
     assert "node3 passed over: node3 gpu 0: " in job.account
