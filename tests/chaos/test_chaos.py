@@ -9,7 +9,7 @@ from tests.chaos.storm import storm
 
 N_FAULTS = 100
 # As many of them as this machine is quick enough for; two storms of 100 faults where nothing else runs.
-LONGEST_S = 130.0
+LONGEST_S = 115.0
 FEWEST = 10
 
 
