@@ -86,7 +86,7 @@ def test_the_interactive_form_of_the_guide_does_the_main_job(
     allocate, laggard, leave = block("sh").splitlines()
     user = start(slurm.network.login, slurm.environment, *allocate.split(), terminal=True)
     user.type(f"{laggard}; echo code=$?\n")
-    (code,) = user.wait_for(r"code=(\d+)\r")
+    (code,) = user.wait_for(r"code=(\d+)\s")
     user.type(f"{leave}\n")
     assert user.finish() == int(code) == 0, user.output
     assert "3 launches, 2 nodes excluded (node2, node3)" in user.output, user.output
