@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -71,3 +72,15 @@ def test_the_reference_is_made_from_the_docstrings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Warn" not in done.stderr
     assert "false_alarm_budget" in (tmp_path / "detectors.html").read_text()
+
+
+def test_the_operators_guide_explains_every_word_of_an_account() -> None:
+    guide = (ROOT / "docs" / "guides" / "operator.md").read_text()
+    source = "".join(
+        inspect.getsource(importlib.import_module(name)) for name in modules() if name.startswith("resilience.")
+    )
+
+    words = set(re.findall(r'\.tell\(\s*"(\w+)"', source))
+
+    assert len(words) > 10
+    assert words - set(re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)) == set()
