@@ -96,7 +96,7 @@ def test_a_newcomers_first_program_dies_and_goes_on_from_its_last_step(folder: P
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"^launch 1: step 40, total \d+\.\d$", done.stdout, re.MULTILINE), done.stdout
-    assert "the program was ended by signal 9" in done.stderr or "SIGKILL" in done.stderr, done.stderr
+    assert "relaunch  the program died by signal 9" in done.stderr, done.stderr
 
     report = run("laggard report", folder)
     assert report.returncode == 0, report.stderr
