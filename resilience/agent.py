@@ -16,13 +16,14 @@ controller says                                 agent does
 ``{"do": "start-sidecar", "name", "command"}``   starts a process that lasts as long as the agent
 ``{"do": "stop-sidecar", "name"}``               ends it before that
 ``{"do": "go-on"}``                             nothing: it is the answer to each ``alive``
+``{"do": "answer"}``                            says ``here``, after all ends that it has noticed
 ``{"do": "start-task", "name", "command", ...}``  starts a process of one launch (:mod:`resilience.tasks`)
 ``{"do": "signal-task", "name", "signal"}``     sends it a signal
 ``{"do": "printed", "bytes"}``                  lets tasks write on
 ==============================================  =======================================================
 
 It says ``alive`` twice a second, from a thread that does nothing else; ``ray-started``, ``ray-ended``, ``swept``,
-``sidecar-ended``, ``output`` and ``task-ended``.
+``sidecar-ended``, ``output``, ``task-ended`` and ``here``.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Agent:
         self._sidecars: dict[str, subprocess.Popen[bytes]] = {}
         self._tasks = Tasks(self._selector, self._say)
         self._unread = b""
+        self._asked = False
 
     def run(self) -> None:
         """Serve the controller until its pipe closes, then end every descendant."""
@@ -105,6 +107,9 @@ class Agent:
             for key, _ in self._selector.select(wait_s):
                 if key.data() is False:
                     return
+            if self._asked:
+                self._asked = False
+                self._say("here")
             if time.monotonic() >= self._looked_s + LOOK_INTERVAL_S:
                 if time.monotonic() > self._heard_s + self._lease_s:
                     return
@@ -153,6 +158,8 @@ class Agent:
                     sidecar.kill()  # collected with the orphans
             case "go-on":
                 pass
+            case "answer":
+                self._asked = True
             case "start-task":
                 self._start_task(command)
             case "signal-task":

@@ -23,6 +23,8 @@ __all__ = ["RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles
 RAY_ADDRESS = "RAY_ADDRESS"
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
+# An agent that is busy ending something answers after that.
+ANSWER_DEADLINE_S = 20.0
 TICK_S = 0.25
 # Seven beats of an agent. A frozen or cut off node is noticed within half a second more: well within five seconds.
 SILENT_NODE_S = 3.5
@@ -135,6 +137,17 @@ class Cluster:
     def lost(self) -> list[str]:
         """Return the hosts whose agent is gone or silent, or that lack what their agent should keep running."""
         return [host for host, node in self.nodes.items() if self._is_lost(node)]
+
+    def lost_of(self, hosts: Iterable[str]) -> list[str]:
+        """Ask these hosts, and wait until each has answered or one of all is lost; return who is lost.
+
+        What a program misses of a node that is lost it may miss earlier than we do.
+        """
+        nodes = [self.nodes[host] for host in hosts if host in self.nodes]
+        for node in nodes:
+            node.ask()
+        self._wait_for(lambda: bool(self.lost()) or all(node.answered for node in nodes), ANSWER_DEADLINE_S)
+        return self.lost()
 
     def workers_killed(self, since_s: float) -> bool:
         """Whether a worker was ended by force, by nobody of ours, since a moment in Unix time."""

@@ -58,8 +58,6 @@ from resilience.roster import Roster
 __all__ = ["Controller", "JobPlan", "MakeCluster", "StopRequested", "stop_on_signals"]
 
 NEWS_WAIT_S = 0.5  # a silent node is no news: somebody has to look
-# A program whose workers vanish may end before we hear why: how long we wait for the news of a lost node.
-LOSS_NEWS_S = 0.3
 # A program that fails this long after a worker was killed has failed for another reason.
 WORKER_NEWS_S = 60.0
 LAST_GRACE_S = 5.0
@@ -260,13 +258,10 @@ class Controller:
         return ended or asked or told or bool(self._cluster.lost())
 
     def _end_of_program(self, exit_code: int) -> Event:
+        if exit_code != 0 and (lost := self._cluster.lost_of(self._roster.active)):
+            return self._loss_of(lost[0])
         if exit_code < 0:
             return ProgramDied(-exit_code)
-        if exit_code > 0:
-            with self._news:
-                self._news.wait_for(self._cluster.lost, LOSS_NEWS_S)
-            if lost := self._cluster.lost():
-                return self._loss_of(lost[0])
         if exit_code > 0 and self._cluster.workers_killed(max(self._began_s, time.time() - WORKER_NEWS_S)):
             return WorkerDied(exit_code)
         return ProgramEnded(exit_code)

@@ -60,6 +60,8 @@ class Node:
         Whether it was heard at all: until then it is starting.
     ray
         ``down``: not started, or stopped as asked; ``up``: running; ``ended``: it ended by itself.
+    answered
+        It has answered since it was last asked.
     swept
         How many leftover processes the last sweep ended; ``None`` while it runs.
     last_words
@@ -80,6 +82,7 @@ class Node:
         self.heard_s = clock()
         self.spoke = False
         self.ray: RayStatus = "down"
+        self.answered = False
         self.swept: int | None = 0
         self.last_words = ""
         self._agent = agent
@@ -190,6 +193,11 @@ class Node:
         """Take Ray on the node for ended: it did not do what it should in time."""
         self.ray = "ended"
 
+    def ask(self) -> None:
+        """Have the agent answer; what it has noticed by then it tells before."""
+        self.answered = False
+        self._say(do="answer")
+
     def sweep(self, below: int) -> None:
         """Have the agent end what is left of launches below a number; ``swept`` tells when that is done."""
         self.swept = None
@@ -267,6 +275,8 @@ class Node:
                     self.task_exits[name] = exit_code
                     if name not in self._outputs and name not in self._told:
                         self._notices.append(f"{name} ended with exit code {exit_code}; it stays down")
+                case "here":
+                    self.answered = True
                 case "swept":
                     self.swept = int(str(message["ended"]))
                 case "sidecar-ended":

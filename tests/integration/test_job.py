@@ -145,6 +145,35 @@ def test_a_frozen_node_is_a_lost_node(start_job: Start, frozen: str) -> None:
     assert_nothing_is_left(job)
 
 
+@pytest.mark.parametrize("ending", ["raise SystemExit(1)", "os.abort()"])
+def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it(start_job: Start, ending: str) -> None:
+    job = start_job(
+        *THREE_NODES,
+        "--per-node",
+        "--resilient",
+        program=f"""
+        import os, time
+        from pathlib import Path
+        from resilience import Job
+
+        if Job.current().restarted:
+            raise SystemExit(0)
+        print("here", flush=True)
+        while not Path("cut").exists() or os.environ["NODE_RANK"] != "0":
+            time.sleep(0.05)
+        {ending}
+        """,
+    )
+    job.wait_for("(?s)here.*here")
+    agent = job.process_of("node2", "program.py").parent()
+    assert agent is not None
+    agent.suspend()
+    (job.directory / "cut").touch()
+    assert job.finish() == 0, job.everything()
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert_nothing_is_left(job)
+
+
 def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
     job = start_job("--local-nodes=2", "--virtual-gpus=2", "--resilient", program=COUNT_FOR_EVER)
     job.wait_for("counting")
