@@ -1,6 +1,14 @@
-"""State, series and control records in a Redis-compatible server."""
+"""State, series and control records in a Redis-compatible server.
 
-from kvstore.checkpoint import Checkpointer
+``State`` and ``Checkpointer`` are loaded on first use, with NumPy and the server's client: a node's agent, which needs
+none of them, starts quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from kvstore.environment import NotInJobError
 from kvstore.errors import (
     ConflictError,
@@ -14,7 +22,10 @@ from kvstore.errors import (
     StateUnavailableError,
     UnsupportedValueError,
 )
-from kvstore.state import State, Transaction
+
+if TYPE_CHECKING:
+    from kvstore.checkpoint import Checkpointer
+    from kvstore.state import State, Transaction
 
 __all__ = [
     "Checkpointer",
@@ -32,3 +43,11 @@ __all__ = [
     "Transaction",
     "UnsupportedValueError",
 ]
+
+_HOMES = {"Checkpointer": "kvstore.checkpoint", "State": "kvstore.state", "Transaction": "kvstore.state"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,12 +83,16 @@ class Agent:
         self._tasks = Tasks(self._selector, self._say)
         self._unread = b""
         self._asked = False
+        self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
         """Serve the controller until its pipe closes, then end every descendant."""
         adopt_orphans()
         os.set_blocking(self._commands.fileno(), False)
         self._selector.register(self._commands, selectors.EVENT_READ, self._read_commands)
+        self._selector.register(self._children, selectors.EVENT_READ, self._look_after_children)
+        signal.set_wakeup_fd(self._child_ended, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         ended = threading.Event()
         threading.Thread(target=self._beat, args=(ended,), name="beat", daemon=True).start()
         try:
@@ -114,8 +118,6 @@ class Agent:
                 if time.monotonic() > self._heard_s + self._lease_s:
                     return
                 self._watch_parts()
-                self._look_after_sidecars()
-                reap_orphans(own=self._started())
                 self._looked_s = time.monotonic()
 
     def _beat(self, ended: threading.Event) -> None:
@@ -211,6 +213,14 @@ class Agent:
 
     def _not_of_ray(self) -> set[int]:
         return {sidecar.pid for sidecar in self._sidecars.values()} | self._tasks.pids
+
+    def _look_after_children(self) -> bool:
+        """Tell of sidecars that have ended, and collect what we have adopted: each end of a child is a signal."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._children, 1 << 16)
+        self._look_after_sidecars()
+        reap_orphans(own=self._started())
+        return True
 
     def _look_after_sidecars(self) -> None:
         for name, sidecar in list(self._sidecars.items()):
