@@ -104,7 +104,8 @@ class Collectors:
 
     def _add(self, name: str, read: Callable[[], Iterator[Reading]], interval_s: float, gpu: str = "") -> None:
         tags = {"host": self._host} | ({"gpu": gpu} if gpu else {})
-        self.loops.append(ReadingLoop(name, read, interval_s, self._telemetry.store, tags))
+        turn = len(self.loops)
+        self.loops.append(ReadingLoop(name, read, interval_s, self._telemetry.store, tags, turn=turn))
 
     def _add_device(self, device: DeviceReader) -> None:
         self._add(f"gpu {device.gpu}", device.read, self._interval_s, device.gpu)

@@ -48,11 +48,13 @@ class NodeReader:
             yield from _read_group(self._group)
 
     def _processes(self) -> int:
-        count = 0
+        own, count = os.getuid(), 0
         with os.scandir(self._proc) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # it may have ended since
-                    count += entry.name.isdigit() and entry.stat().st_uid == os.getuid()
+                try:
+                    count += entry.name.isdigit() and entry.stat().st_uid == own
+                except OSError:  # it has ended since
+                    continue
         return count
 
     def _network(self) -> Iterator[Reading]:

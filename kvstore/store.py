@@ -118,16 +118,25 @@ class SampleStore:
                 return
             line.times_us.frombytes(np.ascontiguousarray(times_us, dtype=np.int64).tobytes())
             line.values.frombytes(np.ascontiguousarray(values, dtype=np.float64).tobytes())
-            self._samples += len(times_us)
-            if len(times_us) and times_us[-1] >= line.newest_us:
-                line.newest_us, line.newest_value = int(times_us[-1]), float(values[-1])
-            if len(line.times_us) >= BLOCK_SAMPLES:
-                self._pack(line)
+            self._count(line, len(times_us))
 
     def add(self, metric: str, tags: Mapping[str, str], time_us: int, value: float) -> None:
         """Add one sample."""
-        key = key_of(metric, tags)
-        self.extend(key, np.array([time_us], dtype=np.int64), np.array([value]))
+        with self._lock:
+            line = self._line(key_of(metric, tags))
+            if line is None:
+                self._dropped += 1
+                return
+            line.times_us.append(time_us)
+            line.values.append(value)
+            self._count(line, 1)
+
+    def _count(self, line: _Line, added: int) -> None:
+        self._samples += added
+        if added and line.times_us[-1] >= line.newest_us:
+            line.newest_us, line.newest_value = line.times_us[-1], line.values[-1]
+        if len(line.times_us) >= BLOCK_SAMPLES:
+            self._pack(line)
 
     def trim(self) -> None:
         """Let go of what is older than the window, and of more if the store is too large."""

@@ -374,7 +374,8 @@ def begin(settings: Settings, hosts: Sequence[str], remembered: Sequence[Exclusi
 
     The first host is the primary, and is taken whatever is remembered of it.
     """
-    excluded = tuple(e for e in remembered if e.since_s > now_s - settings.quarantine_s and e.host in hosts[1:])
+    others = {*hosts[1:]}
+    excluded = tuple(e for e in remembered if e.since_s > now_s - settings.quarantine_s and e.host in others)
     out = {exclusion.host for exclusion in excluded}
     good = tuple(host for host in hosts if host not in out)
     standing = Standing(Roster(good[: settings.nodes], good[settings.nodes :], excluded), now_s)
@@ -417,8 +418,9 @@ def decide(settings: Settings, standing: Standing, event: Event, *, now_s: float
 
 
 def _change(before: Roster, after: Roster) -> str:
-    gone = [host for host in before.active if host not in after.active]
-    came = [host for host in after.active if host not in before.active]
+    stay = {*before.active} & {*after.active}
+    gone = [host for host in before.active if host not in stay]
+    came = [host for host in after.active if host not in stay]
     if not gone:
         return "on the same nodes"
     swap = f"; {', '.join(came)} comes in from the reserve" if came else ""
