@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, starmap, zip_longest
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception, named like the others
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ def as_array(readings: Readings) -> tuple[tuple[Device, ...], tuple[str, ...], N
     values: list[Any] = list(readings.values())
     try:
         return devices, *_of_one_shape(values)
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError, StructError):
         return devices, *_padded(values)
 
 
@@ -52,7 +54,7 @@ def _of_one_shape(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float3
 
     Raises
     ------
-    KeyError, IndexError, TypeError, ValueError
+    KeyError, IndexError, TypeError, ValueError, struct.error
         If it is not.
     """
     has_probes = isinstance(values[0], Mapping)
@@ -77,6 +79,5 @@ def _by_probe(values: list[Any], probes: tuple[str, ...]) -> list[Any]:
 def _flat(cells: list[Any], repeats: int) -> NDArray[np.float64]:
     if repeats == 1:  # unpacking takes half the time of asking for lengths and chaining
         return np.fromiter([seconds for (seconds,) in cells], np.float64, len(cells))
-    if set(map(len, cells)) != {repeats}:
-        raise ValueError("a device has more or fewer repeats than the first one")
-    return np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * repeats)
+    # packing refuses another number of repeats, and takes less time than asking for lengths and chaining
+    return np.frombuffer(b"".join(starmap(Struct(f"{repeats}d").pack, cells)))

@@ -55,7 +55,7 @@ from resilience.requests import RequestReader
 from resilience.reserve import Reserve
 from resilience.roster import Roster
 
-__all__ = ["Controller", "JobPlan", "MakeCluster", "StopRequested", "stop_on_signals"]
+__all__ = ["SAME_BREATH_S", "Controller", "JobPlan", "MakeCluster", "StopRequested", "stop_on_signals"]
 
 NEWS_WAIT_S = 0.5  # a silent node is no news: somebody has to look
 # A program that fails this long after a worker was killed has failed for another reason.
