@@ -57,6 +57,10 @@ COUNTING = """
     ray.get(counting)
 """
 
+# A program without Ray: each copy tells who it is; those of the first launch wait for the end.
+TELL = 'echo "rank $NODE_RANK of $NNODES on $(hostname), primary $MASTER_ADDR"; test $LAGGARD_LAUNCH != 0 || sleep 600'
+RANKS = ("--per-node", "sh", "-c", TELL)
+
 
 @pytest.fixture(autouse=True)
 def _whole_cluster(slurm: SlurmCluster) -> Iterator[None]:
@@ -158,6 +162,20 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     assert "all there, none twice" in job.output
     slurm.replace_crashed()
     watch.expect_nothing()  # also on the node that is cut off
+
+
+def test_copies_of_a_program_without_ray_go_on_where_a_node_crashes(
+    slurm: SlurmCluster, network: Network, watch: Watch, start: Start
+) -> None:
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
+    job = start(network.login, slurm.environment, *salloc, "laggard", "--nodes=2", "--resilient", *RANKS)
+    job.wait_for("rank 0 of 2 on node1, primary 10.78.0.1")
+    job.wait_for("rank 1 of 2 on node2, primary 10.78.0.1")
+    network.nodes["node2"].crash()
+    job.wait_for("rank 1 of 2 on node3, primary 10.78.0.1")
+    assert job.finish() == 0, job.output
+    slurm.replace_crashed()
+    watch.expect_nothing()
 
 
 def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.clusters.jobs import ClusterJob, Watch
 from tests.integration.clusters.machines import PRIVATE, Machine, Network
 from tests.integration.clusters.sshd import ALIAS
-from tests.integration.clusters.test_slurm import COUNTING
+from tests.integration.clusters.test_slurm import COUNTING, RANKS
 
 Start = Callable[..., ClusterJob]
 
@@ -61,6 +61,19 @@ def test_a_host_that_does_not_answer_is_named(hosts: Network, watch: Watch, star
     assert code == 1, job.output
     assert f"no answer by ssh from {ALIAS} (ssh: connect to host node3 port 22" in job.output
     assert len(job.output.splitlines()) == 1
+    watch.expect_nothing()
+
+
+def test_copies_of_a_program_without_ray_go_on_where_a_host_is_lost(hosts: Network, watch: Watch, start: Start) -> None:
+    primary = hosts.nodes["node1"]
+    job = start(
+        primary, dict(os.environ), "laggard", f"--hostlist=node1,node2,{ALIAS}", "--nodes=2", "--resilient", *RANKS
+    )
+    job.wait_for("rank 0 of 2 on node1, primary 10.78.0.1")
+    job.wait_for("rank 1 of 2 on node2, primary 10.78.0.1")
+    process_of(hosts.nodes["node2"], "resilience.agent").kill()
+    job.wait_for("rank 1 of 2 on node3, primary 10.78.0.1")
+    assert job.finish() == 0, job.output
     watch.expect_nothing()
 
 
