@@ -132,7 +132,9 @@ def _devices() -> list[Device]:
         return local_devices()
     except DeviceError:
         if DRIVER.exists():
-            sys.stderr.write("there is an NVIDIA driver here, but CuPy finds no GPU: pip install 'laggard[cuda12]'\n")
+            sys.stderr.write(
+                "there is an NVIDIA driver here, but CuPy finds no GPU: install laggard's extra cuda12 or cuda13\n"
+            )
         return []
 
 

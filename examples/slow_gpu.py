@@ -191,7 +191,8 @@ def main() -> int:
     if "ranks" not in state:
         prepare(state, arguments, n_ranks=n_devices)
     n_ranks = state["ranks"]
-    print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} nodes", flush=True)
+    nodes = "node" if len(job.nodes) == 1 else "nodes"
+    print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} {nodes}", flush=True)
 
     ray.init()
     thrasher = None if arguments.no_thrash else start_thrasher(job)

@@ -49,5 +49,6 @@ _HOMES = {"Checkpointer": "kvstore.checkpoint", "State": "kvstore.state", "Trans
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        globals().update({each: getattr(import_module(home), each) for each, home in _HOMES.items()})
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -89,7 +91,7 @@ def cli() -> None:
     "--quarantine",
     "quarantine_s",
     type=click.FloatRange(min=1),
-    default=86400.0,
+    default=86400,
     show_default=True,
     metavar="SECONDS",
     help="How long a node stays excluded; with --state-dir the next jobs there remember it.",
@@ -156,7 +158,7 @@ def cli() -> None:
     "--detect-interval",
     "detect_interval_s",
     type=click.FloatRange(min=0.1),
-    default=3.0,
+    default=3,
     show_default=True,
     metavar="SECONDS",
     help="With --detect: from one round of test kernels to the next.",
@@ -165,7 +167,7 @@ def cli() -> None:
     "--grace",
     "grace_s",
     type=click.FloatRange(min=0, max=3600),
-    default=10.0,
+    default=10,
     show_default=True,
     metavar="SECONDS",
     help="How long the program may take to save its state after SIGTERM.",
@@ -211,6 +213,8 @@ def cli() -> None:
 @click.pass_obj
 def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Run PROGRAM on the nodes of the allocation; what follows PROGRAM is its own.
+
+    For instance, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
 
     A file that ends in .py runs with this Python. The exit code is the program's own when it ends by itself; 69 when
     too few nodes are left; 93 when launches make no progress or restarts are used up; 2 for wrong usage.
@@ -299,15 +303,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(error.format_message() + "\n")
         return EXIT_USAGE
     except click.UsageError as error:
-        return _fail(f"{error.format_message()} ('laggard run --help' lists the options)", EXIT_USAGE)
+        command = error.ctx.command_path if error.ctx else "laggard"
+        return _fail(f"{error.format_message()} ('{command} --help' lists the options)", EXIT_USAGE)
     except click.ClickException as error:
         return _fail(error.format_message(), EXIT_FAILURE)
-    except (UsageError, SettingsError, ProgramError, StateDirectoryError) as error:
+    except ProgramError as error:
+        return _fail(f"{error}{_command_meant(given)}", EXIT_USAGE)
+    except (UsageError, SettingsError, StateDirectoryError) as error:
         return _fail(str(error), EXIT_USAGE)
+    except click.Abort:  # Ctrl-C, outside of a job
+        return 128 + signal.SIGINT
     except StopRequested as stop:
         return 128 + stop.signum
     except (AllocationError, ClusterError, KVStoreError, RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
+
+
+def _command_meant(given: Sequence[str]) -> str:
+    """Return a hint for a sub-command that was mistyped, and so taken for a program."""
+    close = get_close_matches(given[0], cli.commands, 1)
+    return f"; did you mean 'laggard {close[0]}'?" if close else ""
 
 
 def _fail(message: str, exit_code: int) -> int:

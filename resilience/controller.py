@@ -189,7 +189,7 @@ class Controller:
                     return self._end(decision)
                 case Report(standing, reason):
                     self._stand(standing)
-                    self._account.tell("report", f"no relaunch: {reason}", "bold yellow")
+                    self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
                     self._abandon(event)
                 case Relaunch(standing, reason, anew):
                     self._stand(standing)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from resilience.options import UsageError
+
 __all__ = ["PREFIX", "RUNTIME_ROOT_VARIABLE", "Folders", "claim", "job_folders", "runtime_root", "sweep"]
 
 # Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
@@ -65,10 +67,21 @@ def job_folders(state_dir: Path | None) -> Iterator[Folders]:
     ----------
     state_dir
         Where the user wants State; ``None``: in the private folder.
+
+    Raises
+    ------
+    UsageError
+        If there is no such place.
     """
     root = runtime_root()
     sweep(root)
-    runtime = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    try:
+        runtime = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    except OSError as error:
+        raise UsageError(
+            f"no private folder can be made in {root}: {error.strerror}; "
+            f"name another place with {RUNTIME_ROOT_VARIABLE}"
+        ) from error
     folders = Folders(runtime, state_dir or runtime / "state")
     with claim(runtime):
         try:

@@ -157,7 +157,9 @@ class JobOptions:
         try:
             lines = self.hostfile.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--hostfile={self.hostfile} cannot be read: {error}") from error
+            raise UsageError(
+                f"--hostfile={self.hostfile} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from error
         # What follows a host in its line (slots=8) is for other programs.
         return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].strip()]
 
@@ -210,16 +212,19 @@ class JobOptions:
         return self.report_dir or (None if self.state_dir is None else self.state_dir / "reports")
 
     def _active_nodes(self, total: int) -> int:
+        virtual = " (--local-nodes makes virtual ones)" if total == 1 else ""
         if self.nodes is not None and self.nodes < 1:
             raise UsageError(f"--nodes={self.nodes} leaves no node to run on: use 1 to {total}")
         if self.idle is not None and not 0 <= self.idle < total:
             raise UsageError(
-                f"--idle={self.idle} leaves no node to run on: the allocation has {total}, use 0 to {total - 1}"
+                f"--idle={self.idle} leaves no node to run on: the allocation has {total}, use 0 to {total - 1}, "
+                f"or ask for more nodes{virtual}"
             )
         nodes = total - (self.idle or 0) if self.nodes is None else self.nodes
         if nodes > total:
             raise UsageError(
-                f"--nodes={nodes} is more than the allocation of {total}: use at most {total}, or ask for more nodes"
+                f"--nodes={nodes} is more than the allocation of {total}: use at most {total}, "
+                f"or ask for more nodes{virtual}"
             )
         if self.idle is not None and nodes + self.idle > total:
             raise UsageError(

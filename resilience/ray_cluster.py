@@ -19,6 +19,7 @@ from kvstore.control import NodeRecord
 from kvstore.endpoint import is_loopback
 from resilience.allocation import Allocation
 from resilience.cluster import RAY_ADDRESS, START_DEADLINE_S, STOP_DEADLINE_S, Cluster, ClusterError, NodeFiles
+from resilience.folders import RUNTIME_ROOT_VARIABLE
 from resilience.gcs import HeadSilentError, NodeDirectory
 from resilience.node import Node
 from resilience.ports import listens
@@ -48,6 +49,9 @@ _RAY_SETTINGS = {
     # so nobody gets as far as to make a call without a certificate of this job.
     "RAY_USE_TLS": "1",
 }
+# The kernel's bound, and the longest path of a socket that Ray makes below a node's directory.
+MAX_SOCKET_PATH = 107
+_SOCKET = "/1/ray/session_2026-01-31_12-00-00_000000_12345/sockets/plasma_store"
 _TOKEN, _CERTIFICATE, _KEY, _AUTHORITY = "ray-token", "ray.crt", "ray.key", "ray-authority.crt"
 
 
@@ -60,11 +64,21 @@ class RayCluster(Cluster):
         As for :class:`Cluster`.
     port
         Port of Ray's head on the primary.
+
+    Raises
+    ------
+    ClusterError
+        If the directory's path is too long for Ray's sockets.
     """
 
     def __init__(
         self, allocation: Allocation, directory: Path, setup: NodeFiles, news: threading.Condition, port: int
     ) -> None:
+        if (length := len(f"{directory}{_SOCKET}")) > MAX_SOCKET_PATH:
+            raise ClusterError(
+                f"{directory.parent} is too long a path for Ray's sockets below it, by {length - MAX_SOCKET_PATH} "
+                f"characters: name a shorter one with {RUNTIME_ROOT_VARIABLE}"
+            )
         super().__init__(allocation, directory, setup, news)
         self._token = secrets.token_hex(32)
         self._authority = Authority()

@@ -7,14 +7,22 @@ from pathlib import Path
 import click
 
 from resilience.observation import LOOPBACK
+from resilience.options import UsageError
 from telemetry.settings import TelemetrySettings
 
 __all__ = ["grafana", "replay"]
 
 
-@click.command()
+@click.command(short_help="Serve dumps to Grafana as if their job still ran.")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True), metavar="DUMP...")
-@click.option("--port", type=click.IntRange(1, 65535), default=TelemetrySettings().aggregator_port, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=TelemetrySettings().aggregator_port,
+    show_default=True,
+    metavar="PORT",
+    help="Port at this machine's loopback address.",
+)
 def replay(dumps: tuple[Path, ...], port: int) -> int:
     """Serve DUMPs, files or folders of them, to Grafana as if their job still ran.
 
@@ -36,6 +44,7 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
     "--url",
     default=f"http://localhost:{TelemetrySettings().aggregator_port}",
     show_default=True,
+    metavar="URL",
     help="Where Grafana reaches the telemetry server.",
 )
 @click.option(
@@ -52,6 +61,10 @@ def grafana(directory: Path, url: str, token_file: Path | None) -> int:
     from telemetry.dashboards import write_grafana
 
     token = "" if token_file is None else token_file.read_text().strip()
-    for path in write_grafana(directory, url, token):
+    try:
+        written = write_grafana(directory, url, token)
+    except OSError as error:
+        raise UsageError(f"cannot write to {error.filename}: {error.strerror}; name another folder") from error
+    for path in written:
         click.echo(path)
     return 0

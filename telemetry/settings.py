@@ -120,7 +120,7 @@ def parse_settings(text: str, name: str) -> TelemetrySettings:
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError(f"{name} is no YAML: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{name} is no YAML: {_place(error)}") from error
     if found is None:
         return TelemetrySettings()
     if not isinstance(found, dict):
@@ -131,6 +131,13 @@ def parse_settings(text: str, name: str) -> TelemetrySettings:
     return TelemetrySettings(
         **{key: _checked(key, value, kinds[key], name) for key, value in found.items() if key in kinds}
     )
+
+
+def _place(error: yaml.YAMLError) -> str:
+    """Return what is wrong and in which line, without PyYAML's drawing of it."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} in line {error.problem_mark.line + 1}"
+    return " ".join(str(error).split())
 
 
 def job_settings(environment: JobEnvironment, environ: Mapping[str, str] = os.environ) -> TelemetrySettings:

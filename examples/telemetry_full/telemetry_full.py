@@ -24,7 +24,7 @@ try:
     import mnist
     import telem
 except ModuleNotFoundError as missing:
-    sys.exit(f"this example needs {missing.name}: pip install 'laggard[examples,torch]'")
+    sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
 
 from kvstore import NotInJobError
 from resilience import Job
@@ -102,4 +102,4 @@ if __name__ == "__main__":
     except (NotInJobError, mnist.DataError) as error:
         sys.exit(str(error))
     except ModuleNotFoundError as missing:
-        sys.exit(f"these options need {missing.name}: pip install 'laggard[examples,torch]'")
+        sys.exit(f"these options need {missing.name}: pip install '.[examples,torch]'")

@@ -37,7 +37,7 @@ WIDE = 110
 BEHIND = 1.1
 SPARKS = "▁▂▃▄▅▆▇█"
 _INDENT = 18
-_NEWS = frozenset({"verdict", "relaunch", "report", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
+_NEWS = frozenset({"verdict", "relaunch", "stays", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
 _IN_DEPTH = {
     "utilization_percent": ("busy", "%"),
     "power_w": ("power", "W"),

@@ -179,9 +179,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ServerError(
-            f"port {port} at {host} cannot be used ({error.strerror}): name another in the settings"
-        ) from error
+        raise ServerError(f"port {port} at {host} cannot be used ({error.strerror}): name another") from error
     return listener
 
 

@@ -24,7 +24,7 @@ def test_three_launches_and_two_exclusions_lose_nothing(start_job: Callable[...,
     assert re.search(r"verdict +node2 gpu 0.*e-value", job.account)
     assert re.search(r"verdict +node3 gpu 0.*e-value", job.account)
     assert "launch 0: 4 ranks on 4 devices of 2 nodes" in job.output
-    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in job.output
+    assert "launch 2: 4 ranks on 2 devices of 1 node" in job.output
     assert "iterations per rank: [2500, 2500, 2500, 2500], expected 2500 each" in job.output
     found, expected = re.findall(r"eigenvalues: (\d+), expected (\d+): all there, none twice", job.output)[0]
     assert found == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from kvstore.timeseries import TimeSeries
+from resilience.ports import free_port
 from telemetry.dump import read_dump, write_dump
 from telemetry.events import Event, series_of_events
 
@@ -74,6 +76,28 @@ def test_dumps_of_several_nodes_and_times_are_served_as_one(tmp_path: Path) -> N
     assert names == ["power"]
     assert [note["custom"]["host"] for note in notes] == ["node1", "node2"]
     assert health["samples"] == 4 * 150 + 2
+
+
+def test_ctrl_c_ends_a_replay_without_a_word(tmp_path: Path) -> None:
+    dump(tmp_path, "node1", 0, 10)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "resilience.cli", "replay", "--port", str(free_port("127.0.0.1")), tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    with server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        try:
+            while not server.stdout.readline().startswith("from elsewhere"):
+                assert server.poll() is None
+            server.send_signal(signal.SIGINT)
+            assert server.wait(DEADLINE_S) == 130
+            assert server.stderr.read().strip() == ""
+        finally:
+            server.kill()
 
 
 def test_a_dump_is_plain_csv_for_everybody_else(tmp_path: Path) -> None:

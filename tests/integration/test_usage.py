@@ -54,6 +54,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--local-nodes=3", "--nodes=4"], r"--nodes=4 is more than the allocation of 3: use at most 3"),
         (["--nodes=0"], r"--nodes=0 leaves no node to run on: use 1 to 1"),
         (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
+        (["--nodes=7"], r"--nodes=7 is more than the allocation of 1: .* \(--local-nodes makes virtual ones\)"),
         (["--exhaust-resources"], r"--exhaust-resources says how far to relaunch, so it needs --resilient"),
         (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
         (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
@@ -76,6 +77,40 @@ def test_a_program_that_cannot_be_run(capfd: pytest.CaptureFixture[str], tmp_pat
     assert refusal(capfd, "--per-node", "no-such-command").startswith("there is no program no-such-command")
     (tmp_path / "data.csv").touch()
     assert "cannot be run: make it executable" in refusal(capfd, str(tmp_path / "data.csv"))
+
+
+def test_a_mistyped_command_is_taken_for_a_program_and_the_one_meant_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        refusal(capfd, "stauts") == "there is no program stauts, as a file or on PATH; did you mean 'laggard status'?"
+    )
+
+
+def test_a_wrong_option_of_a_command_leads_to_the_help_of_that_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "Did you mean '--json'? ('laggard status --help' lists" in refusal(capfd, "status", "--jsn")
+    assert "'laggard replay --help'" in refusal(capfd, "replay")
+
+
+def test_places_that_cannot_be_written(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert refusal(capfd, "grafana", str(tmp_path / "file" / "below")).startswith("cannot write to ")
+    monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path / "missing"))
+    assert refusal(capfd, program) == (
+        f"no private folder can be made in {tmp_path / 'missing'}: No such file or directory; "
+        "name another place with LAGGARD_RUNTIME_ROOT"
+    )
+
+
+def test_settings_that_are_no_yaml_are_named_with_their_line(
+    capfd: pytest.CaptureFixture[str], program: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("aggregator_port: 4242\ndump_dir: [\n")
+    line = refusal(capfd, "--telemetry-level=1", f"--telemetry-config={settings}", program)
+    assert re.fullmatch(r".*settings.yaml is no YAML: [^^]+ in line \d", line)
 
 
 @pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")

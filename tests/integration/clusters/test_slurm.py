@@ -95,7 +95,7 @@ def test_the_interactive_form_of_the_guide_does_the_main_job(
     assert user.finish() == int(code) == 0, user.output
     assert "3 launches, 2 nodes excluded (node2, node3)" in user.output, user.output
     assert "launch 0: 4 ranks on 4 devices of 2 nodes" in user.output
-    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in user.output
+    assert "launch 2: 4 ranks on 2 devices of 1 node" in user.output
     assert "all there, none twice" in user.output
     assert (tmp_path / "eigvals.png").exists()
     watch.expect_nothing()
@@ -157,7 +157,7 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     network.cut("node3")
     job.wait_for("without node3; the primary goes on alone")
     assert job.finish() == 0, job.output
-    assert "launch 2: 4 ranks on 2 devices of 1 nodes" in job.output
+    assert "launch 2: 4 ranks on 2 devices of 1 node" in job.output
     assert "iterations per rank: [800, 800, 800, 800], expected 800 each" in job.output
     assert "all there, none twice" in job.output
     slurm.replace_crashed()
