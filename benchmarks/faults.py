@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from tests.chaos.storm import PROGRAM
+from tests.chaos.storm import ACTORS, COUNT
 from tests.integration.jobs import RunningJob, wait_until
 
 Victims = Callable[[RunningJob], list[psutil.Process]]
@@ -84,7 +84,7 @@ def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
     nodes = 2 + repeats * len(LOSSES)
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:
         directory = Path(name)
-        (directory / "program.py").write_text(PROGRAM)
+        (directory / "program.py").write_text(COUNT + ACTORS)
         job = RunningJob(
             directory,
             name,

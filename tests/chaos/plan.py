@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["VICTIMS", "Fault", "Victim", "plan_of"]
+__all__ = ["WITHOUT_RAY", "WITH_RAY", "Fault", "Victim", "plan_of"]
 
 Victim = Literal["worker", "driver", "agent", "raylet", "head", "state server", "controller"]
-VICTIMS: tuple[Victim, ...] = ("worker", "driver", "agent", "raylet", "head", "state server", "controller")
-# What costs no relaunch is killed most often: so a launch sees many faults, and a storm is worth its time.
-WEIGHTS = (12, 3, 2, 2, 1, 12, 1)
+# How often each is killed. What costs no relaunch is killed most often, and what ends the whole command least: so a
+# launch sees many faults, and a storm is worth its time.
+WITH_RAY: Mapping[Victim, int] = {
+    "worker": 12,
+    "driver": 3,
+    "agent": 2,
+    "raylet": 2,
+    "head": 1,
+    "state server": 12,
+    "controller": 1,
+}
+# Each worker is a copy of the program on its node, and there is no driver.
+WITHOUT_RAY: Mapping[Victim, int] = {"worker": 12, "agent": 2, "state server": 12, "controller": 1}
 LONGEST_PAUSE_S = 1.0
 
 
@@ -34,14 +45,14 @@ class Fault:
     victims: tuple[Victim, ...]
 
 
-def plan_of(seed: int, n_faults: int) -> list[Fault]:
-    """Return moments of killing with ``n_faults`` victims in all."""
+def plan_of(seed: int, n_faults: int, weights: Mapping[Victim, int]) -> list[Fault]:
+    """Return moments of killing with ``n_faults`` victims in all, chosen by weight."""
     chance = random.Random(seed)
     plan: list[Fault] = []
     left = n_faults
     while left > 0:
         size = min(left, chance.choice([1, 1, 2, 3]))
-        victims = tuple(chance.choices(VICTIMS, WEIGHTS, k=size))
+        victims = tuple(chance.choices(list(weights), list(weights.values()), k=size))
         plan.append(Fault(chance.random() < 0.5, chance.uniform(0, LONGEST_PAUSE_S), victims))
         left -= size
     return plan

@@ -7,10 +7,10 @@ import math
 import random
 import re
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -21,11 +21,12 @@ from kvstore.fence import current_launch
 from kvstore.server import StateServer
 from kvstore.state import State
 from resilience.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
-from tests.chaos.plan import Fault, Victim
+from tests.chaos.plan import WITH_RAY, WITHOUT_RAY, Fault, Victim, plan_of
 from tests.integration.jobs import RunningJob, wait_until
 
-__all__ = ["Outcome", "storm"]
+__all__ = ["ACTORS", "COUNT", "Outcome", "storm"]
 
+# Four nodes, of which two are in use; an excluded one may come back after a second.
 OPTIONS = (
     "--local-nodes=4",
     "--nodes=2",
@@ -36,36 +37,43 @@ OPTIONS = (
     "--max-restarts-per-hour=100000",
     "--state-dir=state",
 )
-# Counts on each device until a file appears; what was committed is noted in a file of its own only after that.
-# In most launches Ray itself starts a killed worker again; in every fourth the program fails for want of it.
-PROGRAM = """
-import os, sys, time
-import ray
+# Counts until a file appears; what was committed is noted in a file of its own only after that.
+COUNT = """
+import os, time
 from kvstore import State
-from resilience import Job
 
 folder = os.getcwd()
-job = Job.current()
-ray.init(logging_level="ERROR", log_to_driver=False)
 
-often = -1 if job.launch % 4 else 0
+def count(rank):
+    state = State.current()
+
+    def add_one(transaction):
+        n = transaction.get(f"n{rank}", 0) + 1
+        transaction[f"n{rank}"] = n
+        transaction.append(f"log{rank}", n)
+        return n
+
+    while not os.path.exists(f"{folder}/enough"):
+        n = state.update_with(add_one)
+        with open(f"{folder}/committed{rank}", "a") as file:
+            file.write(f"{n}\\n")
+        time.sleep(0.02)
+"""
+COPIES = """
+count(int(os.environ["NODE_RANK"]))
+"""
+# In most launches Ray itself starts a killed worker again; in every fourth the program fails for want of it.
+ACTORS = """
+import ray
+from resilience import Job
+
+ray.init(logging_level="ERROR", log_to_driver=False)
+often = -1 if Job.current().launch % 4 else 0
 
 @ray.remote(num_gpus=1, max_restarts=often, max_task_retries=often)
 class Counter:
     def count(self, rank):
-        state = State.current()
-
-        def add_one(transaction):
-            n = transaction.get(f"n{rank}", 0) + 1
-            transaction[f"n{rank}"] = n
-            transaction.append(f"log{rank}", n)
-            return n
-
-        while not os.path.exists(f"{folder}/enough"):
-            n = state.update_with(add_one)
-            with open(f"{folder}/committed{rank}", "a") as file:
-                file.write(f"{n}\\n")
-            time.sleep(0.02)
+        count(rank)
 
 counters = [Counter.remote() for _ in range(2)]
 ray.get([counter.count.remote(rank) for rank, counter in enumerate(counters)])
@@ -74,7 +82,7 @@ RANKS = (0, 1)
 EXPECTED_ENDINGS = (0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS, -signal.SIGKILL)
 # A job that was hit before its first launch has nothing to go on with, and says so.
 NEVER_UP = r"laggard: (node1 is not up|the state server did not start: it ended with code -9)"
-COMMANDS = {"agent": "resilience.agent", "raylet": "raylet/raylet", "head": "gcs_server", "worker": "ray::Counter"}
+COMMANDS = {"agent": "resilience.agent", "raylet": "raylet/raylet", "head": "gcs_server"}
 
 
 @dataclass
@@ -89,15 +97,17 @@ class Outcome:
 
 
 class _Storm:
-    def __init__(self, directory: Path, chance: random.Random) -> None:
-        (directory / "program.py").write_text(PROGRAM)
+    def __init__(self, directory: Path, chance: random.Random, *, ray: bool) -> None:
+        (directory / "program.py").write_text(COUNT + (ACTORS if ray else COPIES))
+        self._options = OPTIONS if ray else (*OPTIONS, "--per-node")
+        self._worker = "ray::Counter" if ray else f"{sys.executable} program.py"
         self._directory = directory
         self._chance = chance
         self.outcome = Outcome()
         self.job = self._start()
 
     def _start(self) -> RunningJob:
-        return RunningJob(self._directory, str(self._directory), *OPTIONS, "program.py")
+        return RunningJob(self._directory, str(self._directory), *self._options, "program.py")
 
     def strike(self, fault: Fault) -> None:
         """Kill what the fault says, and run the command again if that was the end of it."""
@@ -149,8 +159,8 @@ class _Storm:
         controller = psutil.Process(self.job.process.pid)
         if victim == "controller":
             return [controller]
-        if victim in COMMANDS:
-            return [process for process in self.job.processes() if COMMANDS[victim] in _command_of(process)]
+        if command := self._worker if victim == "worker" else COMMANDS.get(victim):
+            return [process for process in self.job.processes() if command in _command_of(process)]
         sought = "valkey-server" if victim == "state server" else "program.py"
         return [child for child in controller.children() if sought in _command_of(child)]
 
@@ -161,8 +171,19 @@ def _command_of(process: psutil.Process) -> str:
     return ""
 
 
-def storm(plan: Sequence[Fault], seed: int, longest_s: float = math.inf) -> Outcome:
-    """Run a job through a plan of faults, or through as much of it as begins within ``longest_s`` seconds.
+def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -> Outcome:
+    """Run a job through so many faults, or through as many of them as begin within ``longest_s`` seconds.
+
+    Parameters
+    ----------
+    seed
+        Of the plan of faults.
+    n_faults
+        Kills in all.
+    longest_s
+        When to begin no more.
+    ray
+        The program's workers are Ray's actors; otherwise they are copies of it, one on each node.
 
     Raises
     ------
@@ -171,7 +192,8 @@ def storm(plan: Sequence[Fault], seed: int, longest_s: float = math.inf) -> Outc
     """
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:  # a short path, for Ray's sockets
         directory = Path(name)
-        course = _Storm(directory, random.Random(seed))
+        course = _Storm(directory, random.Random(seed), ray=ray)
+        plan = plan_of(seed, n_faults, WITH_RAY if ray else WITHOUT_RAY)
         try:
             until_s = time.monotonic() + longest_s
             for fault in takewhile(lambda _: time.monotonic() < until_s, plan):
