@@ -2,7 +2,7 @@
 
 Each storm is a seeded plan of faults (``tests/chaos/plan.py``) on a job on four virtual nodes; at its end every
 committed increment must be there exactly once, and no process may be left. Every fifth storm is on a program with Ray's
-actors, which takes several times as long to come back; the others are on copies of a program, one on each node.
+actors, which take several times as long to come back; the others are on copies of a program, one on each node.
 """
 
 from __future__ import annotations
