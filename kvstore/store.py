@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from kvstore.encoding import BLOCK_OVERHEAD_BYTES, block_span, decode_block, encode_block
-from kvstore.timeseries import Floats, Times, TimeSeries, tidy
+from kvstore.timeseries import Floats, Piece, Times, TimeSeries, assemble
 
 __all__ = ["Newest", "SampleStore", "SeriesKey", "StoreSize", "Tags", "key_of"]
 
@@ -29,6 +29,7 @@ _LARGEST_BLOCK = 4096
 _SECOND_US = 1_000_000
 # A series' record, its key and its two arrays, measured with tracemalloc.
 SERIES_OVERHEAD_BYTES = 700
+_READ_TOGETHER = 256
 # Beyond its bound the store lets go of enough to have peace for a while.
 _TRIM_TO = 0.9
 
@@ -59,7 +60,10 @@ class Newest:
 
 
 # Dashboards ask for the same blocks again and again; mostly half a megabyte, at most 16, spares their unpacking.
-_unpacked = lru_cache(maxsize=256)(decode_block)
+@lru_cache(maxsize=256)
+def _unpacked(block: bytes) -> Piece:
+    times_us, values = decode_block(block)
+    return times_us.tobytes(), values.tobytes()
 
 
 class _Line:
@@ -163,11 +167,13 @@ class SampleStore:
         """Yield the series of some metrics that have samples in a range of time, both ends included."""
         for metric in metrics:
             with self._lock:
-                keys = list(self._metrics.get(metric, ()))
-            for tags in keys:
-                named = dict(tags)
-                if wanted(named) and (found := self._read(metric, tags, start_us, end_us)) is not None:
-                    yield TimeSeries(metric, named, *found)
+                lines = list(self._metrics.get(metric, {}).items())
+            for begin in range(0, len(lines), _READ_TOGETHER):
+                some = lines[begin : begin + _READ_TOGETHER]
+                chosen = [(named, line) for tags, line in some if wanted(named := dict(tags))]
+                pieces = [self._pieces(line, start_us, end_us) for _, line in chosen]
+                found = zip(chosen, assemble(pieces, start_us, end_us), strict=True)
+                yield from (TimeSeries(metric, named, *samples) for (named, _), samples in found if len(samples[0]))
 
     def series_keys(self) -> list[SeriesKey]:
         """Return the keys of all series."""
@@ -216,18 +222,11 @@ class SampleStore:
         line = self._metrics.setdefault(metric, {})[tags] = _Line()
         return line
 
-    def _read(self, metric: str, tags: Tags, start_us: int, end_us: int) -> tuple[Times, Floats] | None:
+    def _pieces(self, line: _Line, start_us: int, end_us: int) -> list[Piece]:
         with self._lock:
-            line = self._metrics.get(metric, {}).get(tags)
-            if line is None:
-                return None
-            blocks = list(line.blocks)
-            newest = np.array(line.times_us, dtype=np.int64), np.array(line.values, dtype=np.float64)
-        pieces = [_unpacked(block) for block in blocks if _overlaps(block, start_us, end_us)]
-        times, values = zip(*pieces, newest, strict=True)
-        times_us, all_values = tidy(np.concatenate(times), np.concatenate(values))
-        begin, end = times_us.searchsorted(start_us, "left"), times_us.searchsorted(end_us, "right")
-        return (times_us[begin:end], all_values[begin:end]) if begin < end else None
+            blocks = line.blocks.copy()
+            newest = line.times_us.tobytes(), line.values.tobytes()
+        return [*(_unpacked(block) for block in blocks if _overlaps(block, start_us, end_us)), newest]
 
     def _pack(self, line: _Line) -> None:
         times_us, values = np.array(line.times_us, dtype=np.int64), np.array(line.values, dtype=np.float64)

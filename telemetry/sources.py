@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import orjson
 
 from kvstore.codec import Value
 from kvstore.store import Newest, SampleStore, SeriesKey
-from kvstore.timeseries import Times, TimeSeries
+from kvstore.timeseries import TimeSeries, distinct_times
 from telemetry.bus import DEADLINE_S, NodeAsker, NodeError, Replies
 from telemetry.query.engine import (
     Answer,
@@ -215,13 +216,11 @@ def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
         chosen.append(each)
         if samples > max_samples or len(chosen) > MAX_TRAVELLING_SERIES:
             raise ValueError(_TOO_MUCH)
-    grids: dict[bytes, Times] = {}
-    for each in chosen:  # what is read or thinned out together has the same times: they travel once
-        grids.setdefault(each.times_us.tobytes(), each.times_us)
-    places = {raw: place for place, raw in enumerate(grids)}
+    places, grids = distinct_times(chosen)  # what is read or thinned out together has the same times: they travel once
+    about = [[each.metric, dict(each.tags), place] for each, place in zip(chosen, places, strict=True)]
     return {
-        "series": [[each.metric, dict(each.tags), places[each.times_us.tobytes()]] for each in chosen],
-        "grids": list(grids.values()),
+        "series": orjson.dumps(about),
+        "grids": grids,
         "values": np.concatenate([each.values for each in chosen] or [np.empty(0)]),
     }
 
@@ -230,7 +229,7 @@ def unpack_series(packed: Value) -> list[TimeSeries]:
     """Take series apart that :func:`pack_series` has put together."""
     grids, values = packed["grids"], packed["values"]
     series, begin = [], 0
-    for metric, tags, place in packed["series"]:
+    for metric, tags, place in orjson.loads(packed["series"]):
         end = begin + len(grids[place])
         series.append(TimeSeries(metric, tags, grids[place], values[begin:end]))
         begin = end

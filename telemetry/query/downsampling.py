@@ -5,8 +5,9 @@ https://opentsdb.net/docs/build/html/user_guide/query/downsampling.html
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -149,34 +150,45 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
 
 
 def downsample_together(
-    spec: Downsample, starts: Times, owner: NDArray[np.intp], times_us: Times, values: Floats
-) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """Downsample several series in one pass.
+    spec: Downsample, starts: Times, grids: Sequence[Times], places: Sequence[int], values: Floats
+) -> tuple[list[NDArray[np.intp]], list[Floats]]:
+    """Downsample several series in one pass; the buckets of those with the same times are found once.
 
     Parameters
     ----------
     spec, starts
         As for :func:`downsample`.
-    owner
-        ``(n_samples,)``: which series a sample is of, in increasing order.
-    times_us, values
-        ``(n_samples,)``: within a series in the order of time.
+    grids
+        The different times, each in order; none before the first bucket.
+    places
+        For each series, which of ``grids`` has its times.
+    values
+        ``(n_samples,)``: of one series after the other.
 
     Returns
     -------
     tuple
-        For each bucket that has samples: the series, the bucket's index, and the value.
+        For each of ``grids`` the indices of the buckets that have samples, and for each series their values.
     """
-    if len(times_us) == 0:
-        nothing = np.empty(0, dtype=np.intp)
-        return nothing, nothing, np.empty(0)
+    times_us, offsets = np.concatenate(grids), _offsets(map(len, grids))
     if spec.calendar is None and spec.interval_us:
         bucket = (times_us - starts[0]) // spec.interval_us
     else:
         bucket = np.searchsorted(starts, times_us, side="right") - 1
-    place = owner * len(starts) + bucket
-    begins = np.append(0, np.flatnonzero(place[1:] != place[:-1]) + 1)
-    return owner[begins], bucket[begins], _reduce(spec.function, values, begins)
+    place = np.repeat(np.arange(len(grids)) * len(starts), np.diff(offsets)) + bucket
+    begins = np.flatnonzero(np.diff(place, prepend=-1))
+    edges = np.searchsorted(begins, offsets).tolist()
+    of_grid = [begins[first:end] for first, end in itertools.pairwise(edges)]
+    ends = _offsets(len(grids[place]) for place in places)
+    if len(begins) < len(times_us) or not aggregator(spec.function).keeps_one:
+        moved = zip(places, (ends[:-1] - offsets[places]).tolist(), strict=True)
+        values = _reduce(spec.function, values, np.concatenate([of_grid[place] + by for place, by in moved]))
+        ends = _offsets(len(of_grid[place]) for place in places)
+    return [bucket[each] for each in of_grid], [values[first:end] for first, end in itertools.pairwise(ends.tolist())]
+
+
+def _offsets(lengths: Iterable[int]) -> NDArray[np.intp]:
+    return np.cumsum([0, *lengths])
 
 
 def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.timeseries import Floats, Times, TimeSeries, tidy
+from kvstore.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
 from telemetry.query.aggregators import Aggregator, Gaps, aggregator
 from telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together
 from telemetry.query.errors import QueryTooLargeError
@@ -132,17 +132,16 @@ def thin_out_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> l
     if spec is None or len(series) < 2:
         return [thin_out(query, span, each) for each in series]
     starts = buckets(spec, span.start_us, span.end_us)
-    times_us = np.concatenate([each.times_us for each in series])
+    places, grids = distinct_times(series)
     values = np.concatenate([each.values for each in series])
-    owner = np.repeat(np.arange(len(series)), [len(each.times_us) for each in series])
-    kept = (times_us >= starts[0]) & (times_us <= span.end_us) & np.isfinite(values)
-    if not kept.all():
-        times_us, values, owner = times_us[kept], values[kept], owner[kept]
-    owners, at, thinned = downsample_together(spec, starts, owner, times_us, values)
-    ends, thinned_us = np.searchsorted(owners, np.arange(len(series) + 1)).tolist(), starts[at]
+    in_range = all(len(grid) and grid[0] >= starts[0] and grid[-1] <= span.end_us for grid in grids)
+    if not in_range or not np.isfinite(values).all():
+        return [thin_out(query, span, each) for each in series]
+    at, thinned = downsample_together(spec, starts, grids, places, values)
+    thinned_us = [starts[each] for each in at]
     return [
-        TimeSeries(each.metric, each.tags, thinned_us[begin:end], thinned[begin:end])
-        for each, begin, end in zip(series, ends[:-1], ends[1:], strict=True)
+        TimeSeries(each.metric, each.tags, thinned_us[place], some)
+        for each, place, some in zip(series, places, thinned, strict=True)
     ]
 
 
@@ -173,7 +172,8 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
     wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
     wanted = [each for each in wanted if len(each.times_us)]
     groups = sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
-    return _bounded(_merged(query, span, metric, group) for (metric, _), group in groups)
+    cut = _Range(span)
+    return _bounded(_merged(query, cut, metric, group) for (metric, _), group in groups)
 
 
 def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[GroupPart]:
@@ -202,9 +202,11 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
             _merge_tags(group, part)
             group.partial.merge(part.partial)
 
+    cut = _Range(span)
+
     def finished(group: GroupPart) -> Answer | None:
         present, values = group.partial.points > 0, group.partial.finish(query.aggregator.name)
-        return _answer(query, span, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
+        return _answer(query, cut, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
 
     return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
 
@@ -247,15 +249,31 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
     return groups
 
 
-def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
+class _Range:
+    """Cuts lines to a query's range; those that share their times go on to share them."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self._cut: dict[int, tuple[Times, slice, Times]] = {}  # with the array, whose id would be given away again
+
+    def __call__(self, times_us: Times, values: Floats) -> tuple[Times, Floats]:
+        known = self._cut.get(id(times_us))
+        if known is None:
+            kept = within(times_us, self.span.start_us, self.span.end_us)
+            known = self._cut[id(times_us)] = times_us, kept, times_us[kept]
+        _, kept, cut_us = known
+        return cut_us, values[kept]
+
+
+def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
-        return _answer(query, span, only.times_us, None, only.values, metric, dict(only.tags), [])
+        return _answer(query, cut, only.times_us, None, only.values, metric, dict(only.tags), [])
     if spec is None:
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
-        times_us = buckets(spec, span.start_us, span.end_us)
+        times_us = buckets(spec, cut.span.start_us, cut.span.end_us)
     if len(times_us) * len(group) > MAX_STEPS:
         raise QueryTooLargeError(
             f"{len(group)} series at {len(times_us)} times are too much: filter, or downsample further"
@@ -263,7 +281,7 @@ def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries
     lines = [_line(each, times_us, None if spec is None else spec.fill) for each in group]
     present, values = merge_lines(_merging(query, spec), times_us.astype(np.float64), lines)
     tags, aggregate_tags = _common_tags([each.tags for each in group])
-    return _answer(query, span, times_us, present, values, metric, tags, sorted(aggregate_tags))
+    return _answer(query, cut, times_us, present, values, metric, tags, sorted(aggregate_tags))
 
 
 def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
@@ -280,7 +298,7 @@ def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
 
 def _answer(
     query: SubQuery,
-    span: Span,
+    cut: _Range,
     times_us: Times,
     present: NDArray[np.bool_] | None,
     values: Floats,
@@ -297,9 +315,8 @@ def _answer(
         finite = np.isfinite(values)
         if not finite.all():
             times_us, values = times_us[finite], values[finite]
-    begin, end = times_us.searchsorted(span.start_us, "left"), times_us.searchsorted(span.end_us, "right")
-    times_us, values = times_us[begin:end], values[begin:end]
-    if not span.milliseconds and not (spec is not None and spec.is_whole_seconds):
+    times_us, values = cut(times_us, values)
+    if not cut.span.milliseconds and not (spec is not None and spec.is_whole_seconds):
         times_us, values = _whole_seconds(query, times_us, values)
     return Answer(metric, tags, aggregate_tags, times_us, values) if len(times_us) else None
 

@@ -21,7 +21,7 @@ from telemetry.query.downsampling import buckets
 from telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
 from telemetry.query.filters import FILTER_TYPES
 from telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
-from telemetry.server.answers import annotation, answer_element
+from telemetry.server.answers import annotation, answers_to_json
 from telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
 from telemetry.server.openmetrics import CLASSIC, OPEN_METRICS, render
 from telemetry.server.problems import Problem
@@ -111,15 +111,10 @@ def query(service: Service, call: Call) -> Reply:
             raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
         missing.update(gone)
     shown = answers[: service.max_series]
-    # One element carries the events: with all of them on every line a client would draw each many times.
-    elements = [
-        answer_element(asked, sub_query, answer, events if place == 0 else [])
-        for place, (sub_query, answer) in enumerate(shown)
-    ]
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Reply(b"[" + b",".join(elements) + b"]", headers=headers, text_type=JSON)
+    return Reply(answers_to_json(asked, shown, events), headers=headers, text_type=JSON)
 
 
 def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from telemetry.query import BadQueryError, TimeSeries, evaluate, query_from_json, query_from_url
 from telemetry.query.aggregators import AGGREGATORS
-from telemetry.query.engine import Span, finish_parts, parts_of, thin_out
+from telemetry.query.engine import Span, finish_parts, parts_of, thin_out, thin_out_all
 
 START_S, END_S = 1_000_000_000, 1_000_000_120
 MERGEABLE = sorted(name for name, each in AGGREGATORS.items() if each.mergeable)
@@ -125,6 +125,33 @@ def test_thinning_on_the_nodes_changes_nothing(group: list[TimeSeries], aggregat
     for ours, theirs in zip(thinned, direct, strict=True):
         np.testing.assert_array_equal(ours.times_us, theirs.times_us)
         np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+@st.composite
+def series_on_few_grids(draw: st.DrawFn) -> list[TimeSeries]:
+    times = st.lists(st.integers(START_S * 10 - 50, END_S * 10 + 50), min_size=1, max_size=20).map(sorted)
+    grids = draw(st.lists(times, min_size=1, max_size=3))
+    series: list[TimeSeries] = []
+    for place in draw(st.lists(st.integers(0, len(grids) - 1), min_size=2, max_size=6)):
+        values = draw(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=(n := len(grids[place])), max_size=n))
+        times_us = np.array(grids[place], dtype=np.int64) * 100_000
+        series.append(TimeSeries("m", {"gpu": str(len(series))}, times_us, np.array(values)))
+    return series
+
+
+@given(
+    series_on_few_grids(),
+    st.sampled_from(["7s-avg", "500ms-p90", "1s-sum", "10s-count", "1m-last-nan", "1dc-max", "0all-dev"]),
+)
+def test_series_thinned_out_together_become_what_each_becomes_alone(group: list[TimeSeries], downsample: str) -> None:
+    query, span = parse(sub_query("avg", downsample))
+
+    together = thin_out_all(query, span, group)  # type: ignore[arg-type]
+
+    for ours, each in zip(together, group, strict=True):
+        alone = thin_out(query, span, each)  # type: ignore[arg-type]
+        assert (ours.tags, ours.times_us.tolist()) == (alone.tags, alone.times_us.tolist())
+        np.testing.assert_allclose(ours.values, alone.values, rtol=1e-12)
 
 
 json_values = st.recursive(

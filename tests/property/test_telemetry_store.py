@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -62,3 +65,27 @@ def test_a_series_is_read_in_the_order_of_time_whatever_the_order_of_writing(
     wanted = {host: sorted(t for t, _ in batch if 1000 <= t <= 4000) for host, batch in expected.items()}
     assert {host: series.times_us.tolist() for host, series in found.items()} == {h: w for h, w in wanted.items() if w}
     assert store.size().samples == sum(len(batch) for _, batch in batches)
+
+
+@given(
+    st.lists(st.integers(0, 5000), min_size=1, max_size=300),
+    st.lists(st.tuples(st.booleans(), values), min_size=2, max_size=5),
+)
+def test_series_read_together_are_what_each_is_alone(shared: list[int], series: list[tuple[bool, float]]) -> None:
+    store = SampleStore(window_s=1e9, clock=lambda: 0.0)
+    for gpu, (is_shared, last) in enumerate(series):
+        times_us = np.array(shared) + (0 if is_shared else gpu)
+        found = np.append(np.arange(1.0, len(shared)), last)
+        store.extend(key_of("m", {"gpu": str(gpu)}), times_us, found)
+
+    together = list(store.read(["m"], 1000, 4000))
+
+    alone = [each for gpu in range(len(series)) for each in store.read(["m"], 1000, 4000, partial(_is_gpu, str(gpu)))]
+    assert [each.tags for each in together] == [each.tags for each in alone]
+    for ours, its in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(ours.times_us, its.times_us)
+        np.testing.assert_array_equal(ours.values, its.values)
+
+
+def _is_gpu(gpu: str, tags: Mapping[str, str]) -> bool:
+    return tags["gpu"] == gpu
