@@ -40,13 +40,13 @@ def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bo
     return folder
 
 
-def entries(n_nodes: int = 3, n_gpus: int = 2, *, ended: bool = True) -> Iterator[dict[str, Any]]:
+def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bool = True) -> Iterator[dict[str, Any]]:
     """Yield the entries of the journal."""
     hosts = [f"node{number + 1}" for number in range(n_nodes)]
     gpus = [str(gpu) for gpu in range(n_gpus)]
     nodes = [{"hostname": host, "address": "127.9.9.1", "devices": gpus} for host in hosts]
     command = ["python3", "train.py", "--name", "<b>bold & brave</b>"]
-    job = {"name": "train", "id": "abc_1234", "command": command, "pid": 1, "machine": "login1", "level": 3}
+    job = {"name": name, "id": "abc_1234", "command": command, "pid": 1, "machine": "login1", "level": 3}
     yield {"time_s": T0, "event": "job", "format": 1, **job, "port": 4242, "folder": None, "nodes": nodes}
     first = {"launch": 0, "nodes": hosts[:-1], "reserve": hosts[-1:], "gap": None}
     yield {"time_s": T0 + 5, "event": "launch", **first}
@@ -81,16 +81,18 @@ def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
 
 
 @contextmanager
-def running_job(root: Path, n_nodes: int = 3, n_gpus: int = 2, *, job_id: str = "abc_1234") -> Iterator[StateServer]:
+def running_job(
+    root: Path, n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", job_id: str = "abc_1234"
+) -> Iterator[StateServer]:
     """Have a job run that is nothing but a state server with a journal, and one node that answers for all."""
     folder = root / f"{PREFIX}{job_id}"
     folder.mkdir(mode=0o700)
     node = folder / "node1"
     node.mkdir()
-    with StateServer.start(folder / "state", job="train") as server, server.endpoint.connect() as client:
+    with StateServer.start(folder / "state", job=name) as server, server.endpoint.connect() as client:
         server.endpoint.save(node / "endpoint.json")
         journal = Journal(None)
-        for fields in entries(n_nodes, n_gpus, ended=False):
+        for fields in entries(n_nodes, n_gpus, name=name, ended=False):
             time_s, event = fields.pop("time_s"), fields.pop("event")
             journal.write(event, **(fields | {"id": job_id} if time_s == T0 else fields))
         journal.publish(client, server.endpoint)

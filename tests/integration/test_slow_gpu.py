@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of, wait_until
+from tests.integration.jobs import RunningJob, metrics_of, wait_until
+from tests.printed import MAIN_JOB
 
-MAIN_JOB = (*THREE_NODES, "--telemetry-level=3", "--resilient", "--exhaust-resources")
-EXAMPLE = str(Path(__file__).parents[2] / "examples" / "slow_gpu.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|mutex|SIGTERM received|core_worker", re.IGNORECASE)
 
 
-def test_three_launches_and_two_exclusions_lose_nothing(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(*MAIN_JOB, EXAMPLE, "--plot")
+@pytest.fixture
+def start_main_job(start_job: Callable[..., RunningJob], tmp_path: Path) -> Callable[..., RunningJob]:
+    """Start what the README prints, word for word, with more options for the program where the test has some."""
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    _, *arguments = shlex.split(MAIN_JOB)
+    return partial(start_job, *arguments, directory=tmp_path)
+
+
+def test_three_launches_and_two_exclusions_lose_nothing(start_main_job: Callable[..., RunningJob]) -> None:
+    job = start_main_job()
     port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
     wait_until(lambda: "gpu-thrasher-time" in metrics_of(port), job.everything)
     assert job.finish() == 0, job.everything()
@@ -55,8 +65,8 @@ def test_collectors_that_are_killed_are_missed_within_three_rounds(start_job: Ca
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_without_a_thrasher_nobody_is_accused(start_job: Callable[..., RunningJob], seed: int) -> None:
-    job = start_job(*MAIN_JOB, EXAMPLE, "--no-thrash", f"--seed={seed}")
+def test_without_a_thrasher_nobody_is_accused(start_main_job: Callable[..., RunningJob], seed: int) -> None:
+    job = start_main_job("--no-thrash", f"--seed={seed}")
     assert job.finish() == 0, job.everything()
     assert "1 launch, 0 nodes excluded" in job.account
     assert "verdict" not in job.account

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.jobs import RunningJob
+from tests.printed import TORCHRUN_JOB
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 
 Start = Callable[..., RunningJob]
 
-TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
-EXAMPLE = (str(Path(__file__).parents[2] / "examples" / "torchrun_ddp.py"), "--steps=60", "--step-time=0.02")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def losses(output: str) -> list[str]:
@@ -26,19 +28,22 @@ def losses(output: str) -> list[str]:
     return list(told)
 
 
-def test_after_a_lost_node_the_loss_curve_is_that_of_an_undisturbed_run(start_job: Start) -> None:
-    job = start_job("--local-nodes=3", "--nodes=2", "--resilient", "--per-node", TORCHRUN, *EXAMPLE)
-    job.wait_for(r"step 20: loss")
-    agent = job.process_of("node2", "torchrun").parent()
-    assert agent is not None
-    agent.kill()
+def test_after_a_lost_node_the_loss_curve_is_that_of_an_undisturbed_run(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The examples' README prints this command, word for word."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    _, *arguments = shlex.split(TORCHRUN_JOB)
+    job = start_job(*arguments, directory=tmp_path)
     assert job.finish() == 0, job.everything()
     resumed = job.wait_for(r"launch 1: 2 ranks on node1, node3, from step (\d+) of 60")
     assert int(resumed.group(1)) >= 20
     assert job.processes() == []
 
     # the same two ranks on one node, to which nothing happens
-    undisturbed = start_job("--per-node", TORCHRUN, "--nproc-per-node=2", *EXAMPLE)
+    example = str(EXAMPLES / "torchrun_ddp.py")
+    undisturbed = start_job("--per-node", "torchrun", "--nproc-per-node=2", example, "--steps=60", "--step-time=0.02")
     assert undisturbed.finish() == 0, undisturbed.everything()
     assert losses(job.output) == losses(undisturbed.output)
     assert len(losses(job.output)) == 7

@@ -47,9 +47,9 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Terminal:
-    """``laggard top`` on a terminal of 80 columns and 24 lines."""
+    """A command on a terminal of 80 columns and 24 lines."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *command: str) -> None:
         self._screen = pyte.Screen(WIDTH, HEIGHT)
         self._stream = pyte.ByteStream(self._screen)
         ours, theirs = pty.openpty()
@@ -58,7 +58,7 @@ class Terminal:
         self.settings = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "resilience.cli", "top", "--interval=0.5", *arguments],
+            command,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -93,7 +93,7 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
-    shown = Terminal(*arguments)
+    shown = Terminal(sys.executable, "-m", "resilience.cli", "top", "--interval=0.5", *arguments)
     try:
         yield shown
     finally:

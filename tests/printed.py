@@ -1,0 +1,70 @@
+"""The commands that the documents print, in every form in which they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_commands"]
+
+ROOT = Path(__file__).parents[1]
+# What a line of an indented block, or code within a sentence, begins with if it is a command, behind variables. In
+# blocks that are marked as a shell's every line is one.
+_COMMAND = re.compile(
+    r"""
+    (\w+=\S+\ )*
+    ((\.venv/bin/|\./)\S+
+    |apt|apt-get|cat|cd|chrt|collectd|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
+    |laggard|lint-imports|mkdir|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
+    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|telegraf|torchrun|uv|valkey-cli|wget|zcat
+    )(\ |$)
+    """,
+    re.VERBOSE,
+)
+# The folder of an environment's programs is on the PATH once it is active: with it and without it is the same command.
+_ENVIRONMENT = ".venv/bin/"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^    (\S.*)$", re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_COMMENT = re.compile(r"\s+#\s.*")
+
+
+def printed_commands() -> set[str]:
+    """Return the commands of all documents, without prompts and the comments behind them; joined ones apart."""
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    return {command for document in documents for command in commands_in(document.read_text(encoding="utf-8"))}
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """Yield the commands of a document."""
+    for line in _lines(text):
+        for part in re.split(r" (?:&&|\|\|) ", _COMMENT.sub("", line)):
+            yield part.removeprefix("exec ").removeprefix(_ENVIRONMENT).strip()
+
+
+def _lines(text: str) -> Iterator[str]:
+    for language, block in _BLOCK.findall(text):
+        lines = block.splitlines()
+        if language in {"sh", "bash"}:
+            yield from (line for line in lines if line and not line.startswith("#"))
+        elif language in {"console", "text"}:
+            yield from (line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+        elif not language:
+            yield from (line for line in lines if _COMMAND.match(line))
+    rest = _BLOCK.sub("", text)
+    yield from (line for line in _INDENTED.findall(rest) if _COMMAND.match(line))
+    yield from (code for code in _INLINE.findall(rest) if " " in code and _COMMAND.match(code))
+
+
+def _only(document: str, pattern: str) -> str:
+    """Return the one command of a document that contains a pattern."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    (found,) = {command for command in commands_in(text) if re.search(pattern, command)}
+    return found
+
+
+MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
+"""The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
+TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
+"""``tests/integration/test_torchrun.py`` runs it."""
