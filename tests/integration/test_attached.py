@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import tempfile
@@ -17,6 +18,7 @@ from tests.integration.jobs import RunningJob, wait_until
 
 Start = Callable[..., RunningJob]
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "slow_gpu.py")
 ATTACHED = ("--wlm=ray", "--nodes=2", "--virtual-gpus=2", "--resilient")
 
 # Tells where its tasks run; the first launch then waits for what the test does to it.
@@ -80,6 +82,15 @@ def test_a_bad_node_is_avoided_without_a_line_in_the_program_and_the_cluster_is_
     assert "State has True" in job.output
     wait_until(lambda: three_nodes.free_cpus() == {"n1": 2, "n2": 2, "n3": 2}, lambda: str(three_nodes.free_cpus()))
     wait_until(lambda: not three_nodes.processes_of_jobs(), lambda: str(three_nodes.processes_of_jobs()))
+    assert job.processes() == []
+
+
+def test_slow_nodes_are_found_and_avoided(start_job: Start, three_nodes: Raylets) -> None:
+    job = start_job(*ATTACHED, "--exhaust-resources", EXAMPLE)
+    assert job.finish() == 0, job.everything()
+    assert re.search(r"verdict +n2 gpu 0.*e-value", job.account), job.everything()
+    assert "3 launches, 2 nodes excluded (n2, n3)" in job.account
+    assert "all there, none twice" in job.output
     assert job.processes() == []
 
 
