@@ -90,6 +90,7 @@ def test_slow_nodes_are_found_and_avoided(start_job: Start, three_nodes: Raylets
     assert job.finish() == 0, job.everything()
     assert re.search(r"verdict +n2 gpu 0.*e-value", job.account), job.everything()
     assert "3 launches, 2 nodes excluded (n2, n3)" in job.account
+    wait_until(lambda: not three_nodes.processes_of_jobs(), lambda: str(three_nodes.processes_of_jobs()))
     assert "all there, none twice" in job.output
     assert job.processes() == []
 
