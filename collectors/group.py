@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from collectors.device import Device, local_devices
+from collectors.device import Device, DeviceError, local_devices
 from collectors.placement import NodeActors, start_on_every_node
 from kvstore.control import Control, NodeRecord
 from kvstore.errors import FencedError, KVStoreError
@@ -78,15 +78,20 @@ class CollectorGroup(ABC):
         return _current.device  # type: ignore[no-any-return]
 
     def start(self) -> Self:
-        """Start a collector on every node of this launch.
+        """Start a collector on every node of this launch; a test of devices on those that have some.
 
         Raises
         ------
         NotInJobError
             If the process was not started by laggard.
+        DeviceError
+            If it is a test of devices, and there are none.
         """
         session = current_session()
-        nodes = Control(session.client, session.endpoint, session.environment.launch).read_launch().nodes
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        nodes = [node for node in launch.nodes if node.devices or not self.per_gpu]
+        if not nodes:
+            raise DeviceError("no node of this job has a GPU: --virtual-gpus=K makes K virtual devices a node")
         self._collectors = self._place(nodes)
         return self
 

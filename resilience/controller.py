@@ -50,6 +50,7 @@ from resilience.ports import free_port
 from resilience.printer import Printer
 from resilience.processes import adopt_orphans, end_descendants, environment_of
 from resilience.program import Program
+from resilience.record.words import duration
 from resilience.records import Records
 from resilience.requests import RequestReader
 from resilience.reserve import Reserve
@@ -170,8 +171,8 @@ class Controller:
     def _serve(self, standing: Standing) -> int:
         self._standing = standing
         for exclusion in self._roster.excluded:
-            hours = (time.time() - exclusion.since_s) / 3600
-            self._account.tell("excluded", f"{exclusion.host}, {hours:.1f} h ago by a job before this one")
+            since = duration(time.time() - exclusion.since_s)
+            self._account.tell("excluded", f"{exclusion.host}, {since} ago by a job before this one")
         self._requests = RequestReader(self._keeper.endpoint, self._news, self._records.last_request_id())
         self._cluster.start(self._roster.active)
         self._fence()

@@ -13,7 +13,7 @@ from resilience.record.words import printable
 
 __all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
-Role = Literal["primary", "in use", "reserve", "left out"]
+Role = Literal["primary", "in use", "reserve", "left out", "waiting"]
 Device = tuple[str, str]
 
 DEVICE_READINGS: Mapping[str, str] = {
@@ -202,14 +202,14 @@ def compose(story: Story, readings: Readings, taken_s: float, *, level: int, por
 
 
 # What somebody looks for comes first.
-_ORDER: tuple[Role, ...] = ("left out", "primary", "in use", "reserve")
+_ORDER: tuple[Role, ...] = ("left out", "primary", "in use", "reserve", "waiting")
 _IN_USE = ("primary", "in use")
 
 
 def _roles(story: Story) -> dict[str, Role]:
     roles: dict[str, Role] = dict.fromkeys(story.hosts, "left out")
     if not story.launches:
-        return dict.fromkeys(story.hosts, "reserve")
+        return dict.fromkeys(story.hosts, "waiting")
     newest = story.launches[-1]
     roles |= dict.fromkeys(newest.reserve, "reserve")
     roles |= dict.fromkeys(newest.nodes, "in use")

@@ -53,7 +53,7 @@ _COLUMNS = {
     "memory_percent": "memory %",
 }
 _SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3}
-_STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "left out": "red"}
+_STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "left out": "red", "waiting": "dim"}
 
 
 def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: bool = False) -> list[DeviceState]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from collectors import CollectorGroup
+from collectors.device import DeviceError
 from detectors import SlowGPUDetector, Verdict
 from detectors.detector import Watcher
 from detectors.rounds import DeviceKey, Round
@@ -173,3 +175,12 @@ def test_a_past_that_cannot_be_read_begins_anew(launch: StateServer, caplog: pyt
     uuids = dict.fromkeys(HOSTS, "")
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
     assert "begins anew: state has version 1" in caplog.text
+
+
+def test_a_detector_of_devices_says_at_once_that_there_are_none(launch: StateServer) -> None:
+    with launch.endpoint.connect() as client:
+        no_devices = NodeRecord("node1", "127.0.0.1", ())
+        Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, (no_devices,), ()))
+
+    with pytest.raises(DeviceError, match=r"no node of this job has a GPU: --virtual-gpus=K makes"):
+        CollectorGroup.start(SlowGPUDetector())

@@ -63,6 +63,13 @@ def test_each_node_has_its_role_and_each_device_its_peers() -> None:
     assert against["node2 gpu 0"] is None  # it is nobody's peer any more
 
 
+def test_before_the_first_launch_every_node_waits() -> None:
+    job = next(entries())
+    story = story_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
+    snapshot = compose(story, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=None)
+    assert {node.role for node in snapshot.nodes} == {"waiting"}
+
+
 def test_the_worst_come_first_and_what_was_not_measured_last() -> None:
     snapshot = snapshot_of()
     assert [device.name for device in sorted_devices(snapshot.devices, "worst")][:1] == ["node3 gpu 1"]
