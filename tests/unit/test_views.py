@@ -66,7 +66,7 @@ def test_each_node_has_its_role_and_each_device_its_peers() -> None:
 def test_before_the_first_launch_every_node_waits() -> None:
     job = next(entries())
     story = story_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
-    snapshot = compose(story, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=None)
+    snapshot = compose(story, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=0)
     assert {node.role for node in snapshot.nodes} == {"waiting"}
 
 
