@@ -20,6 +20,7 @@ def test_a_plan_is_the_same_each_time_and_has_all_kinds_of_victims() -> None:
     assert {victim for fault in plan for victim in fault.victims} == WITH_RAY.keys()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("ray", "n_faults", "longest_s"), [(True, WITH_RAY_FAULTS, WITH_RAY_S), (False, COPIES_FAULTS, COPIES_S)]
 )
