@@ -10,10 +10,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from collectors.device import gpu_names
-from resilience.cli import main
+from resilience.cli import cli, main
 
 # Nothing of these may start a process, so they are called in this one.
 
@@ -90,6 +91,19 @@ def test_a_mistyped_command_is_taken_for_a_program_and_the_one_meant_is_named(
 def test_a_wrong_option_of_a_command_leads_to_the_help_of_that_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean '--json'? ('laggard status --help' lists" in refusal(capfd, "status", "--jsn")
     assert "'laggard replay --help'" in refusal(capfd, "replay")
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in cli.commands)], ids=" ".join)
+def test_help_fits_on_eighty_columns_and_leaves_no_option_without_a_word(
+    words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*words, "--help"]) == 0
+    usage, *lines = capfd.readouterr().out.splitlines()
+    assert [line for line in (usage, *lines) if len(line) > 80] == []
+    assert [line for line in lines if line.endswith("...")] == []  # cut off
+    options = [each for each in cli.commands[words[0]].params if isinstance(each, click.Option)] if words else []
+    assert [option.name for option in options if not option.help] == []
 
 
 def test_places_that_cannot_be_written(
