@@ -20,6 +20,7 @@ __all__ = ["BLOCK_OVERHEAD_BYTES", "block_span", "decode_block", "encode_block"]
 
 _HEAD = struct.Struct("<qqIqbbb?")
 """First and last time, count, first step, decimals of the values (-1: 64 bits), widths of both, whether deflated."""
+_SPAN = struct.Struct("<qqI")
 BLOCK_OVERHEAD_BYTES = 33
 """What CPython adds to each bytes object."""
 
@@ -67,7 +68,7 @@ def decode_block(block: bytes) -> tuple[Times, Floats]:
 
 def block_span(block: bytes) -> tuple[int, int, int]:
     """Return a block's first time, last time, and number of samples, without unpacking it."""
-    first, last, count, *_ = _HEAD.unpack_from(block)
+    first, last, count = _SPAN.unpack_from(block)
     return first, last, count
 
 

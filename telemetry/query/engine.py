@@ -244,7 +244,7 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
         if query.aggregator.name == "none":
             key = tuple(part for pair in sorted(each.tags.items()) for part in pair)
         else:
-            key = tuple(each.tags.get(name, "") for name in keys)
+            key = tuple([each.tags.get(name, "") for name in keys])
         groups.setdefault((each.metric, key), []).append(each)
     return groups
 

@@ -6,7 +6,7 @@ https://opentsdb.net/docs/build/html/user_guide/query/filters.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
@@ -64,12 +64,11 @@ class TagFilter:
         object.__setattr__(self, "accepts", _matcher(self.kind, self.expression))
 
 
-def matches(filters: Iterable[TagFilter], tags: Mapping[str, str], *, explicit_tags: bool = False) -> bool:
+def matches(filters: Collection[TagFilter], tags: Mapping[str, str], *, explicit_tags: bool = False) -> bool:
     """Whether a series with these tags passes all filters; with ``explicit_tags`` it may have no other tags."""
-    chosen = list(filters)
-    if explicit_tags and {f.key for f in chosen if f.kind != "not_key"} != set(tags):
+    if explicit_tags and {f.key for f in filters if f.kind != "not_key"} != set(tags):
         return False
-    return all(f.accepts(tags.get(f.key)) for f in chosen)
+    return all(f.accepts(tags.get(f.key)) for f in filters)
 
 
 def filter_from_tag(key: str, value: str, *, group_by: bool) -> TagFilter:

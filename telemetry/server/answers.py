@@ -71,7 +71,7 @@ class _Points:
         # The numbers are written in one go, and cut into pieces between which the times go: a dict of all points
         # would cost as much again. What is not finite becomes null.
         numbers = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
-        if "null" in numbers and not self._shows_missing(sub_query):
+        if "n" in numbers and not self._shows_missing(sub_query):
             finite = np.isfinite(values)
             return self.write(sub_query, times_us[finite], values[finite])
         if len(values) == 0:

@@ -86,7 +86,7 @@ async def _answer(
     if handler is put or (service.reading_needs_token and handler is not health):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
-    question = (request.url.path, request.url.query, call.body, _wants_gzip(call))
+    question = (call.path, request.scope["query_string"], call.body, _wants_gzip(call))
     if handler is query and (known := recent.get(question)) is not None:
         return known
     try:

@@ -94,7 +94,7 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
     except ClientDisconnect:
         raise Problem(400, "the body ended early") from None
     until_s = time.monotonic() + ANSWER_DEADLINE_S
-    return Call(request.method, request.url.path, parameters, request.headers, body, until_s)
+    return Call(request.method, request.scope["path"], parameters, request.headers, body, until_s)
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

@@ -133,6 +133,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
             log_level="error",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
