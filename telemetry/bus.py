@@ -8,6 +8,7 @@ listener.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -18,11 +19,11 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, cast
 
+import orjson
 import redis
 
 from kvstore.codec import Value, decode, encode
 from kvstore.endpoint import Endpoint
-from kvstore.errors import KVStoreError
 
 __all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
 
@@ -34,6 +35,8 @@ DEADLINE_S = 1.5
 WAIT_S = 1.0
 RECONNECT_S = 1.0
 STOP_DEADLINE_S = 3.0
+# A node that has just come is asked this much later: each question would first ask who listens.
+HOSTS_LIFE_S = 0.1
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
 
@@ -52,10 +55,13 @@ class Replies:
         The answers.
     missing
         Nodes that did not answer in time, or are gone.
+    heard
+        How many nodes heard the question.
     """
 
     by_host: dict[str, Value] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    heard: int = 0
 
 
 class Listener:
@@ -152,10 +158,10 @@ class NodeAnswerer:
 
     def _reply(self, message: bytes) -> None:
         try:
-            envelope = decode(ASK, [message])
+            envelope = orjson.loads(message)
             reply_to, number, question = envelope["reply"], envelope["number"], envelope["question"]
             expires_s = envelope["expires_s"]
-        except (KVStoreError, KeyError, TypeError) as error:
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             _log.warning("a question could not be read: %s", error)
             return
         if time.time() > expires_s:
@@ -187,6 +193,7 @@ class NodeAsker:
         self._client = client
         self._endpoint = endpoint
         self._idle: deque[_Mailbox] = deque(maxlen=IDLE_MAILBOXES)
+        self._recent: tuple[float, list[str]] = (-math.inf, [])
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
@@ -194,14 +201,24 @@ class NodeAsker:
         channels = cast("list[bytes]", self._client.pubsub_channels(f"{prefix}*"))
         return sorted(channel.decode().removeprefix(prefix) for channel in channels)
 
+    def recent_hosts(self) -> list[str]:
+        """Return :meth:`hosts` of a moment ago."""
+        seen_s, hosts = self._recent
+        if (now_s := time.monotonic()) - seen_s > HOSTS_LIFE_S:
+            self._recent = now_s, hosts = now_s, self.hosts()
+        return hosts
+
     def ask(
         self,
         question: dict[str, Any],
         *,
         hosts: Collection[str] | None = None,
         deadline_s: float = DEADLINE_S,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
+
+        What there is to do while the nodes work on it is done by ``meanwhile``.
 
         Raises
         ------
@@ -213,7 +230,7 @@ class NodeAsker:
         asked = sorted(self.hosts() if hosts is None else hosts)
         mailbox = self._mailbox()
         try:
-            replies = self._ask(mailbox, question, asked, deadline_s)
+            replies = self._ask(mailbox, question, asked, deadline_s, meanwhile)
         except NodeError:
             self._idle.append(mailbox)
             raise
@@ -230,7 +247,14 @@ class NodeAsker:
         except IndexError:
             return _Mailbox(self._client, self._endpoint)
 
-    def _ask(self, mailbox: _Mailbox, question: dict[str, Any], asked: Sequence[str], deadline_s: float) -> Replies:
+    def _ask(
+        self,
+        mailbox: _Mailbox,
+        question: dict[str, Any],
+        asked: Sequence[str],
+        deadline_s: float,
+        meanwhile: Callable[[], object],
+    ) -> Replies:
         until_s = time.monotonic() + deadline_s
         mailbox.number += 1
         envelope = {
@@ -239,13 +263,14 @@ class NodeAsker:
             "question": question,
             "expires_s": time.time() + deadline_s,
         }
-        message = encode(ASK, envelope).joined()
+        message = orjson.dumps(envelope)
         with self._client.pipeline(transaction=False) as pipeline:
             for host in asked:
                 pipeline.publish(self._endpoint.key(ASK, host), message)
             heard = pipeline.execute()
+        meanwhile()
         waiting = {host for host, count in zip(asked, heard, strict=True) if count}
-        replies = Replies()
+        replies = Replies(heard=len(waiting))
         while waiting and (left_s := until_s - time.monotonic()) > 0:
             reply = mailbox.take(left_s)
             if reply is None or reply["number"] != mailbox.number:

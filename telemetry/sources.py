@@ -63,8 +63,8 @@ class Found:
 class Source(Protocol):
     """Answers queries."""
 
-    def evaluate(self, query: SubQuery, span: Span) -> Found:
-        """Answer one sub-query."""
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = ...) -> Found:
+        """Answer one sub-query; where others are waited for, ``meanwhile`` is called in that time."""
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -79,8 +79,8 @@ class LocalSource:
     def __init__(self, store: SampleStore) -> None:
         self._store = store
 
-    def evaluate(self, query: SubQuery, span: Span) -> Found:
-        """Answer one sub-query."""
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:  # noqa: ARG002
+        """Answer one sub-query; nobody is waited for."""
         return Found(evaluate(query, span, _series(self._store, query, span, time.time() + LOCAL_DEADLINE_S)))
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
@@ -110,16 +110,15 @@ class NodesSource:
         self._rollups = rollups
         self._expected = expected
 
-    def evaluate(self, query: SubQuery, span: Span) -> Found:
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
         """Answer one sub-query; nodes that do not answer in time are named as missing."""
-        listening = self._asker.hosts()
-        hosts = sorted({*listening, *self._expected()})
+        hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
         if self._rollups.can_answer(query.downsample) and self._is_overview(query, span, len(hosts)):
             thinned = self._rollups.thinned(query, span)
             return Found(evaluate(query, span, thinned, thinned=True))
         merge = query.aggregator.mergeable and query.downsample is not None
-        replies = self._ask(query, span, "parts" if merge else "series", hosts)
-        if listening and not replies.by_host:
+        replies = self._ask(query, span, "parts" if merge else "series", hosts, meanwhile)
+        if replies.heard and not replies.by_host:
             raise QueryTooLargeError(f"no node could answer within {DEADLINE_S:g} s: filter, or ask for less")
         series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
         parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
@@ -150,7 +149,9 @@ class NodesSource:
     def _is_overview(self, query: SubQuery, span: Span, n_hosts: int) -> bool:
         return n_hosts > ROLLUPS_ABOVE_NODES or self._rollups.reach_further_than_nodes(read_start_us(query, span))
 
-    def _ask(self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str]) -> Replies:
+    def _ask(
+        self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str], meanwhile: Callable[[], object]
+    ) -> Replies:
         calendar = query.downsample.calendar if query.downsample is not None else None
         zone = calendar[2] if calendar is not None else UTC
         question = {
@@ -162,7 +163,7 @@ class NodesSource:
             **asdict(span),
         }
         try:
-            return self._asker.ask(question, hosts=hosts)
+            return self._asker.ask(question, hosts=hosts, meanwhile=meanwhile)
         except NodeError as refusal:
             raise QueryTooLargeError(str(refusal)) from refusal
 

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -98,7 +99,8 @@ def query(service: Service, call: Call) -> Reply:
     else:
         asked = query_from_url(call.parameters, now_us)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
-    events = service.events.between(asked.start_us, asked.end_us) if asked.annotations else []
+    # They are read once, while the nodes work on the first sub-query.
+    events = cache(partial(service.events.between, asked.start_us, asked.end_us)) if asked.annotations else list[Event]
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
     for sub_query in asked.queries:
@@ -114,15 +116,17 @@ def query(service: Service, call: Call) -> Reply:
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Reply(answers_to_json(asked, shown, events), headers=headers, text_type=JSON)
+    return Reply(answers_to_json(asked, shown, events()), headers=headers, text_type=JSON)
 
 
-def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> tuple[list[Answer], list[str]]:
+def _evaluate(
+    service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]
+) -> tuple[list[Answer], list[str]]:
     if sub_query.downsample is not None:
         buckets(sub_query.downsample, span.start_us, span.end_us)  # too many are refused, whether there are data or not
     if sub_query.metric == EVENTS:
-        return evaluate(sub_query, span, series_of_events(events)), []
-    found = service.source.evaluate(sub_query, span)
+        return evaluate(sub_query, span, series_of_events(events())), []
+    found = service.source.evaluate(sub_query, span, events)
     return found.answers, found.missing
 
 

@@ -284,6 +284,28 @@ def test_a_node_that_hangs_is_named_after_the_deadline(
     assert (replies.missing, sorted(replies.by_host)) == (["hung"], ["node1", "node2"])
 
 
+def test_who_listens_is_known_a_moment_later_to_queries_too(state_server: StateServer, asker: NodeAsker) -> None:
+    with state_server.endpoint.connect().pubsub() as late:  # type: ignore[no-untyped-call]
+        assert "late" not in asker.recent_hosts()
+        late.subscribe(state_server.endpoint.key("telemetry-ask", "late"))
+        wait_for(lambda: "late" in asker.recent_hosts())
+    wait_for(lambda: "late" not in asker.recent_hosts())
+
+
+def test_what_fails_while_the_nodes_are_waited_for_spoils_no_later_question(
+    nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    assert len(nodes) == 2
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            asker.ask({"kind": "newest"}, meanwhile=fail)
+        assert asker.ask({"kind": "keys", "metric": ""}).missing == []
+
+
 def test_filters_end_when_nobody_waits_for_the_answer_any_more() -> None:
     store = SampleStore(1e9, clock=time.time)
     store.add("m", {"host": "node1"}, 1, 1.0)
