@@ -101,6 +101,7 @@ NOT_HERE = {
     ),
     "ssh -o BatchMode=yes node2 true": "a host of this name",
     "srun --jobid=ID --overlap laggard status": "a job of Slurm's, by its id",
+    "sbatch job.sh": "a cluster of Slurm's; integration/clusters/test_slurm.py submits that script, and waits for it",
     "poe quick": TESTS,
     "poe test-wheel": TESTS,
     "pytest -s tests/integration/test_cut_network.py": TESTS,
