@@ -55,7 +55,7 @@ class Span:
     milliseconds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """One line of the answer.
 

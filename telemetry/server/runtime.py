@@ -46,6 +46,8 @@ KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
 STOP_DEADLINE_S = 3
 BACKLOG = 128
+# Most answers fit into it: they are handed to the system at once, and not kept and copied.
+SEND_BUFFER_BYTES = 1 << 20
 
 
 class ServerError(RuntimeError):
@@ -175,6 +177,7 @@ def _bound(host: str, port: int) -> socket.socket:
     # asyncio sends without delay only where the protocol is named; else the end of an answer may wait 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)
