@@ -1,7 +1,7 @@
 -- Commits a transaction; layout.py says how everything lies in the server.  The fence of fence.py goes before it.
 -- KEYS: launch, index, meta, acknowledgement.
 -- ARGV: launch, expiry of the acknowledgement in ms, prefix of all keys, number of reads, for each read its key and version,
--- then for each write: name, key, id of a fresh list, number of pieces, pieces.
+-- then for each write: name, key, id of a fresh list, number of pieces, pieces; of an increment the amount is its piece.
 -- Everything is checked before the first write, so nothing is ever applied in part.
 
 local acknowledged = redis.call('GET', KEYS[4])
@@ -32,17 +32,30 @@ local function size(key) return redis.call('STRLEN', key) end
 local function keep(key) redis.call('PERSIST', key); return 0 end
 local function drop(key) redis.call('UNLINK', key); return 0 end
 
+local MAX_COUNT = 2^53 - 1  -- beyond it two whole numbers can look the same
+local function counted(key, by)
+    local old = record(key)
+    local count = old == '0 ' and '0' or string.match(old, '^%d+ n(%-?%d+)\n$')
+        or string.match(old, '^%d+ v%- 0 %d+ %d+\n....(%-?%d+)$')
+    local sum = count and tonumber(count) + tonumber(by)
+    if sum and math.abs(tonumber(count)) <= MAX_COUNT and math.abs(sum) <= MAX_COUNT then return string.format('%.0f', sum) end
+end
+
 local writes = {}
 while at <= #ARGV do
     local write = {name = take(), key = take(), list = take(), pieces = {}}
-    for n = 1, tonumber(take()) do
-        write.pieces[n] = take()
-        local _, whole = each_chunk(write.pieces[n], size)
-        if not whole then return {'torn', write.key} end
+    local count = tonumber(take())
+    if write.name == 'increment' then
+        write.count = counted(write.key, take())
+        if not write.count then return {'notacounter', write.key} end
+    else
+        for n = 1, count do
+            write.pieces[n] = take()
+            local _, whole = each_chunk(write.pieces[n], size)
+            if not whole then return {'torn', write.key} end
+        end
     end
-    if write.name == 'append' and string.match(record(write.key), '^%d+ ([vl])') == 'v' then
-        return {'notalist', write.key}
-    end
+    if write.name == 'append' and string.match(record(write.key), '^%d+ [vn]') then return {'notalist', write.key} end
     writes[#writes + 1] = write
 end
 if #writes == 0 then return {'ok', '0'} end
@@ -79,6 +92,8 @@ for _, write in ipairs(writes) do
         list = list or write.list
         extend(list, write.pieces)
         put(write.key, 'l' .. list .. ' ' .. (tonumber(count or '0') + #write.pieces) .. '\n')
+    elseif write.name == 'increment' then
+        put(write.key, 'n' .. write.count .. '\n')
     else
         free(write.key)
         if write.name == 'value' then

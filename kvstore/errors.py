@@ -3,6 +3,7 @@
     KVStoreError
     ├── UnsupportedValueError (TypeError)      a value that State cannot hold without a pickle
     ├── NotAListError (TypeError)              append to a key that holds something else
+    ├── NotACounterError (TypeError)           increment of a key that holds something else
     ├── ConflictError                          another transaction committed first
     ├── FencedError                            a later launch has begun: end this process
     ├── StaleLaunchError                       a launch number that is not above the current one
@@ -30,6 +31,7 @@ __all__ = [
     "FencedError",
     "KVStoreError",
     "NoCheckpointError",
+    "NotACounterError",
     "NotAListError",
     "PortTakenError",
     "ServerError",
@@ -75,6 +77,17 @@ class NotAListError(KVStoreError, TypeError):
 
     def __str__(self) -> str:
         return f"cannot append to {self.key!r}: its value is not a list; assign a list to it first"
+
+
+class NotACounterError(KVStoreError, TypeError):
+    """``increment`` of a key whose value is no whole number of less than 2**53, or would become a larger one."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"cannot increment {self.key!r}: it is no whole number below 2**53; assign one to it"
 
 
 class ConflictError(KVStoreError):

@@ -6,7 +6,8 @@ r"""How State lies in the server, all keys under ``laggard:{job}:state``.
 ``chunk:ID:N``      one chunk of a large piece
 ``ack:TRANSACTION`` for a while: this transaction is committed
 
-A record is ``VERSION PIECE`` or ``VERSION lID COUNT\n``, where VERSION is the number of the commit that wrote it.
+A record is ``VERSION PIECE``, ``VERSION lID COUNT\n`` for a list or ``VERSION nNUMBER\n`` for a whole number that was
+incremented, where VERSION is the number of the commit that wrote it.
 A piece is ``TAG ID CHUNKS BYTES CRC\n`` and its content: the value itself, or for a large one the sizes and checksums
 of its chunks, ``\n``, and what comes before them.
 Tags: ``v`` the one value of a key, ``i`` an item of a list, ``b`` several items of a list.
@@ -31,7 +32,7 @@ import redis
 
 from kvstore.codec import Buffer, Encoded, Value, decode
 from kvstore.endpoint import Endpoint
-from kvstore.errors import ConflictError, CorruptValueError, FencedError, NotAListError
+from kvstore.errors import ConflictError, CorruptValueError, FencedError, NotACounterError, NotAListError
 from kvstore.fence import FENCE_LUA, current_launch, launch_key, raise_if_fenced
 from kvstore.patience import Patience
 
@@ -56,10 +57,11 @@ _COMMIT_LUA = FENCE_LUA + files("kvstore").joinpath("commit.lua").read_text(enco
 
 @dataclass(slots=True)
 class Write:
-    """What a transaction does to one key: replace it by a value or a list, append to it, or delete it."""
+    """What a transaction does to one key: replace it by a value or a list, append to it, increment or delete it."""
 
     name: str
     pieces: list[tuple[bytes, Encoded]] = field(default_factory=list)
+    by: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Record:
 
     @property
     def tag(self) -> bytes:
-        """``v`` for a value, ``l`` for a list."""
+        """``v`` for a value, ``l`` for a list, ``n`` for a whole number that was incremented."""
         return bytes(self.body[:1])
 
 
@@ -150,6 +152,8 @@ class Layout:
         Gone
             If a part of it is no longer there: the key has been replaced, or is damaged if its record is the same.
         """
+        if record.tag == b"n":
+            return int(record.body[1:])
         if record.tag != b"l":
             return self._read_piece(key, record.body)
         list_id, count = bytes(record.body[1:]).split()
@@ -193,8 +197,10 @@ class Layout:
         for key, version in reads.items():
             arguments += [key, version]
         for key, write in writes.items():
-            arguments += [write.name, key, self._fresh_id(), len(write.pieces)]
-            arguments += [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
+            pieces: list[Buffer | int] = [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
+            if write.name == "increment":
+                pieces = [write.by]
+            arguments += [write.name, key, self._fresh_id(), len(pieces), *pieces]
         # The same name in every repetition: the script knows a transaction that it has committed already.
         keys = [
             launch_key(self._endpoint),
@@ -300,6 +306,8 @@ def _refusal(kind: bytes, key: str) -> Exception:
             return ConflictError(repr(key) if key else "the set of keys")
         case b"notalist":
             return NotAListError(key)
+        case b"notacounter":
+            return NotACounterError(key)
     return CorruptValueError(key, "its upload did not arrive whole")
 
 

@@ -12,14 +12,17 @@ import redis
 
 from kvstore.codec import Value, decode, encode
 from kvstore.endpoint import Endpoint
-from kvstore.errors import ConflictError, CorruptValueError, NotAListError
+from kvstore.errors import ConflictError, CorruptValueError, NotACounterError, NotAListError
 from kvstore.layout import ABSENT, CHUNK_BYTES, KEY_SET, Gone, Layout, Record, Write, checked_key, is_key
 from kvstore.patience import Patience
 from kvstore.session import current_session
 
-__all__ = ["State", "Transaction"]
+__all__ = ["MAX_COUNT", "State", "Transaction"]
 
 T = TypeVar("T")
+
+# What the server can count without rounding.
+MAX_COUNT = 2**53 - 1
 
 # A reader of a large value starts again when the value is replaced meanwhile; nobody replaces one this often.
 _READ_ATTEMPTS = 100
@@ -34,9 +37,10 @@ class State(MutableMapping[str, Value]):
     Keys are any non-empty text.
 
     A value that was read is a copy: **changing it changes nothing in State** until it is assigned again.
-    Every single assignment, deletion and `append` is a transaction of its own; ``state["n"] += 1`` is two steps, for
-    which `update_with` or `transaction` is the safe form.  A replaced value is kept until its successor is complete,
-    so the server needs room for both.  An array must not be changed by another thread while it is being assigned.
+    Every single assignment, deletion, `append` and `increment` is a transaction of its own; ``state["n"] += 1`` is two
+    steps: `increment` is the safe form, and for what depends on a value `update_with` or `transaction`.  A replaced
+    value is kept until its successor is complete, so the server needs room for both.  An array must not be changed by
+    another thread while it is being assigned.
 
     Parameters
     ----------
@@ -131,6 +135,16 @@ class State(MutableMapping[str, Value]):
             If the key holds something else.
         """
         self._layout.commit({}, {checked_key(key): Write("append", [(b"i", encode(key, item))])})
+
+    def increment(self, key: str, by: int = 1) -> None:
+        """Add to a whole number without reading it, so that nobody clashes; a missing one counts as 0.
+
+        Raises
+        ------
+        NotACounterError
+            If the key holds something else, or the number or its sum is 2**53 or more from 0.
+        """
+        self._layout.commit({}, {checked_key(key): Write("increment", by=_amount(key, by))})
 
     def discard(self, *keys: str) -> None:
         """Remove keys, at once and whether they are there or not."""
@@ -235,6 +249,8 @@ class Transaction(MutableMapping[str, Value]):
             return self._stored(key)
         if write.name == "delete":
             raise KeyError(key)
+        if write.name == "increment":
+            return _sum(key, 0 if self._record(key) is None else self._stored(key), write.by)
         if write.name == "value":
             return decode(key, write.pieces[0][1].parts)
         items: list[Value] = []
@@ -276,7 +292,7 @@ class Transaction(MutableMapping[str, Value]):
         """
         piece = (b"i", encode(checked_key(key), item).snapshot())
         write = self._writes.get(key)
-        if write is not None and write.name == "value":
+        if write is not None and write.name in {"value", "increment"}:
             raise NotAListError(key)
         if write is None:
             self._write(key, Write("append", [piece]))
@@ -284,6 +300,22 @@ class Transaction(MutableMapping[str, Value]):
             self._write(key, Write("list", [piece]))
         else:
             self._write(key, Write(write.name, [*write.pieces, piece]))
+
+    def increment(self, key: str, by: int = 1) -> None:
+        """Add to a whole number without reading it; a missing one counts as 0.
+
+        Raises
+        ------
+        NotACounterError
+            If the key holds something else: at once if this transaction put it there, else at the commit.
+        """
+        amount, write = _amount(checked_key(key), by), self._writes.get(key)
+        if write is None:
+            self._write(key, Write("increment", by=amount))
+        elif write.name == "increment":
+            self._write(key, Write("increment", by=_amount(key, write.by + amount)))
+        else:
+            self[key] = _sum(key, 0 if write.name == "delete" else self[key], amount)
 
     def _write(self, key: str, write: Write) -> None:
         if not self._open:
@@ -325,3 +357,15 @@ def _replacement(key: str, value: Value) -> Write:
     if type(value) is list:
         return Write("list", [(b"b", encode(key, value))] if value else [])
     return Write("value", [(b"v", encode(key, value))])
+
+
+def _amount(key: str, by: int) -> int:
+    if type(by) is not int or abs(by) > MAX_COUNT:
+        raise NotACounterError(key)
+    return by
+
+
+def _sum(key: str, value: Value, by: int) -> int:
+    if type(value) is not int or abs(value) > MAX_COUNT or abs(value + by) > MAX_COUNT:
+        raise NotACounterError(key)
+    return value + by

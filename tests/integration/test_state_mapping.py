@@ -19,6 +19,7 @@ from kvstore.endpoint import Endpoint
 from kvstore.errors import (
     ConflictError,
     CorruptValueError,
+    NotACounterError,
     NotAListError,
     StateFullError,
     StateUnavailableError,
@@ -206,6 +207,33 @@ def test_a_long_list_comes_back_in_order(state: State) -> None:
             for n in range(start, start + 100):
                 t.append("a", n)
     assert state["a"] == list(range(-2, 1000))
+
+
+def test_an_increment_needs_a_whole_number(state: State) -> None:
+    state["n"] = 1.0
+    with pytest.raises(NotACounterError, match="cannot increment 'n': it is no whole number"):
+        state.increment("n")
+    state["n"] = 2**53 - 2
+    state.increment("n")
+    with pytest.raises(NotACounterError):
+        state.increment("n")
+    assert state["n"] == 2**53 - 1
+
+
+def test_increments_do_not_clash_and_none_is_lost(state: State) -> None:
+    def count() -> None:
+        for n in range(100):
+            with state.transaction() as t:
+                t.increment("n", n)
+                t.append("log", n)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert state["n"] == 4 * sum(range(100))
+    assert len(state["log"]) == 400
 
 
 def test_append_does_not_clash_with_append(state: State) -> None:

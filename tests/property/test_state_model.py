@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from kvstore.codec import Value, encode
-from kvstore.errors import ConflictError, NotAListError
+from kvstore.errors import ConflictError, NotACounterError, NotAListError
 from kvstore.fence import begin_launch
 from kvstore.server import StateServer
-from kvstore.state import State
+from kvstore.state import MAX_COUNT, State
 
 KEYS = st.sampled_from(["a", "b", "ü", "two words"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=300)
@@ -80,6 +80,22 @@ class Model(RuleBasedStateMachine):
             with pytest.raises(NotAListError):
                 self.mine.append(key, item)
 
+    def model_increment(self, key: str, by: int) -> bool:
+        value = self.model.get(key, 0)
+        if type(value) is not int or max(abs(value), abs(by), abs(value + by)) > MAX_COUNT:
+            return False
+        self.model[key] = value + by
+        return True
+
+    @rule(key=KEYS, by=st.integers(-9, 9) | st.integers())
+    def increment(self, key: str, by: int) -> None:
+        if self.model_increment(key, by):
+            self.mine.increment(key, by)
+            self.commits += 1
+        else:
+            with pytest.raises(NotACounterError):
+                self.mine.increment(key, by)
+
     @rule(key=KEYS, default=VALUES)
     def pop(self, key: str, default: Value) -> None:
         self.commits += key in self.model
@@ -96,10 +112,13 @@ class Model(RuleBasedStateMachine):
         self.model.update(values)
         self.commits += bool(values)
 
-    @rule(steps=st.lists(st.tuples(st.sampled_from("sda"), KEYS, ITEMS), min_size=1, max_size=6), fail=st.booleans())
+    @rule(
+        steps=st.lists(st.tuples(st.sampled_from("sdai"), KEYS, ITEMS | st.integers(-9, 9)), min_size=1, max_size=6),
+        fail=st.booleans(),
+    )
     def transaction(self, steps: list[tuple[str, str, Value]], fail: bool) -> None:
         before = dict(self.model)
-        with suppress(ZeroDivisionError, NotAListError), self.mine.transaction() as t:
+        with suppress(ZeroDivisionError, NotAListError, NotACounterError), self.mine.transaction() as t:
             for kind, key, value in steps:
                 if kind == "s":
                     t[key] = self.model[key] = value
@@ -107,6 +126,12 @@ class Model(RuleBasedStateMachine):
                     assert (key in t) == (key in self.model)
                     t.pop(key, None)
                     self.model.pop(key, None)
+                elif kind == "i":
+                    if not (type(value) is int and self.model_increment(key, value)):
+                        fail = True
+                        t.increment(key, value)
+                        break
+                    t.increment(key, value)
                 elif self.model_append(key, value):
                     t.append(key, value)
                 else:

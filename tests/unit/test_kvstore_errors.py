@@ -11,6 +11,7 @@ from kvstore import errors
 EXAMPLES = [
     errors.UnsupportedValueError("key", "why"),
     errors.NotAListError("key"),
+    errors.NotACounterError("key"),
     errors.ConflictError("'key'"),
     errors.FencedError(1, 2),
     errors.FencedError(1, None),
