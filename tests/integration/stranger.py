@@ -35,6 +35,7 @@ HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 
 def main() -> None:
     job = json.load(sys.stdin)
     certified = _certified_by_itself()
+    redis.Redis()  # loads what the first client needs: another user may not read it
     if "--as-owner" not in sys.argv:
         os.setgroups([])
         os.setgid(NOBODY)
