@@ -84,7 +84,7 @@ def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
     nodes = 2 + repeats * len(LOSSES)
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:
         directory = Path(name)
-        (directory / "program.py").write_text(COUNT + ACTORS)
+        (directory / "program.py").write_text(f"{COUNT}often = 0\n{ACTORS}")
         job = RunningJob(
             directory,
             name,

@@ -63,12 +63,15 @@ COPIES = """
 count(int(os.environ["NODE_RANK"]))
 """
 # In most launches Ray itself starts a killed worker again; in every fourth the program fails for want of it.
+SOMETIMES = """
+from resilience import Job
+often = -1 if Job.current().launch % 4 else 0
+"""
+# ``often`` says how often Ray starts a worker again.
 ACTORS = """
 import ray
-from resilience import Job
 
 ray.init(logging_level="ERROR", log_to_driver=False)
-often = -1 if Job.current().launch % 4 else 0
 
 @ray.remote(num_gpus=1, max_restarts=often, max_task_retries=often)
 class Counter:
@@ -98,7 +101,7 @@ class Outcome:
 
 class _Storm:
     def __init__(self, directory: Path, chance: random.Random, *, ray: bool) -> None:
-        (directory / "program.py").write_text(COUNT + (ACTORS if ray else COPIES))
+        (directory / "program.py").write_text(COUNT + (SOMETIMES + ACTORS if ray else COPIES))
         self._options = OPTIONS if ray else (*OPTIONS, "--per-node")
         self._worker = "ray::Counter" if ray else f"{sys.executable} program.py"
         self._directory = directory
