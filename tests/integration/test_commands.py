@@ -105,7 +105,6 @@ NOT_HERE = {
     "poe quick": TESTS,
     "poe test-wheel": TESTS,
     "pytest -s tests/integration/test_cut_network.py": TESTS,
-    "chrt -r 1": NAMED,
     "dragon PROG ARGS": NAMED,
     "kill -9": NAMED,
     "python3 -m venv": NAMED,
