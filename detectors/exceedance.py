@@ -18,6 +18,9 @@ __all__ = ["Exceedances", "Scales", "compare"]
 _MAJORITY = 0.45  # when this share of a group looks slow at once, the peers cannot say who is right
 _UNREST_DEVICES = 4  # of fewer, one that became faster by chance would pass for a restless round, and hide a slow one
 _NOISE_FLOOR = 0.001
+# Against peers, a device's own noise excuses no more than this: one that is at times much slower than they ever are
+# is no noisy device but a slow one.
+_NOISY, _VERY_NOISY = 5.0, 0.1  # times its group's noise, or in log seconds, whichever is more
 # Of a single change between two rounds, as a standard deviation of the rounds: 1 / sqrt(2), and half as much again
 # because neighbours in time are alike (correlation 0.56 on V100s).
 _CHANGE_TO_NOISE = 1.06
@@ -46,17 +49,26 @@ class Exceedances:
 
 
 class Scales:
-    """What is learned about the groups' noise and spread."""
+    """What is learned about the groups' noise and spread.
+
+    Attributes
+    ----------
+    noise
+        Each device's own, or its group's where that is more.
+    peer_noise
+        What of it excuses a device that is slower than its peers.
+    """
 
     def __init__(self, history: History, grouping: Grouping) -> None:
         self.spread, self.early = RollingMean(WARM_UP), RollingMean(WARM_UP)
-        self.noise = history.noise
+        self.noise = self.peer_noise = history.noise
         self.learn_noise(history, grouping)
 
     def learn_noise(self, history: History, grouping: Grouping) -> None:
         """Take each device's noise: its own, or its group's where that is more, as eight rounds are few."""
         typical = grouping.spread_out(high_median(history.noise, grouping.groups))
         self.noise = np.fmax(np.fmax(history.noise, typical), np.float32(_NOISE_FLOOR))
+        self.peer_noise = np.fmin(self.noise, np.fmax(np.float32(_NOISY) * typical, np.float32(_VERY_NOISY)))
 
 
 def compare(
@@ -89,11 +101,11 @@ def compare(
         slower = [_slower_than_before(limit, residual, learned, level, history, count, grouping) for limit in limits]
 
     scales.spread.add(spread)
-    peer_noise: Floats = scales.noise
+    peer_noise = scales.peer_noise
     if repeat_noise is not None:
         scales.early.add(_early_noise(repeat_noise, residual, history, groups))
         early = out(scales.early.mean())
-        peer_noise = np.where(learned, scales.noise, early) if learned.any() else early
+        peer_noise = np.where(learned, scales.peer_noise, early) if learned.any() else early
     offset = log_seconds - out(middle)
     limits = thresholds.against_peers(peer_noise, scales.spread.mean(), count, spread_out=out)
     born = [_slower_than_peers(limit, offset, count, grouping) for limit in limits]

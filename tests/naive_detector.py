@@ -94,7 +94,7 @@ class NaiveDetector:
                 limit = max(self.self_levels[level], 5 * max(noise, unrest))
                 slower[device] = memory[device].baseline is not None and residual[device] > limit
                 alone[device] = residual[device] + common - memory[device].common > limit
-                noise = noise if memory[device].baseline is not None else early
+                noise = self.excused(device, members) if memory[device].baseline is not None else early
                 effect = self.peer_levels[level] + 0.2 / max(len(here) - 1, 1) ** 2
                 if len(here) == 2:
                     effect = max(2 * self.peer_levels[level], math.log(2))
@@ -112,8 +112,14 @@ class NaiveDetector:
         return exceeds, residual, common
 
     def noise_of(self, device: Device, members: list[Device]) -> float:
+        return max(self.memory[device].noise, self.typical_noise(members), 0.001)
+
+    def excused(self, device: Device, members: list[Device]) -> float:
+        return min(self.noise_of(device, members), max(5 * self.typical_noise(members), 0.1))
+
+    def typical_noise(self, members: list[Device]) -> float:
         noises = sorted(self.memory[member].noise for member in members if self.memory[member].baseline is not None)
-        return max(self.memory[device].noise, noises[len(noises) // 2] if noises else 0.0, 0.001)
+        return noises[len(noises) // 2] if noises else 0.0
 
     def accumulate(
         self, label: str, here: list[Device], exceeds: Mapping[tuple[Device, tuple[str, str]], bool | None], count: int

@@ -108,12 +108,20 @@ class Journal:
     ----------
     folder
         Where the file goes; ``None``: nowhere.
+
+    Attributes
+    ----------
+    news
+        Set by each entry, for who publishes them.
+    trouble
+        Why the file was given up, if it was.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / JOURNAL_FILE
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
+        self.news = threading.Event()
         self.trouble: str | None = None
 
     def write(self, event: str, /, **fields: object) -> None:
@@ -127,6 +135,7 @@ class Journal:
                 except OSError as error:
                     self.trouble = f"no record of the job is kept: {self._path}: {error.strerror}"
                     self._path = None
+        self.news.set()
 
     def publish(self, client: redis.Redis, endpoint: Endpoint) -> None:
         """Send what is new to the state server.

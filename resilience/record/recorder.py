@@ -1,4 +1,4 @@
-"""Keeps a job's record up to date while it runs: publishes the journal, and thins what is measured into a dump.
+"""Keeps a job's record up to date while it runs: publishes the journal at once, thins what is measured into a dump.
 
 All of it happens in a thread of its own and may fail without harm to the job: what could not be read is missing.
 """
@@ -82,22 +82,27 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        self._journal.news.set()
         self._thread.join(STOP_DEADLINE_S)
         self._save()
 
     def _run(self) -> None:
-        while True:
+        due_s = 0.0
+        while not self._ended.is_set():
+            self._journal.news.clear()
+            due = time.monotonic() >= due_s
+            if due:
+                due_s = time.monotonic() + INTERVAL_S
             try:
                 self._journal.publish(self._client, self._endpoint)
-                if self._folder is not None:
+                if due and self._folder is not None:
                     self._read_probes()
                     self._read_devices()
             except (redis.RedisError, KVStoreError, NodeError) as error:
                 _log.info("a part of the job's record is missing: %s", error)
             if time.monotonic() > self._save_due_s:
                 self._save()
-            if self._ended.wait(INTERVAL_S):
-                return
+            self._journal.news.wait(max(0.0, due_s - time.monotonic()))
 
     def _read_probes(self) -> None:
         for metric in self._series.metrics():

@@ -258,11 +258,15 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_complaint_or_req
 PROGRAM = """
     from resilience import Job
     from telemetry import AnalysisClient
-    import subprocess, sys, time
+    import json, subprocess, sys, time
     if Job.current().restarted:
         raise SystemExit(3)
-    while subprocess.run([sys.executable, "-m", "resilience.cli", "status", "--json"]).returncode:
-        time.sleep(0.1)
+    status = '{"launches": []}'
+    while not json.loads(status)["launches"]:
+        status = subprocess.run(
+            [sys.executable, "-m", "resilience.cli", "status", "--json"], stdout=subprocess.PIPE, check=True
+        ).stdout
+    print(status.decode())
     client = AnalysisClient()
     client.connect()
     client.reboot(exclude_hostnames="node2")

@@ -109,6 +109,17 @@ def only_reports_what_does_not_matter() -> bool:
     return in_all_jobs(lambda seed: {v.action for _, v in play(slowed(seed, 1.035))} == {"report"})
 
 
+def finds_what_is_slow_most_of_the_time_from_the_start() -> bool:
+    def holds(seed: int) -> bool:
+        rng, seconds = np.random.default_rng(seed), healthy(seed)
+        often_fast = rng.random(ROUNDS) < np.where(np.arange(ROUNDS) < ONSET, 0.3, 0)
+        seconds[~often_fast, SLOW] *= 16
+        accused = [(v.host, v.gpu) for _, v in play(seconds, min_slowdown=1.5) if v.action == "restart"]
+        return accused == [NAMES[SLOW]]
+
+    return in_all_jobs(holds)
+
+
 PROMISES: tuple[Promise, ...] = (
     finds_five_percent_in_five_rounds,
     accuses_the_slow_device_alone_and_once,
@@ -119,6 +130,7 @@ PROMISES: tuple[Promise, ...] = (
     keeps_labelled_models_apart,
     merges_a_whole_node,
     only_reports_what_does_not_matter,
+    finds_what_is_slow_most_of_the_time_from_the_start,
 )
 
 
@@ -191,6 +203,10 @@ def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Thresholds, "self_levels", property(lambda _: (0.015, 0.016)))
 
 
+def takes_any_scatter_for_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(detectors.exceedance, "_VERY_NOISY", np.inf)
+
+
 @pytest.mark.parametrize(
     ("break_it", "promise"),
     [
@@ -204,6 +220,7 @@ def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
         (knows_no_groups, keeps_labelled_models_apart),
         (knows_no_nodes, merges_a_whole_node),
         (restarts_for_everything, only_reports_what_does_not_matter),
+        (takes_any_scatter_for_noise, finds_what_is_slow_most_of_the_time_from_the_start),
     ],
 )
 def test_a_detector_that_is_broken_on_purpose_is_caught(
