@@ -297,6 +297,22 @@ def test_killed_agents_and_controller_leave_nothing_running_and_the_next_command
     assert [entry.name for entry in folder.iterdir()] == ["state"]  # it may be all that is left of days of work
 
 
+def test_no_node_has_an_agent_of_rays_dashboard(start_job: Start) -> None:
+    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
+    job.wait_for("counting")
+    for node in ("node1", "node2"):
+        raylet = job.process_of(node, "raylet/raylet")
+        started = [process.cmdline() for process in raylet.children()]
+        assert ["cat"] in started
+        assert not [
+            words for words in started if "DashboardAgent" in words[0] or "dashboard/agent.py" in " ".join(words)
+        ]
+    raylet.kill()  # what stands in for the agent does not outlive it
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node3" in job.output
+    assert_nothing_is_left(job)
+
+
 def test_a_lost_head_of_rays_is_replaced_on_the_same_nodes(start_job: Start) -> None:
     job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
     job.wait_for("counting")
