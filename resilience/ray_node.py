@@ -9,6 +9,7 @@ controller does. Should both be killed at once, this process is left to do it.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -40,21 +41,21 @@ def _leave_out_the_dashboard_agent() -> None:
 
     That agent takes half a second of processor time at each node's start, and some more as long as the node is up.
     """
-    from ray import _raylet
     from ray._private import ray_constants, services
 
+    compiled: Any = importlib.import_module("ray._raylet")
     start_raylet, command_of = services.start_raylet, services._build_python_executable_command_memory_profileable
 
     def start_without(*given: Any, **named: Any) -> Any:
         arguments = inspect.signature(start_raylet).bind(*given, **named).arguments
         for port in _PORTS_OF_THE_AGENT:  # -1: nobody listens there
-            _raylet.persist_port(arguments["session_dir"], arguments["node_id"], getattr(_raylet, port), -1)
+            compiled.persist_port(arguments["session_dir"], arguments["node_id"], getattr(compiled, port), -1)
         return start_raylet(*given, **named)
 
     def command_that_waits(component: str, *rest: Any, **named: Any) -> list[str]:
         if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
             return ["/bin/sh", "-c", "exec cat"]  # until the raylet ends; the arguments that follow are nothing to it
-        return command_of(component, *rest, **named)
+        return [*command_of(component, *rest, **named)]
 
     services.start_raylet = start_without
     services._build_python_executable_command_memory_profileable = command_that_waits
