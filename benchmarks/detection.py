@@ -1,6 +1,6 @@
 """Slow-GPU detection on real GPU timings: false alarms, delays, misses; each peer's rule beside ours in the same run.
 
-``python -m benchmarks detection --data DIR [--quick] [--plot FILE]``; ``DIR`` holds ``sgemm_v100.csv`` and
+``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` holds ``sgemm_v100.csv`` and
 ``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source).
 """
 
@@ -42,8 +42,25 @@ class Setting:
     probe_short: list[Seconds]  # at least 4 runs
     steps: list[Seconds]
     trials: int
-    healthy: int
-    long_jobs: int
+    largest: int  # devices of a job
+
+    @property
+    def healthy(self) -> int:
+        """Healthy jobs of each kind."""
+        return max(1, self.trials * 2 // 5)
+
+    @property
+    def long_jobs(self) -> int:
+        """Jobs of a thousand rounds."""
+        return max(1, self.trials // 100)
+
+    def part(self, divisor: int, at_least: int = 1) -> int:
+        """Return a part of the trials, for what takes long, but at least so many if there are."""
+        return min(self.trials, max(at_least, self.trials // divisor))
+
+    def sizes(self, *sizes: int) -> list[int]:
+        """Return those that are not too large."""
+        return [size for size in sizes if size <= self.largest]
 
 
 def main(argv: list[str]) -> int:
@@ -51,6 +68,10 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks detection", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the timings")
     parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser.add_argument("--trials", type=int, metavar="N", help="jobs of most kinds (default: 1000, or a tenth)")
+    parser.add_argument(
+        "--largest", type=int, default=100_000, metavar="N", help="no job of more devices (default: %(default)s)"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot here")
     parser.add_argument(
         "--only", metavar="NAME", help="one section: " + ", ".join(section.__name__ for section in _SECTIONS)
@@ -65,9 +86,8 @@ def main(argv: list[str]) -> int:
         probe=healthy_series(sgemm, "perf_ms", _LEARNING + _JUDGED),
         probe_short=healthy_series(sgemm, "perf_ms", _WINDOW),
         steps=healthy_series(resnet, "iteration_ms", _WINDOW, np.inf),
-        trials=100 if options.quick else 1000,
-        healthy=40 if options.quick else 400,
-        long_jobs=1 if options.quick else 10,
+        trials=options.trials or (100 if options.quick else 1000),
+        largest=options.largest,
     )
     print(f"Python {platform.python_version()}, NumPy {np.__version__}; {len(setting.probe)} GPUs with 24 SGEMM runs,")
     print(f"{len(setting.probe_short)} with 4; {len(setting.steps)} GPUs with 4 ResNet runs\n")
@@ -137,7 +157,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
 def healthy_jobs(setting: Setting) -> list[str]:
     """Count verdicts in healthy jobs of 16 judged rounds, and in long runs with spikes."""
     rows = []
-    for size in _SIZES:
+    for size in setting.sizes(*_SIZES):
         rng = np.random.default_rng(size)
         jobs = [play(series_job(rng, setting.probe, size, _LEARNING + _JUDGED)) for _ in range(setting.healthy)]
         rows.append([size, bound(_restarts(jobs), len(jobs)), bound(sum(map(bool, jobs)), len(jobs))])
@@ -166,8 +186,8 @@ def step_job(
 def steps(setting: Setting) -> list[str]:
     """One device slows down: found within five rounds, and the delays."""
     rows = []
-    for size in _SIZES:
-        trials = setting.trials if size < 256 else setting.trials // 2
+    for size in setting.sizes(*_SIZES):
+        trials = setting.trials if size < 256 else setting.part(2)
         for ratio in (1.03, 1.05, 1.1, 1.2, 2.0):
             rng = np.random.default_rng(size)
             delays, wrong, restarts = [], 0, 0
@@ -214,8 +234,10 @@ def together(setting: Setting) -> list[str]:
         (1024, 0.25),
         (1024, 0.45),
     ):
+        if not setting.sizes(size):
+            continue
         rng = np.random.default_rng(size)
-        trials, count = max(10, setting.trials // 5), int(share * size)
+        trials, count = setting.part(5, 10), int(share * size)
         all_found = wrong = 0
         for _ in range(trials):
             slow = rng.choice(size, count, replace=False)
@@ -230,10 +252,10 @@ def together(setting: Setting) -> list[str]:
 def ramp(setting: Setting) -> list[str]:
     """One device slows down by and by, to 10 % over 12 rounds."""
     rows = []
-    for size in (4, 8, 64, 256, 1024):
+    for size in setting.sizes(4, 8, 64, 256, 1024):
         rng = np.random.default_rng(size)
         reached = []
-        trials = max(10, setting.trials // 5)
+        trials = setting.part(5, 10)
         for _ in range(trials):
             row = int(rng.integers(size))
             seconds = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
@@ -259,15 +281,15 @@ def born_slow(setting: Setting) -> list[str]:
         ("probe", setting.probe_short, setting.trials),
         ("noisy steps", setting.steps, 5 * setting.trials),
     ):
-        for size in (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024):
-            trials = setting.trials if size < 256 else max(20, setting.trials // 5)
+        for size in setting.sizes(2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024):
+            trials = setting.trials if size < 256 else setting.part(5, 20)
             rng = np.random.default_rng(size)
             checks = healthy if size < 256 else setting.trials
             false = sum(bool(_check(rng, pool, size, 0, 1.0)[1]) for _ in range(checks))
             row: list[object] = [name, size, bound(false, checks)]
             for ratio in (1.1, 1.2, 2.5):
                 for count in dict.fromkeys((1, max(1, size // 4))):
-                    found = [_check(rng, pool, size, count, ratio)[0] for _ in range(max(20, trials // 2))]
+                    found = [_check(rng, pool, size, count, ratio)[0] for _ in range(min(trials, max(20, trials // 2)))]
                     row.append(f"{100 * np.mean(found):.1f} %")
                 if size < 8:
                     row.append("")
@@ -292,7 +314,7 @@ def _check(rng: np.random.Generator, pool: list[Seconds], size: int, count: int,
 
 def layouts(setting: Setting) -> list[str]:
     """Models, stages and whole nodes."""
-    trials = max(10, setting.trials // 5)
+    trials = setting.part(5, 10)
     rows = []
     for what, factors in (
         ("two models, 1.5x apart", (1.0, 1.5)),
@@ -338,7 +360,7 @@ def layouts(setting: Setting) -> list[str]:
 
 def disturbances(setting: Setting) -> list[str]:
     """Bursts of a neighbour, a common slowdown, a common drift: nobody is to blame."""
-    trials = max(10, setting.trials // 2)
+    trials = setting.part(2, 10)
     names = device_names(64)
 
     def burst(rng: np.random.Generator, seconds: Seconds, row: int) -> None:
@@ -433,7 +455,7 @@ def guarantee(setting: Setting) -> list[str]:
     rows = []
     for budget in (0.1, 0.01):
         for scale in (0.002, 0.01, 0.03):
-            jobs = max(50, setting.trials // 5)
+            jobs = setting.part(5, 50)
             rng = np.random.default_rng(6)
             false = sum(
                 any(v.action == "restart" for _, v in play(_correlated(rng, scale), false_alarm_budget=budget))
@@ -460,9 +482,9 @@ def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
 
 def speed(setting: Setting) -> list[str]:
     """Processor time of one round of 3 probes on one core: while baselines are learned, and after."""
-    del setting
     rows = []
-    for size, repeats, case in product((1_000, 10_000, 100_000), (1, 3), _CASES):
+    sizes = dict.fromkeys(min(size, setting.largest) for size in (1_000, 10_000, 100_000))
+    for size, repeats, case in product(sizes, (1, 3), _CASES):
         runs = [_round_times(size, repeats, case, 20) for _ in range(_SPEED_RUNS)]
         expect_ms, *rounds_ms = (min(times) for times in zip(*runs, strict=True))
         unexpected_ms = min(_round_times(size, repeats, case, 1, expected=False)[1] for _ in range(_SPEED_RUNS))
@@ -540,9 +562,9 @@ def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, 
 
 def rules(setting: Setting) -> list[str]:
     """Every rule on the same jobs: healthy jobs of 16 rounds with a flag, and a step found within five rounds."""
-    trials = max(20, setting.trials // 10)
+    trials = setting.part(10, 20)
     lines = []
-    for size in (4, 64, 256):
+    for size in setting.sizes(4, 64, 256):
         by_ratio = {ratio: _flags(setting, size, ratio, trials) for ratio in (1.05, 1.1, 1.2, 2.0)}
         rows = [
             [
@@ -571,7 +593,7 @@ def plot(setting: Setting, path: Path) -> None:
     from matplotlib.figure import Figure  # here, so that the tables need no plotting
 
     ratios = (1.01, 1.02, 1.03, 1.05, 1.08, 1.1, 1.15, 1.2, 1.33, 1.5, 2.0, 2.5)
-    trials = max(20, setting.trials // 20)
+    trials = setting.part(20, 20)
     by_ratio = [_flags(setting, 64, ratio, trials) for ratio in ratios]
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,7 @@ from tests.integration.jobs import RunningJob, wait_until
 Victims = Callable[[RunningJob], list[psutil.Process]]
 
 STATE_SERVER = "state server killed"
+BESIDE = "worker killed, Ray's own actor restart"
 LOSSES: dict[str, tuple[Victims, signal.Signals]] = {
     "a node's raylet killed": (lambda job: [job.process_of(_last_node(job), "raylet/raylet")], signal.SIGKILL),
     "a node's agent killed": (lambda job: [job.agent_of(_last_node(job))], signal.SIGKILL),
@@ -64,24 +65,30 @@ ray.get(Counter.remote().count.remote())
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks faults", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="of each fault (default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the faults with this in their name (default: all)")
     options = parser.parse_args(arguments)
+    chosen = [name for name in (*FAULTS, BESIDE) if options.only in name]
+    if not chosen:
+        parser.error(f"no fault has {options.only!r} in its name; there are: {', '.join((*FAULTS, BESIDE))}")
     console = Console()
     console.print(description())
     table = Table(title=f"seconds from the kill, median of {options.repeats} (worst)", title_justify="left")
     for column in ("fault", "noticed", "counts again"):
         table.add_column(column, justify="left" if column == "fault" else "right")
-    for name, (noticed, again) in of_laggard(options.repeats).items():
-        table.add_row(name, _shown(noticed), _shown(again))
-    table.add_row("worker killed, Ray's own actor restart", "", _shown(of_ray_actor(options.repeats)))
+    if faults := [name for name in chosen if name in FAULTS]:
+        for name, (noticed, again) in of_laggard(faults, options.repeats).items():
+            table.add_row(name, _shown(noticed), _shown(again))
+    if BESIDE in chosen:
+        table.add_row(BESIDE, "", _shown(of_ray_actor(options.repeats)))
     console.print(table)
     return 0
 
 
-def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
+def of_laggard(faults: Sequence[str], repeats: int) -> dict[str, tuple[list[float], list[float]]]:
     """Return, for each fault, the seconds until it was noticed and until the program counted again."""
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in FAULTS}
-    nodes = 2 + repeats * len(LOSSES)
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in faults}
+    nodes = 2 + repeats * len(LOSSES.keys() & found.keys())
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:
         directory = Path(name)
         (directory / "program.py").write_text(f"{COUNT}often = 0\n{ACTORS}")
@@ -98,7 +105,8 @@ def of_laggard(repeats: int) -> dict[str, tuple[list[float], list[float]]]:
         )
         try:
             for _ in range(repeats):
-                for fault, (victims, signum) in FAULTS.items():
+                for fault in faults:
+                    victims, signum = FAULTS[fault]
                     _wait_until_it_counts(job)
                     told, launches = _told(job), _launches(job)
                     processes = victims(job)

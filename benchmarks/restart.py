@@ -60,8 +60,8 @@ DEADLINE_S = 600
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks restart", description=__doc__)
-    parser.add_argument("--relaunches", type=int, default=10)
-    parser.add_argument("--startups", type=int, default=5)
+    parser.add_argument("--relaunches", type=int, default=10, help="by a verdict (default: %(default)s)")
+    parser.add_argument("--startups", type=int, default=5, help="of the command (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="of each peer's worker (default: %(default)s)")
     options = parser.parse_args(arguments)
     console = Console()

@@ -43,15 +43,15 @@ __all__ = ["main"]
 DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
 FAKE_NVML = Path(__file__).parents[1] / "tests" / "integration" / "fake_nvml.c"
-SLICES, SLICE_S = 10, 0.5
+SLICE_S = 0.5
 
 ADD = """
 import statistics, sys, time
 from telemetry import Telemetry
-rate, seconds = float(sys.argv[1]), float(sys.argv[2])
+rate, seconds, timings = float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 telemetry = Telemetry()
 costs = []
-for _ in range(1000):
+for _ in range(timings):
     begun = time.perf_counter_ns()
     for _ in range(100):
         telemetry.add_data("loss", 1.5, tagk="rank", tagv="3")
@@ -67,7 +67,7 @@ while (elapsed := time.perf_counter() - begun) < seconds:
 elapsed = time.perf_counter() - begun
 telemetry.finalize()
 costs.sort()
-print(statistics.median(costs), costs[950], count, count / elapsed, telemetry.dropped)
+print(statistics.median(costs), costs[timings * 95 // 100], count, count / elapsed, telemetry.dropped)
 """
 
 EXIT = """
@@ -82,7 +82,6 @@ while time.perf_counter() < until:
 print(last, flush=True)
 os._exit(0)
 """
-EXITS = 10
 
 READ = """
 import statistics, time
@@ -97,6 +96,20 @@ for _ in range(21):
 assert len(series["dps"]) == 30_000
 print(statistics.median(times), max(times))
 """
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured of what has no option of its own: timings of 100 calls, sudden ends, slices, and so on."""
+
+    timings: int = 1000
+    exits: int = 10
+    slices: int = 10
+    load_s: float = 20.0
+    windows_s: tuple[int, ...] = (300, 3600)
+
+
+FEW = Amount(timings=50, exits=1, slices=1, load_s=1.0, windows_s=(10,))
 
 
 @dataclass(frozen=True)
@@ -144,27 +157,30 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="for how long (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=20_000, help="bad requests to send (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the bad requests (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a little of all else, to see that it runs")
     options = parser.parse_args(argv)
 
+    amount = FEW if options.quick else Amount()
     print(description(), end="\n\n")
     with tempfile.TemporaryDirectory(prefix="laggard-") as directory, _job(Path(directory)) as job:
-        _print_add(job, options.rate, options.seconds, options.dragon)
-        _print_query(job, options.dragon)
+        _print_add(job, options.rate, options.seconds, amount, options.dragon)
+        _print_query(job, amount.slices, options.dragon)
         _print_read(job)
-        _print_agent(job)
-        _print_store()
+        _print_agent(job, amount.load_s)
+        _print_store(amount.windows_s)
         return _print_rubbish(job, options.requests, options.seed)
 
 
-def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None:
+def _print_add(job: Job, rate: int, seconds: float, amount: Amount, dragon: Path | None) -> None:
     before = job.samples()
-    median, p95, count, reached, dropped = job.run(ADD, rate, seconds)
+    median, p95, count, reached, dropped = job.run(ADD, rate, seconds, amount.timings)
     _wait_for(lambda: job.samples() - before >= count - dropped)
     print("add_data, in the calling thread     median   95th percentile       samples/s   dropped")
     us, p95_us = median / 1000, p95 / 1000
     print(f"  laggard                     {us:9.2f} us  {p95_us:12.2f} us  {reached:14,.0f}  {dropped:8.0f}")
     print(f"  ({count:,.0f} samples in {seconds:g} s, paced; all but those dropped were in the store afterwards)")
-    print(f"  {EXITS} processes that ended without a word lost at most their last {1000 * _exit_loss_s(job):.0f} ms")
+    loss_s = _exit_loss_s(job, amount.exits)
+    print(f"  {amount.exits} processes that ended without a word lost at most their last {1000 * loss_s:.0f} ms")
     if dragon is not None:
         with _dragon(dragon, "store") as (port, _):
             n_calls = 500
@@ -175,14 +191,14 @@ def _print_add(job: Job, rate: int, seconds: float, dragon: Path | None) -> None
     print()
 
 
-def _exit_loss_s(job: Job) -> float:
+def _exit_loss_s(job: Job, exits: int) -> float:
     """Return the longest time before a sudden end from which samples are missing."""
-    ends = {str(run): job.run(EXIT, run)[0] for run in range(EXITS)}
+    ends = {str(run): job.run(EXIT, run)[0] for run in range(exits)}
     _wait_for(lambda: job.newest("exit").keys() == ends.keys())
     return max(ends[run] - time_s for run, (time_s, _) in job.newest("exit").items())
 
 
-def _print_query(job: Job, dragon: Path | None) -> None:
+def _print_query(job: Job, slices: int, dragon: Path | None) -> None:
     start = _send_ticks(job)
     by_gpu = {"type": "wildcard", "tagk": "gpu", "filter": "*", "groupBy": True}
     query = {"metric": "power", "aggregator": "avg", "filters": [by_gpu]}
@@ -205,7 +221,7 @@ def _print_query(job: Job, dragon: Path | None) -> None:
             port, process = stack.enter_context(_dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS))
             rows.append(_Asked("Dragon", port, lambda: theirs, [process, *process.children(recursive=True)]))
         for n_clients in (1, 4):
-            _print_asked(rows, n_clients)
+            _print_asked(rows, n_clients, slices)
 
 
 def _send_ticks(job: Job) -> int:
@@ -256,10 +272,10 @@ class _Asked:
         return times_s
 
 
-def _print_asked(rows: Sequence[_Asked], n_clients: int) -> None:
+def _print_asked(rows: Sequence[_Asked], n_clients: int, slices: int) -> None:
     for row in rows:
         row.times_s, row.cpu_s = [], 0.0
-    for _ in range(SLICES):  # in turn, so that what else the machine does hits all alike
+    for _ in range(slices):  # in turn, so that what else the machine does hits all alike
         for row in rows:
             row.ask(n_clients)
     clients = "1 client " if n_clients == 1 else f"{n_clients} clients"
@@ -301,8 +317,8 @@ def _print_read(job: Job) -> None:
     print(f"get_data of 30,000 points: {1000 * median_s:.1f} ms, the slowest of 21 {1000 * worst_s:.1f} ms\n")
 
 
-def _print_agent(job: Job) -> None:
-    print(f"node agent, level 4, 2 Hz, 8 virtual devices: {_load(job.agent)}")
+def _print_agent(job: Job, load_s: float) -> None:
+    print(f"node agent, level 4, 2 Hz, 8 virtual devices: {_load(job.agent, load_s)}")
     with tempfile.TemporaryDirectory(prefix="laggard-") as directory:
         library = Path(directory) / "libnvidia-ml.so.1"
         built = subprocess.run(["cc", "-shared", "-fPIC", "-o", library, FAKE_NVML], check=False)
@@ -311,23 +327,22 @@ def _print_agent(job: Job) -> None:
             variables |= {NODE: "node2", "LD_LIBRARY_PATH": directory, "FAKE_NVML_COUNT": "8"}
             with _process([sys.executable, "-m", "collectors.node_agent"], variables) as agent:
                 _wait_for(lambda: "node2" in NodeAsker(job.session.client, job.session.endpoint).hosts())
-                print(
-                    f"  8 devices through NVML's binding on a library of the tests: {_load(psutil.Process(agent.pid))}"
-                )
+                load = _load(psutil.Process(agent.pid), load_s)
+                print(f"  8 devices through NVML's binding on a library of the tests: {load}")
     print()
 
 
-def _load(agent: psutil.Process) -> str:
-    time.sleep(2)  # for the agent to be under way
+def _load(agent: psutil.Process, load_s: float) -> str:
+    time.sleep(load_s / 10)  # for the agent to be under way
     used_s, begun_s = _cpu_s(agent), time.monotonic()
-    time.sleep(20)
+    time.sleep(load_s)
     share = (_cpu_s(agent) - used_s) / (time.monotonic() - begun_s)
     return f"{100 * share:.2f} % of a core, {agent.memory_info().rss / 2**20:.0f} MiB"
 
 
-def _print_store() -> None:
+def _print_store(windows_s: Sequence[int]) -> None:
     print("store, 200 series at 2 Hz             bytes/sample (tracemalloc)    samples        MB")
-    for window_s in (300, 3600):
+    for window_s in windows_s:
         size, n_samples = _measure_store(window_s)
         print(f"  window of {window_s:>4} s {'':20} {size / n_samples:12.2f}  {n_samples:19,}  {size / 1e6:8.2f}")
     print()

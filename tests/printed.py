@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_commands"]
+__all__ = ["MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_benchmarks", "printed_commands"]
 
 ROOT = Path(__file__).parents[1]
 # What a line of an indented block, or code within a sentence, begins with if it is a command, behind variables. In
@@ -34,6 +34,11 @@ def printed_commands() -> set[str]:
     """Return the commands of all documents, without prompts and the comments behind them; joined ones apart."""
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
     return {command for document in documents for command in commands_in(document.read_text(encoding="utf-8"))}
+
+
+def printed_benchmarks() -> set[str]:
+    """Return those that run a benchmark."""
+    return {command for command in printed_commands() if command.startswith("python -m benchmarks ")}
 
 
 def commands_in(text: str) -> Iterator[str]:

@@ -4,9 +4,7 @@ document or from one list with this one, or by whoever has what it needs.
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import importlib
 import os
 import re
 import shlex
@@ -14,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ from tests.integration.clusters.test_slurm import block
 from tests.integration.test_examples import sessions
 from tests.integration.test_views import Terminal
 from tests.made_up_job import T0, running_job, series, write_record
-from tests.printed import MAIN_JOB, TORCHRUN_JOB, commands_in, printed_commands
+from tests.printed import MAIN_JOB, TORCHRUN_JOB, commands_in, printed_benchmarks, printed_commands
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0
@@ -129,10 +127,6 @@ def _words_of_examples() -> set[tuple[str, ...]]:
     return {printed.command for session in sessions() for printed in session}
 
 
-def is_benchmark(command: str) -> bool:
-    return command.startswith("python -m benchmarks ")
-
-
 def is_form(command: str) -> bool:
     """Whether a command of laggard's has a place to fill in, or names an option or a sub-command and no more."""
     laggard, *words = command.split()
@@ -147,7 +141,7 @@ def commands_of_ours() -> list[str]:
 
 
 def test_every_command_of_the_documents_is_accounted_for() -> None:
-    printed = {command for command in printed_commands() if not is_benchmark(command)}
+    printed = printed_commands() - printed_benchmarks()  # which test_benchmarks.py runs
     forms = {command for command in printed if is_form(command)} - HERE
     accounted = HERE | NOT_HERE.keys() | run_by_other_tests() | forms
     assert printed - accounted == set()
@@ -185,26 +179,6 @@ def test_commands_are_found_in_every_form_that_documents_have() -> None:
         "nine",
         "python -m ten",
     }
-
-
-class ParsedError(Exception):
-    """The options were accepted, and nothing has begun yet."""
-
-
-@pytest.mark.parametrize("command", sorted(filter(is_benchmark, printed_commands())))
-def test_the_benchmark_takes_the_printed_options(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser alone: to run them takes minutes to hours, and some need data or Dragon."""
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-        parse(parser, arguments)
-        raise ParsedError
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
-    name, *options = shlex.split(command.replace("[", "").replace("]", "").replace(" N", " 2"))[3:]
-    assert name in BENCHMARKS
-    with pytest.raises(ParsedError):
-        importlib.import_module(f"benchmarks.{name}").main(options)
 
 
 @pytest.mark.parametrize("command", commands_of_ours())

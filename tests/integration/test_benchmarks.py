@@ -1,0 +1,176 @@
+"""Every benchmark that the documents print runs, as it is printed but with small numbers, and prints its tables."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import math
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from tests.printed import printed_benchmarks
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 240.0
+PLOT = "docs/images/detection-benchmark.png"
+
+
+@dataclass(frozen=True)
+class Small:
+    """Options that make the numbers small, where the last one counts; and what must be printed all the same."""
+
+    options: str
+    shows: Sequence[str]
+
+
+# By the beginning of what is printed after ``python -m benchmarks``; the longest that fits counts.
+SMALL = {
+    "chaos": Small(
+        "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
+        ["none lost or twice", "1 kills in ", "│ state server ", "0 storms that were not survived"],
+    ),
+    "detection": Small(
+        f"--trials 1 --largest 8 --plot {PLOT}",
+        [
+            "Long runs, 64,000 GPU-rounds",
+            "| 8 | 100 % |",
+            "| 8 | 45 % |",
+            "found by the reading at 5.8 %",
+            "| noisy steps | 8 |",
+            "| stages 1 : 1.4 : 2 | no labels |",
+            "| all drifting by up to 2 % a round, 24 rounds |",
+            "| 8 on 4 |",
+            "| 0.01 | 3 % |",
+            "| 8 | 3 | `update_arrays`, 5 % spikes |",
+            "| MAD z > 3.5 |",
+        ],
+    ),
+    "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
+    "restart": Small(
+        "--kills 1 --relaunches 0",
+        ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],
+    ),
+    "restart --kills 0": Small(
+        "--relaunches 1 --startups 1",
+        ["verdict to first line, 1 relaunches", "- the nodes change", "command to first line, 1 starts"],
+    ),
+    "scale": Small(
+        "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
+        ["┃ 8 x 2 ", "│ rounds judged, devices in the last ", "│ append-only file "],
+    ),
+    "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to the program's first line", "\n│ 1     │"]),
+    "state": Small(
+        "--gib 0.05 --repeats 1 --transactions 5",
+        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "of it, in ms: "],
+    ),
+    "telemetry": Small(
+        "--quick --rate 10000 --seconds 1 --requests 50",
+        [
+            "add_data, in the calling thread",
+            "samples in 1 s, paced",
+            "points, 1 client ",
+            "points, 4 clients ",
+            "get_data of 30,000 points",
+            "node agent, level 4",
+            "window of ",
+            "50 requests of rubbish",
+        ],
+    ),
+}
+# A peer that is not here: it comes from the package index, and is no dependency of the tests.
+LEFT_OUT = " --dragon PYTHON"
+
+
+def words_of(command: str) -> tuple[str, list[str]]:
+    """Return a printed command's benchmark and its options, also those that one may leave out."""
+    name, *options = shlex.split(re.sub(r"[][]", "", command.removeprefix("python -m benchmarks ")))
+    return name, ["data" if word == "DIR" else word for word in options]
+
+
+def small(command: str) -> Small:
+    """Return what makes a printed command small."""
+    printed = command.removeprefix("python -m benchmarks ")
+    return SMALL[max((beginning for beginning in SMALL if printed.startswith(beginning)), key=len)]
+
+
+class ParsedError(Exception):
+    """The options were accepted, and nothing has begun yet."""
+
+
+def parsed(name: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a benchmark takes options for."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+        raise ParsedError(parse(parser, arguments))
+
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+        with pytest.raises(ParsedError) as raised:
+            benchmark.main(options)
+    return str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone, as far as benchmarks look at it, with made-up timings of twelve GPUs; the real ones are not ours."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("benchmarks", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / PLOT).parent.mkdir(parents=True)
+    chance = random.Random(1)
+    for name, column in (("sgemm_v100", "perf_ms"), ("resnet_v100", "iteration_ms")):
+        (folder / "data").mkdir(exist_ok=True)
+        with (folder / "data" / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["uuid", "ts_s", column])
+            for gpu in range(12):
+                typical_ms = chance.uniform(95, 105)
+                writer.writerows([f"gpu{gpu}", run, typical_ms * math.exp(chance.gauss(0, 0.003))] for run in range(30))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[tuple[str, str], str]:
+    """What was printed, by benchmark and what it was asked for: commands that then ask for the same share a run."""
+    return {}
+
+
+@pytest.mark.parametrize("command", sorted(printed_benchmarks()))
+def test_the_benchmark_prints_its_tables(
+    command: str, folder: Path, outputs: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed(*words_of(command), monkeypatch)
+    name, options = words_of(command.replace(LEFT_OUT, ""))
+    options += small(command).options.split()
+    asked = name, parsed(name, options, monkeypatch)
+    if asked not in outputs:
+        environment = {**os.environ, "HOME": str(folder / "home"), "LAGGARD_REPORT": "0"}
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks", name, *options],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs[asked] = done.stdout
+    assert [text for text in small(command).shows if text not in outputs[asked]] == [], outputs[asked]
+    assert PLOT not in options or (folder / PLOT).stat().st_size > 10_000
+
+
+def test_every_benchmark_is_printed_somewhere() -> None:
+    assert {words_of(command)[0] for command in printed_benchmarks()} == BENCHMARKS.keys()
