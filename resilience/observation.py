@@ -14,7 +14,7 @@ import redis
 from kvstore.endpoint import Endpoint
 from resilience.cluster import Cluster
 from resilience.options import UsageError
-from resilience.ports import free_port, port_is_taken
+from resilience.ports import claim_port, free_port
 from telemetry.bus import NodeAsker
 from telemetry.client import request_dump
 from telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
@@ -59,7 +59,7 @@ class Observation:
         """
         settings = TelemetrySettings() if config is None else load_settings(config)
         port = settings.aggregator_port
-        if level and port_is_taken(port, LOOPBACK):
+        if level and not claim_port(port, LOOPBACK):
             if port != TelemetrySettings().aggregator_port:
                 raise UsageError(
                     f"port {port} for the telemetry server is taken: name another as aggregator_port in {config}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["free_port", "listens", "port_is_taken"]
+__all__ = ["claim_port", "free_port", "listens", "port_is_taken"]
 
 _TIMEOUT_S = 1.0
+_claims: dict[int, socket.socket] = {}
 
 
 def free_port(address: str) -> int:
@@ -25,6 +26,26 @@ def port_is_taken(port: int, address: str = "") -> bool:
         except OSError:
             return True
     return False
+
+
+def claim_port(port: int, address: str) -> bool:
+    """Have a port kept for this job until it ends; False where somebody listens there, or another job has claimed it.
+
+    Whoever is to listen there may take its time to start. The claim is a socket's name, which the kernel gives to one
+    process at a time and takes back from a dead one.
+    """
+    if port in _claims:
+        return True
+    if port_is_taken(port, address):
+        return False
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0laggard-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[port] = claim
+    return True
 
 
 def listens(address: str, port: int) -> bool:

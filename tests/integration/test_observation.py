@@ -81,6 +81,14 @@ def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) ->
     assert not re.search("telemetry", job.account)
 
 
+def test_jobs_that_start_at_once_have_servers_of_their_own(start_job: Callable[..., RunningJob]) -> None:
+    jobs = [start_job("--telemetry-level=1", "--per-node", "sleep", "600") for _ in range(3)]
+    ports = [int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1)) for job in jobs]
+    assert len(set(ports)) == 3, ports
+    wait_until(lambda: all(map(metrics_of, ports)), lambda: "\n".join(job.everything() for job in jobs))
+    assert not any("notice" in job.account for job in jobs)
+
+
 def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
