@@ -251,9 +251,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             detection,
             options.per_node,
         )
-        exit_code = _run_job(plan, allocation, folders, _job_name(program), options)
-        folders.keep_state = exit_code != 0
-    return exit_code
+        return _run_job(plan, allocation, folders, _job_name(program), options)
 
 
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
@@ -284,8 +282,10 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
             account.tell("warning", NOT_ENCRYPTED, "bold yellow")
         if observation.level:
             account.tell("telemetry", observation.where)
-        exit_code = Controller(plan, allocation, keeper, account).run()
-    if exit_code != 0:
+        controller = Controller(plan, allocation, keeper, account)
+        exit_code = controller.run()
+    folders.keep_state = exit_code != 0 and controller.leaves_something
+    if folders.keep_state:
         account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
     return exit_code
 

@@ -118,7 +118,13 @@ class JobPlan:
 
 
 class Controller:
-    """Runs one job to its end. Use it once."""
+    """Runs one job to its end. Use it once.
+
+    Attributes
+    ----------
+    leaves_something
+        Whether a later job on the same State could go on from something: a commit, or an exclusion.
+    """
 
     def __init__(self, plan: JobPlan, allocation: Allocation, keeper: StateKeeper, account: Account) -> None:
         self._plan = plan
@@ -131,6 +137,7 @@ class Controller:
         self._reserve = Reserve(keeper.endpoint)
         self._requests: RequestReader | None = None
         self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
+        self.leaves_something = True
         self._launch = -1
         self._signs: object = None
         self._hang: HangWatch | None = None
@@ -226,6 +233,9 @@ class Controller:
         self._account.launch_ended(end.reason)
         self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
         self._stop_program(self._plan.grace_s)
+        if self._launch >= 0:
+            commits, _ = self._records.signs(self._launch)
+            self.leaves_something = commits > 0 or bool(self._roster.excluded)
         return end.exit_code
 
     def _next_event(self) -> Event | None:

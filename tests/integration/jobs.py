@@ -29,7 +29,7 @@ class RunningJob:
     """A ``laggard`` command, its output in files, every process of it marked."""
 
     def __init__(self, directory: Path, runtime_root: str, *arguments: str) -> None:
-        self.directory = directory
+        self.directory, self.runtime_root = directory, runtime_root
         self._marker = secrets.token_hex(8)
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("w") as out, self._err.open("w") as err:

@@ -64,7 +64,20 @@ def test_a_program_that_fails_by_itself_ends_the_job_with_its_exit_code(start_jo
     assert job.finish() == 3, job.everything()
     assert "launch    1" not in job.account
     assert "1 launch, 0 nodes excluded" in job.account
+    assert "kept" not in job.account  # nothing was committed
+    assert not list(Path(job.runtime_root).iterdir())
     assert_nothing_is_left(job)
+
+
+def test_what_a_failed_program_has_committed_is_kept_and_where_is_said(start_job: Start) -> None:
+    job = start_job("--per-node", program="from kvstore import State; State.current()['n'] = 7; raise SystemExit(3)")
+    assert job.finish() == 3, job.everything()
+    state = job.wait_for(r"kept: add --state-dir (\S+) to go on from it").group(1)
+    reader = start_job(
+        "--per-node", "--state-dir", state, program="from kvstore import State; print(State.current()['n'])"
+    )
+    assert reader.finish() == 0, reader.everything()
+    assert reader.output == "[node1] 7\n"
 
 
 def test_a_program_needs_no_ray_and_keeps_its_output_to_itself(start_job: Start) -> None:
