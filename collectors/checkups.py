@@ -1,26 +1,33 @@
-"""Checkups of this machine's devices in a process that may get stuck: each answer has a deadline."""
+"""Checkups of this machine's devices in a process that may get stuck: each answer has a deadline.
+
+``python -m collectors.checkups [--virtual-gpus K]`` prints them, a line of JSON each, for who asks from another node.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from collectors.checkup import Checkup
+from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 
-__all__ = ["checkups_here"]
+__all__ = ["ALL_DEVICES", "checkups_here", "device_environment"]
 
 # Loading a driver and compiling the probes takes seconds the first time; after that a device takes about one.
 FIRST_ANSWER_S = 30.0
 NEXT_ANSWER_S = 10.0
 KILLED_WITHIN_S = 1.0
-_EVERY_DEVICE = "all"
+ALL_DEVICES = "all"
+"""The name of what troubles all devices of a machine."""
 
 
 def checkups_here(
@@ -43,7 +50,7 @@ def checkups_here(
             try:
                 names = json.loads(checking.line(first_answer_s))
             except TimeoutError as error:
-                yield Checkup(_EVERY_DEVICE, trouble=f"the driver does not tell which devices there are: {error}")
+                yield Checkup(ALL_DEVICES, trouble=f"the driver does not tell which devices there are: {error}")
                 return
             left = names if left is None else left
             wait_s = first_answer_s
@@ -55,6 +62,22 @@ def checkups_here(
                     yield Checkup(gpu, trouble=str(error))
                     break
                 wait_s = next_answer_s
+
+
+def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
+    """Return the environment in which a process finds so many virtual devices, or the machine's GPUs with 0 of them.
+
+    Parameters
+    ----------
+    virtual_gpus
+        How many.
+    directory
+        Where virtual devices keep their queues.
+    """
+    if virtual_gpus == 0:
+        return dict(os.environ)
+    one_core_each = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return os.environ | {VIRTUAL_DEVICES: str(virtual_gpus), VIRTUAL_DEVICE_DIR: directory} | one_core_each
 
 
 class _Checking:
@@ -92,3 +115,18 @@ class _Checking:
                 self._rest += read
         line, self._rest = self._rest.split(b"\n", 1)
         return line
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the checkups of this machine's devices."""
+    parser = argparse.ArgumentParser(prog="python -m collectors.checkups")
+    parser.add_argument("--virtual-gpus", type=int, default=0, metavar="K")
+    given = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="laggard-checkups-") as directory:
+        for checkup in checkups_here(device_environment(given.virtual_gpus, directory)):
+            print(checkup.to_json(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

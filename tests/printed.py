@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_benchmarks", "printed_commands"]
+__all__ = ["DOCTORS_ROUNDS", "MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_benchmarks", "printed_commands"]
 
 ROOT = Path(__file__).parents[1]
 # What a line of an indented block, or code within a sentence, begins with if it is a command, behind variables. In
@@ -73,3 +73,8 @@ MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/integration/test_torchrun.py`` runs it."""
+DOCTORS_ROUNDS = {
+    "slurm": _only("docs/probes.md", r"--all-nodes$"),
+    "ssh": _only("docs/probes.md", r"^laggard doctor --hostlist="),
+}
+"""``tests/integration/clusters`` run them."""

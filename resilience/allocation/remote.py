@@ -25,7 +25,7 @@ from resilience.allocation.muster import Candidate, hear_greetings
 from resilience.folders import RUNTIME_ROOT_VARIABLE
 from resilience.leftovers import AGENT_MARK
 
-__all__ = ["RemoteAllocation", "Transport"]
+__all__ = ["RemoteAllocation", "Transport", "needed_at_once"]
 
 GREETING_COMMAND = (sys.executable, "-m", "resilience.greeting")
 LEFTOVERS_COMMAND = (sys.executable, "-m", "resilience.leftovers")
@@ -109,7 +109,7 @@ class RemoteAllocation:
         if node.hostname == self._primary:
             clear_this_machine(node)
             return
-        argv = [*_environment(), *LEFTOVERS_COMMAND, self._marks[node.hostname]]
+        argv = [*needed_at_once(), *LEFTOVERS_COMMAND, self._marks[node.hostname]]
         command = self._transport.command(node.hostname, argv)
         self._clearing.append(
             subprocess.Popen(
@@ -146,7 +146,7 @@ class RemoteAllocation:
                 process.wait()
 
     def _call(self, host: str) -> Candidate:
-        argv = [*_environment(**{AGENT_MARK: self._marks[host]}), *GREETING_COMMAND]
+        argv = [*needed_at_once(**{AGENT_MARK: self._marks[host]}), *GREETING_COMMAND]
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 - the candidate closes it
         process = subprocess.Popen(
             self._transport.command(host, argv if self._virtual else [*argv, "--gpus"]),
@@ -159,6 +159,7 @@ class RemoteAllocation:
         return Candidate(process, complaints)
 
 
-def _environment(**more: str) -> list[str]:
+def needed_at_once(**more: str) -> list[str]:
+    """Return the beginning of a command that gives it what it needs of our environment, and more variables."""
     given = {name: os.environ[name] for name in _NEEDED_AT_ONCE if name in os.environ} | more
     return ["env", *(f"{name}={value}" for name, value in given.items())]

@@ -25,7 +25,7 @@ from tests.integration.clusters.test_slurm import block
 from tests.integration.test_examples import sessions
 from tests.integration.test_views import Terminal
 from tests.made_up_job import T0, running_job, series, write_record
-from tests.printed import MAIN_JOB, TORCHRUN_JOB, commands_in, printed_benchmarks, printed_commands
+from tests.printed import DOCTORS_ROUNDS, MAIN_JOB, TORCHRUN_JOB, commands_in, printed_benchmarks, printed_commands
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0
@@ -120,7 +120,12 @@ def run_by_other_tests() -> set[str]:
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_ci = {*commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
-    return by_slurm | (by_ci & {"pip install -q -e '.[dev]'", "poe test"}) | in_console | {MAIN_JOB, TORCHRUN_JOB}
+    return (
+        by_slurm
+        | (by_ci & {"pip install -q -e '.[dev]'", "poe test"})
+        | in_console
+        | {MAIN_JOB, TORCHRUN_JOB, *DOCTORS_ROUNDS.values()}
+    )
 
 
 def _words_of_examples() -> set[tuple[str, ...]]:

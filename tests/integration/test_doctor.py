@@ -5,16 +5,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collectors.checkups import checkups_here
+from collectors.checkup import Checkup
+from collectors.checkups import ALL_DEVICES, checkups_here
 from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
+from detectors.examination import examine
+from resilience.allocation.ssh import Ssh
+from resilience.doctor import as_text
+from resilience.visits import visits
 
 DEADLINE_S = 120.0
 
@@ -120,3 +126,66 @@ def test_each_visit_is_remembered_and_a_past_that_cannot_be_read_is_refused(tmp_
     assert f"{past}, the devices' past, cannot be read" in done.stderr
     assert "--forget begins it anew" in done.stderr
     assert run_doctor("--forget", "--past", str(past), **where).returncode == 0
+
+
+class Way(Ssh):
+    """A way to other nodes, all of which are this machine; ``{}`` is what is to run there."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+
+    def command(self, host: str, argv: Sequence[str]) -> list[str]:
+        return ["sh", "-c", self._script.replace("{}", '"$@"'), host, *argv]
+
+
+def test_all_nodes_are_visited_and_those_without_an_answer_say_why() -> None:
+    ways = {
+        "here": None,
+        "chatty": Way("echo Welcome; {}"),
+        "closed": Way("echo no way >&2; exit 255"),
+        "bare": Way("true"),
+    }
+
+    found = dict(visits(ways, virtual_gpus=1)) | dict(visits({"silent": Way("exec sleep 600")}, 1, answer_s=0.5))
+
+    assert [(checkup.uuid, checkup.trouble) for host in ("here", "chatty") for checkup in found[host]] == [
+        ("virtual-here-0", ""),
+        ("virtual-chatty-0", ""),
+    ]
+    assert {host: [(c.gpu, c.trouble) for c in found[host]] for host in ("silent", "closed", "bare")} == {
+        "silent": [(ALL_DEVICES, "no answer within 0.5 s")],
+        "closed": [(ALL_DEVICES, "no answer: no way")],
+        "bare": [(ALL_DEVICES, "there is no GPU: --virtual-gpus=K has the processor stand in")],
+    }
+
+
+def test_of_many_devices_only_the_failing_ones_are_shown() -> None:
+    seconds = {"gemm_fp32": [0.001, 0.001]}
+    checkups = {
+        (f"node{number}", "0"): Checkup("0", "H100", f"uuid{number}", seconds, {"gemm_fp32": (1.0, "Tflop/s")})
+        for number in range(100)
+    }
+    checkups["node7", "0"] = Checkup(
+        "0", "H100", "uuid7", {"gemm_fp32": [0.002, 0.002]}, {"gemm_fp32": (0.5, "Tflop/s")}
+    )
+    checkups["node8", ALL_DEVICES] = Checkup(ALL_DEVICES, trouble="no answer: no way")
+
+    head, *_, before_last, last = as_text(checkups, examine(checkups, {}), as_json=False).splitlines()
+
+    assert re.split("  +", head) == ["probe", "unit", "node7 0", "node8"]
+    assert before_last == "node8: no answer: no way"
+    assert last == "99 of 100 devices ok (H100); 1 node without an answer"
+
+
+def test_what_is_to_be_visited_must_be_clear() -> None:
+    for arguments, complaint in {
+        (
+            "--all-nodes",
+            "--hostlist=a",
+        ): "--all-nodes is for Slurm's job, --hostlist and --hostfile are for ssh: leave one",
+        ("--all-nodes",): "--all-nodes needs a job of Slurm's (SLURM_JOB_ID): run it inside salloc or sbatch",
+        ("--hostlist=a b",): "'a b' is no host's name",
+    }.items():
+        done = run_doctor(*arguments)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert complaint in done.stderr

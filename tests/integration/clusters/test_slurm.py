@@ -14,6 +14,7 @@ import pytest
 from tests.integration.clusters.jobs import ClusterJob, Watch
 from tests.integration.clusters.machines import PRIVATE, Network, wait_for
 from tests.integration.clusters.slurm_daemons import SlurmCluster
+from tests.printed import DOCTORS_ROUNDS
 
 Start = Callable[..., ClusterJob]
 
@@ -162,6 +163,17 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     assert "all there, none twice" in job.output
     slurm.replace_crashed()
     watch.expect_nothing()  # also on the node that is cut off
+
+
+def test_the_doctor_compares_the_devices_of_all_nodes(slurm: SlurmCluster, watch: Watch, start: Start) -> None:
+    command = *DOCTORS_ROUNDS["slurm"].split(), "--json", "--virtual-gpus=1", "--past=past.json"
+    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", "--nodes=3", "--exclusive", *command)
+    assert job.finish() in {0, 1}, job.output  # the machines share two processors: one may be slow
+    found = json.loads(job.output)["devices"]
+    assert [(device["host"], device["uuid"]) for device in found] == [
+        (f"node{number}", f"virtual-node{number}-0") for number in (1, 2, 3)
+    ]
+    watch.expect_nothing()
 
 
 def test_copies_of_a_program_without_ray_go_on_where_a_node_crashes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import textwrap
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.integration.clusters.jobs import ClusterJob, Watch
 from tests.integration.clusters.machines import PRIVATE, Machine, Network
 from tests.integration.clusters.sshd import ALIAS
 from tests.integration.clusters.test_slurm import COUNTING, RANKS
+from tests.printed import DOCTORS_ROUNDS
 
 Start = Callable[..., ClusterJob]
 
@@ -61,6 +63,18 @@ def test_a_host_that_does_not_answer_is_named(hosts: Network, watch: Watch, star
     assert code == 1, job.output
     assert f"no answer by ssh from {ALIAS} (ssh: connect to host node3 port 22" in job.output
     assert len(job.output.splitlines()) == 1
+    watch.expect_nothing()
+
+
+def test_the_doctor_compares_the_devices_of_all_hosts(hosts: Network, watch: Watch, start: Start) -> None:
+    command = DOCTORS_ROUNDS["ssh"].replace("node3", ALIAS).split()
+    job = start(hosts.nodes["node1"], dict(os.environ), *command, "--json", "--virtual-gpus=1", "--past=past.json")
+    assert job.finish() in {0, 1}, job.output  # the machines share two processors: one may be slow
+    found = json.loads(job.output)["devices"]
+    assert [(device["host"], device["uuid"]) for device in found] == [
+        (host, f"virtual-{host}-0") for host in ("node1", "node2", ALIAS)
+    ]
+    assert len({frozenset(device["seconds"]) for device in found}) == 1
     watch.expect_nothing()
 
 
