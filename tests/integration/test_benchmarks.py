@@ -12,8 +12,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,19 @@ SMALL = {
 }
 # A peer that is not here: it comes from the package index, and is no dependency of the tests.
 LEFT_OUT = " --dragon PYTHON"
+COMMANDS = sorted(printed_benchmarks())
 
 
 def words_of(command: str) -> tuple[str, list[str]]:
     """Return a printed command's benchmark and its options, also those that one may leave out."""
     name, *options = shlex.split(re.sub(r"[][]", "", command.removeprefix("python -m benchmarks ")))
     return name, ["data" if word == "DIR" else word for word in options]
+
+
+def small_words_of(command: str) -> tuple[str, list[str]]:
+    """Return a printed command's benchmark and its options, with those behind that make it small."""
+    name, options = words_of(command.replace(LEFT_OUT, ""))
+    return name, [*options, *small(command).options.split()]
 
 
 def small(command: str) -> Small:
@@ -108,7 +116,7 @@ class ParsedError(Exception):
     """The options were accepted, and nothing has begun yet."""
 
 
-def parsed(name: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def parsed(name: str, options: list[str]) -> str:
     """Return what a benchmark takes options for."""
     parse = argparse.ArgumentParser.parse_args
 
@@ -116,7 +124,7 @@ def parsed(name: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> st
         raise ParsedError(parse(parser, arguments))
 
     benchmark = importlib.import_module(f"benchmarks.{name}")
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
         with pytest.raises(ParsedError) as raised:
             benchmark.main(options)
@@ -142,35 +150,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def outputs() -> dict[tuple[str, str], str]:
-    """What was printed, by benchmark and what it was asked for: commands that then ask for the same share a run."""
-    return {}
+@dataclass
+class Runs:
+    """Runs of benchmarks, two at a time: most of each is waiting. Commands that ask for the same share one."""
 
+    folder: Path
+    pool: ThreadPoolExecutor
+    by_asked: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]] = field(default_factory=dict)
 
-@pytest.mark.parametrize("command", sorted(printed_benchmarks()))
-def test_the_benchmark_prints_its_tables(
-    command: str, folder: Path, outputs: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsed(*words_of(command), monkeypatch)
-    name, options = words_of(command.replace(LEFT_OUT, ""))
-    options += small(command).options.split()
-    asked = name, parsed(name, options, monkeypatch)
-    if asked not in outputs:
-        environment = {**os.environ, "HOME": str(folder / "home"), "LAGGARD_REPORT": "0"}
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks", name, *options],
-            cwd=folder,
-            env=environment,
+    def of(self, command: str) -> Future[subprocess.CompletedProcess[str]]:
+        """Return the run of a printed command."""
+        name, options = small_words_of(command)
+        asked = name, parsed(name, options)
+        if asked not in self.by_asked:
+            self.by_asked[asked] = self.pool.submit(self._run, name, *options)
+        return self.by_asked[asked]
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "benchmarks", *words],
+            cwd=self.folder,
+            env={**os.environ, "HOME": str(self.folder / "home"), "LAGGARD_REPORT": "0"},
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        outputs[asked] = done.stdout
-    assert [text for text in small(command).shows if text not in outputs[asked]] == [], outputs[asked]
-    assert PLOT not in options or (folder / PLOT).stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> Iterator[Runs]:
+    """Begin all of them."""
+    with ThreadPoolExecutor(2, "benchmark") as pool:
+        runs = Runs(folder, pool)
+        for command in COMMANDS:
+            runs.of(command)
+        yield runs
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
+    parsed(*words_of(command))
+    done = runs.of(command).result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [text for text in small(command).shows if text not in done.stdout] == [], done.stdout
+    assert PLOT not in done.args or (runs.folder / PLOT).stat().st_size > 10_000
 
 
 def test_every_benchmark_is_printed_somewhere() -> None:
-    assert {words_of(command)[0] for command in printed_benchmarks()} == BENCHMARKS.keys()
+    assert {words_of(command)[0] for command in COMMANDS} == BENCHMARKS.keys()
