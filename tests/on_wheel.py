@@ -17,6 +17,7 @@ BESIDE_THE_PACKAGES = (
     "benchmarks",
     "docs",
     ".ci",
+    "LICENSE",
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",

@@ -6,7 +6,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["DOCTORS_ROUNDS", "MAIN_JOB", "TORCHRUN_JOB", "commands_in", "printed_benchmarks", "printed_commands"]
+__all__ = [
+    "ATTACHED_JOB",
+    "DOCTORS_ROUNDS",
+    "DOWN",
+    "IDLE_JOB",
+    "MAIN_JOB",
+    "PROLOG",
+    "REQUEUE",
+    "SSH_CHECK",
+    "SSH_JOB",
+    "STATUS_STEP",
+    "SUBMIT",
+    "TORCHRUN_JOB",
+    "commands_in",
+    "printed_benchmarks",
+    "printed_commands",
+]
 
 ROOT = Path(__file__).parents[1]
 # What a line of an indented block, or code within a sentence, begins with if it is a command, behind variables. In
@@ -78,3 +94,15 @@ DOCTORS_ROUNDS = {
     "ssh": _only("docs/probes.md", r"^laggard doctor --hostlist="),
 }
 """``tests/integration/clusters`` run them."""
+ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
+"""``tests/integration/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
+SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
+SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
+"""``tests/integration/clusters/test_ssh.py`` runs them."""
+DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
+IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
+PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))
+REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")
+STATUS_STEP = _only("docs/guides/looking.md", r"^srun .*laggard status")
+SUBMIT = _only("docs/guides/slurm.md", r"^sbatch ")
+"""``tests/integration/clusters/test_slurm.py`` runs them, with the ids and names of its jobs and nodes."""

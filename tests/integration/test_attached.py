@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from resilience.allocation.ray import Gate
 from resilience.cli import main
 from tests.integration.clusters.raylets import Raylets
 from tests.integration.jobs import RunningJob, wait_until
+from tests.printed import ATTACHED_JOB
 
 Start = Callable[..., RunningJob]
 
@@ -121,8 +123,14 @@ def test_a_node_that_joins_later_is_held_too(three_nodes: Raylets) -> None:
         three_nodes.kill("n4")
 
 
-def test_a_lost_node_is_replaced(start_job: Start, three_nodes: Raylets) -> None:
-    job = start_job(*ATTACHED, program=WHERE.replace("IS_TOLD", "False"))
+def test_a_lost_node_is_replaced(
+    start_job: Start, three_nodes: Raylets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide's job, with this cluster's address and two nodes of its three."""
+    monkeypatch.setenv("LAGGARD_VIRTUAL_GPUS", "2")
+    (tmp_path / "train.py").write_text(textwrap.dedent(WHERE).replace("IS_TOLD", "False"))
+    _, _, *words = ATTACHED_JOB.replace("--nodes 7", "--nodes 2").split()
+    job = start_job(*words, directory=tmp_path)
     job.wait_for("launch 0 on n1 n2 ran on n1 n2")
     three_nodes.kill("n2")
     assert job.finish() == 0, job.everything()

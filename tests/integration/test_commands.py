@@ -5,10 +5,12 @@ document or from one list with this one, or by whoever has what it needs.
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -18,14 +20,33 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
+from resilience.allocation.slurm import Srun
 from resilience.cli import cli
 from resilience.options import JobOptions
 from telemetry.dump import write_dump
 from tests.integration.clusters.test_slurm import block
+from tests.integration.jobs import ask
 from tests.integration.test_examples import sessions
 from tests.integration.test_views import Terminal
 from tests.made_up_job import T0, running_job, series, write_record
-from tests.printed import DOCTORS_ROUNDS, MAIN_JOB, TORCHRUN_JOB, commands_in, printed_benchmarks, printed_commands
+from tests.on_wheel import PACKAGES
+from tests.printed import (
+    ATTACHED_JOB,
+    DOCTORS_ROUNDS,
+    DOWN,
+    IDLE_JOB,
+    MAIN_JOB,
+    PROLOG,
+    REQUEUE,
+    SSH_CHECK,
+    SSH_JOB,
+    STATUS_STEP,
+    SUBMIT,
+    TORCHRUN_JOB,
+    commands_in,
+    printed_benchmarks,
+    printed_commands,
+)
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0
@@ -34,28 +55,34 @@ FIRST_JOB = "laggard --local-nodes=2 --virtual-gpus=2 --resilient --detect slow-
 ON_EVERY_NODE = "laggard --per-node sh -c 'echo node $NODE_RANK of $NNODES'"
 AT_ONCE = "laggard --local-nodes=3 --nodes=2 --per-node true"
 JOB = "slow_gpu-rn_u9t7_"
+RECORD = f"home/.local/state/laggard/{JOB}"
 LOOKING = {
     "laggard status": JOB,
     "laggard status slow_gpu": JOB,
     f"laggard status {JOB}": JOB,
     "laggard status --json": f'"job": "{JOB}"',
-    "laggard report slow_gpu": f"home/.local/state/laggard/{JOB}/report.html",
+    "laggard report slow_gpu": f"{RECORD}/report.html",
     "laggard report state/": "state/reports/slow_gpu-later/report.html",
     "laggard report dumps/ -o here": "here/report.html",
 }
 """What is looked at in a job that runs and in what it left, and what must come."""
+REPLAYED = {"laggard replay --port=5254 dumps": 6, f"laggard replay --port=5254 {RECORD}": 6}
+"""What is served again, with how many devices."""
 COMPLETIONS = {
     'eval "$(_LAGGARD_COMPLETE=bash_source laggard)"': "bash",
     'eval "$(_LAGGARD_COMPLETE=zsh_source laggard)"': "zsh",
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
+WITHOUT_EXTRAS = "pip install -q ."
+PIP = {WITHOUT_EXTRAS, "pip install '.[cuda12]'", "pip install '.[torch]'", "pip install '.[examples,torch]'"}
 UNPACKED = "zcat node1-20260131T120000.csv.gz > node1.csv"
 ENVIRONMENT = ["python3 -m venv .venv", "source .venv/bin/activate"]
 HERE = {
     *LOOKING,
     *COMPLETIONS,
     *ENVIRONMENT,
+    *PIP,
     FIRST_JOB,
     ON_EVERY_NODE,
     AT_ONCE,
@@ -71,88 +98,89 @@ HERE = {
     "python -m benchmarks",
 }
 
-# Why nobody runs it here. What it asks of laggard, of poe, of pip and of the benchmarks is checked all the same.
-FROM_THE_INDEX = "fetches packages from the package index, for half a minute or more"
-PROLOG = "a prolog of Slurm's: as root, into /var/lib, about a node that Slurm knows"
-NAMED = "a piece of a command, named within a sentence"
-TESTS = "runs tests itself; CI runs the same ones"
+# Forms, and pieces of commands within sentences, each with a command that has its words and something in its places;
+# which is run here, or by another test.
+TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
+REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
+SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "resilience.agent"]))
+WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
+FILLED = {
+    "laggard --per-node": ON_EVERY_NODE,
+    "laggard --per-node PROGRAM": ON_EVERY_NODE,
+    "laggard --per-node torchrun ...": TORCHRUN_JOB,
+    "laggard PROGRAM": TRUE,
+    "laggard [OPTIONS] PROGRAM": FIRST_JOB,
+    "laggard grafana": "laggard grafana provisioning-dir",
+    "laggard grafana DIR": "laggard grafana provisioning-dir",
+    "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
+    "laggard replay": "laggard replay --port=5254 dumps",
+    "laggard replay DIRECTORY": "laggard replay --port=5254 dumps",
+    "laggard replay FOLDER": f"laggard replay --port=5254 {RECORD}",
+    "laggard report FOLDER": REPORT_OF_A_FOLDER,
+    "laggard run": RUN_TRUE,
+    "laggard status NAME": "laggard status slow_gpu",
+    "python3 -m venv": "python3 -m venv .venv",
+    # What laggard runs on each node of a job of Slurm's: integration/clusters/test_slurm.py.
+    "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": SRUN,
+}
+
+# Why nobody runs it. What it asks of laggard is checked all the same.
 NOT_HERE = {
-    "pip install -q .": FROM_THE_INDEX,
-    "pip install '.[cuda12]'": FROM_THE_INDEX,
-    "pip install '.[torch]'": FROM_THE_INDEX,
-    "pip install '.[examples,torch]'": FROM_THE_INDEX,
-    "pip install 'dragonhpc[telemetry]'": FROM_THE_INDEX,
-    "laggard doctor --past /var/lib/laggard/devices.json": PROLOG,
-    "scontrol update nodename=$SLURMD_NODENAME state=drain reason=laggard": PROLOG,
+    "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
-    "laggard --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": (
-        "an allocation of three nodes, and a program of the reader's"
-    ),
+    "dragon PROG ARGS": "Dragon's own",
     "laggard --nodes=7 --idle=1 --resilient --detect slow-gpu --per-node torchrun --nproc-per-node=gpu train.py": (
         "eight nodes with GPUs, and a program of the reader's"
     ),
-    "laggard --hostlist=node1,node2,node3 --nodes=2 --resilient --exhaust-resources slow_gpu.py": (
-        "three hosts of these names; integration/clusters/test_ssh.py runs other jobs on hosts of its own"
-    ),
-    "RAY_ADDRESS=10.0.0.1:6379 laggard --wlm ray --nodes 7 --resilient train.py": (
-        "a Ray cluster of seven nodes; integration/test_attached.py runs other jobs on one of three"
-    ),
-    "ssh -o BatchMode=yes node2 true": "a host of this name",
-    "srun --jobid=ID --overlap laggard status": "a job of Slurm's, by its id",
-    "sbatch job.sh": "a cluster of Slurm's; integration/clusters/test_slurm.py submits that script, and waits for it",
-    "poe quick": TESTS,
-    "poe test-wheel": TESTS,
-    "pytest -s tests/integration/test_cut_network.py": TESTS,
-    "dragon PROG ARGS": NAMED,
-    "kill -9": NAMED,
-    "python3 -m venv": NAMED,
-    "ray drain-node": NAMED,
-    "salloc --gpus-per-node=8": NAMED,
-    "scancel --signal": NAMED,
-    "scontrol requeue": NAMED,
-    "scontrol update nodename=... state=down": NAMED,
-    "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": NAMED,
 }
 
 
 def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each from where that test has it."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
-    by_ci = {*commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")}
+    by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
-    return (
-        by_slurm
-        | (by_ci & {"pip install -q -e '.[dev]'", "poe test"})
-        | in_console
-        | {MAIN_JOB, TORCHRUN_JOB, *DOCTORS_ROUNDS.values()}
-    )
+    rest = {ATTACHED_JOB, *DOCTORS_ROUNDS.values(), MAIN_JOB, SSH_CHECK, SSH_JOB, TORCHRUN_JOB}
+    return by_slurm | in_console | rest
+
+
+def run_by_ci() -> set[str]:
+    """Return the commands that CI runs, and the parts of them: all tests are run, and so those of each file."""
+    printed = printed_commands()
+    tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
+    lines = {*commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")} & printed
+    steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]} & printed
+    tests = {each: each for each in printed} | {f"poe {name}": task.get("cmd", "") for name, task in tasks.items()}
+    parts = {each for each, command in tests.items() if _runs_tests(command)} if "poe test-wheel" in steps else set()
+    return lines | steps | (parts & printed)
+
+
+def _runs_tests(command: str) -> bool:
+    """Whether a command is pytest, on some of the tests by their paths."""
+    program, *words = shlex.split(command) or [""]
+    paths = [word for word in words if not word.startswith("-")]
+    return program == "pytest" and all(path.startswith("tests/") and (ROOT / path).exists() for path in paths)
 
 
 def _words_of_examples() -> set[tuple[str, ...]]:
     return {printed.command for session in sessions() for printed in session}
 
 
-def is_form(command: str) -> bool:
-    """Whether a command of laggard's has a place to fill in, or names an option or a sub-command and no more."""
-    laggard, *words = command.split()
-    named = len(words) == 1 and (words[0].startswith("-") or words[0] in cli.commands)
-    return laggard == "laggard" and (named or bool(re.search(r" \[?[A-Z]{3,}\b|\.\.\.", command)))
-
-
-def commands_of_ours() -> list[str]:
-    """Return laggard's commands that are forms, or are not run here."""
-    forms = {command for command in printed_commands() if is_form(command)}
-    return sorted(command for command in forms | NOT_HERE.keys() if re.search(r"(^| )laggard ", command))
-
-
-def test_every_command_of_the_documents_is_accounted_for() -> None:
+def test_every_command_of_the_documents_is_run() -> None:
     printed = printed_commands() - printed_benchmarks()  # which test_benchmarks.py runs
-    forms = {command for command in printed if is_form(command)} - HERE
-    accounted = HERE | NOT_HERE.keys() | run_by_other_tests() | forms
-    assert printed - accounted == set()
-    assert (HERE | NOT_HERE.keys() | {MAIN_JOB, TORCHRUN_JOB}) - printed == set()
-    assert HERE & NOT_HERE.keys() == set()
-    assert run_by_other_tests() & NOT_HERE.keys() == set()
+    run = HERE | run_by_other_tests() | run_by_ci()
+    assert printed - run - FILLED.keys() - NOT_HERE.keys() == set()
+    assert (HERE | FILLED.keys() | NOT_HERE.keys()) - printed == set()
+    assert run & NOT_HERE.keys() == set()
+    assert run & FILLED.keys() == set()
+
+
+@pytest.mark.parametrize(("form", "filled"), FILLED.items())
+def test_the_form_is_run_with_something_in_its_places(form: str, filled: str) -> None:
+    words = [word for word in form.split() if not re.search(r"^\[?[A-Z]{3,}|\.\.\.", word)]
+    assert set(words) - set(filled.split()) == set()
+    assert len(filled.split()) > len(words)
+    assert filled in HERE | run_by_other_tests() | {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, *REPLAYED}
 
 
 def test_commands_are_found_in_every_form_that_documents_have() -> None:
@@ -186,32 +214,12 @@ def test_commands_are_found_in_every_form_that_documents_have() -> None:
     }
 
 
-@pytest.mark.parametrize("command", commands_of_ours())
+@pytest.mark.parametrize("command", [command for command in NOT_HERE if command.startswith("laggard ")])
 def test_laggard_takes_the_options_of_what_is_not_run(command: str) -> None:
-    words = shlex.split(command[command.index("laggard ") :].replace("laggard [OPTIONS] PROGRAM", "laggard PROGRAM"))[
-        1:
-    ]
-    name = words.pop(0) if words[0] in cli.commands else "run"
-    known = {option for parameter in cli.commands[name].params for option in parameter.opts}
-    program = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words)) if name == "run" else -1
-    options = [word.partition("=")[0] for word in words[: program if program >= 0 else None] if word.startswith("-")]
-    assert set(options) - known == set()
-    if name == "run" and command in NOT_HERE:
-        given = cli.commands["run"].make_context("laggard", words).params
-        nodes = (given["nodes"] or 1) + (given["idle"] or 0)
-        taken = JobOptions(**{key: value for key, value in given.items() if key not in {"program", "arguments"}})
-        assert taken.settings(nodes).nodes == given["nodes"]
-
-
-def test_what_pip_and_poe_are_asked_for_is_there() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for command in printed_commands():
-        if extras := re.fullmatch(r"pip install .*'\.\[(.*)\]'", command):
-            assert set(extras[1].split(",")) <= project["project"]["optional-dependencies"].keys()
-        if task := re.fullmatch(r"poe ([\w-]+)", command):
-            assert task[1] in project["tool"]["poe"]["tasks"]
-        if path := re.fullmatch(r"pytest (?:-\w )*(\S+)", command):
-            assert (ROOT / path[1]).exists()
+    given = cli.commands["run"].make_context("laggard", shlex.split(command)[1:]).params
+    nodes = given["nodes"] + (given["idle"] or 0)
+    taken = JobOptions(**{key: value for key, value in given.items() if key not in {"program", "arguments"}})
+    assert taken.settings(nodes).nodes == given["nodes"]
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +270,13 @@ def test_a_newcomers_first_program_dies_and_goes_on_from_its_last_step(folder: P
 def test_a_copy_on_every_node_knows_its_rank() -> None:
     assert "node 0 of 1" in output_of(ON_EVERY_NODE)
     assert output_of(AT_ONCE) == ""
+    assert output_of(RUN_TRUE) == ""
+
+
+def test_any_program_is_run_on_a_cluster() -> None:
+    done = run(TRUE)
+    assert done.returncode == 0, done.stderr
+    assert "the program ended with exit code 0" in done.stderr
 
 
 @pytest.fixture
@@ -281,6 +296,9 @@ def _job(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_a_job_is_looked_at_as_the_guide_says() -> None:
     for command, words in LOOKING.items():
         assert words in output_of(command), command
+    assert f"{RECORD}/report.html" in output_of(REPORT_OF_A_FOLDER)
+    for command, n_devices in REPLAYED.items():
+        assert_serves(command, n_devices)
 
     terminal = Terminal("laggard", "top")
     try:
@@ -289,6 +307,23 @@ def test_a_job_is_looked_at_as_the_guide_says() -> None:
         assert terminal.left() == (0, True)
     finally:
         terminal.close()
+
+
+def assert_serves(command: str, n_devices: int) -> None:
+    """Ask a server of dumps for the devices' probe times, and end it with Ctrl-C."""
+    server = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    with server:
+        try:
+            while not (line := server.stdout.readline()).startswith("telemetry at"):
+                assert line, "the server has ended"
+            port = int(line.rsplit(":", 1)[1])
+            asked = f"/api/query?start={T0:.0f}&m=none:gpu-probe-time"
+            assert len(ask(port, asked)) == n_devices
+            server.send_signal(signal.SIGINT)
+            assert server.wait(DEADLINE_S) == 130
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize(("command", "shell"), COMPLETIONS.items())
@@ -311,6 +346,12 @@ def test_what_needs_nothing_does_what_it_says(folder: Path) -> None:
 
     output_of("laggard grafana provisioning-dir")
     assert list((folder / "provisioning-dir").rglob("*.json"))
+
+    token = folder / "laggard-token/1/telemetry-token"
+    token.parent.mkdir(parents=True)
+    token.write_text("a-token-of-a-job")
+    output_of(WITH_TOKEN)
+    assert "a-token-of-a-job" in "".join(file.read_text() for file in (folder / "with-token").rglob("*.yaml"))
 
     listed = run("python -m benchmarks").stderr
     assert [name for name in BENCHMARKS if name not in listed] == []
@@ -338,3 +379,22 @@ def test_poe_lists_its_tasks_and_makes_the_reference_from_the_docstrings(folder:
 def test_the_environment_of_the_readme_can_be_made_and_entered(folder: Path) -> None:
     assert output_of("; ".join([*ENVIRONMENT, "which python"])).strip() == str(folder / ".venv" / "bin" / "python")
     shutil.rmtree(folder / ".venv")
+
+
+def test_pip_takes_the_clone_with_each_of_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its dependencies, which would be fetched; of an extra that is not there pip would tell."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in PACKAGES:  # installed, they lie somewhere else
+        (package,) = importlib.import_module(name).__path__
+        (tmp_path / name).symlink_to(package)
+    monkeypatch.chdir(tmp_path)
+    offline = "--no-deps --no-index --no-build-isolation --disable-pip-version-check"
+
+    for command in sorted(PIP - {WITHOUT_EXTRAS}):
+        done = run(f"{command} {offline} --dry-run")
+        assert "Would install laggard-" in done.stdout, done.stderr
+        assert "does not provide the extra" not in done.stderr
+
+    output_of(f"{WITHOUT_EXTRAS} {offline} --target site")
+    assert output_of("PYTHONPATH=site site/bin/laggard --version").startswith("laggard ")

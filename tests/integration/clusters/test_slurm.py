@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.clusters.jobs import ClusterJob, Watch
+from tests.integration.clusters.jobs import ClusterJob, Watch, environment
 from tests.integration.clusters.machines import PRIVATE, Network, wait_for
 from tests.integration.clusters.slurm_daemons import SlurmCluster
-from tests.printed import DOCTORS_ROUNDS
+from tests.printed import DOCTORS_ROUNDS, DOWN, IDLE_JOB, PROLOG, REQUEUE, STATUS_STEP, SUBMIT
 
 Start = Callable[..., ClusterJob]
 
@@ -121,10 +121,11 @@ def test_a_requeued_batch_job_carries_on_and_the_time_limit_ends_it_in_order(
     """The guide's script; the first run is requeued, the second one comes to the end of its time."""
     (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
     (tmp_path / "job.sh").write_text(block("bash"))
-    job = start(slurm.network.login, slurm.environment, "sbatch", "--wait", "--output=output", "job.sh")
+    submit, script = SUBMIT.split()
+    job = start(slurm.network.login, slurm.environment, submit, "--wait", "--output=output", script)
     job.wait_for("counting")
     number = job_id(slurm)
-    slurm.run("scontrol", "requeue", number)
+    slurm.run(*REQUEUE.split(), number)
     job.wait_for("saved in launch 0")
     wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job")
     slurm.run("scontrol", "update", f"job={number}", "StartTime=now")  # else Slurm lets it wait for two minutes
@@ -144,10 +145,9 @@ def test_a_requeued_batch_job_carries_on_and_the_time_limit_ends_it_in_order(
 def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path
 ) -> None:
-    shutil.copy(EXAMPLE, tmp_path)
-    options = ("--nodes=2", "--resilient", "--exhaust-resources", "slow_gpu.py", "--no-thrash", "--num_iters=800")
+    shutil.copy(EXAMPLE, tmp_path / "program.py")
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
-    job = start(network.login, slurm.environment, *salloc, "laggard", *options)
+    job = start(network.login, slurm.environment, *salloc, *IDLE_JOB.split(), "--no-thrash", "--num_iters=800")
     job.wait_for("launch 0: 4 ranks on 4 devices of 2 nodes")
     secrets = secrets_of(network)
     assert secrets
@@ -198,7 +198,10 @@ def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(
     options = ("--nodes=2", "--resilient", "--state-dir=state", "train.py")
     job = start(network.login, slurm.environment, *salloc, "laggard", *options)
     job.wait_for("counting")
-    slurm.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    words = STATUS_STEP.replace("ID", job_id(slurm)).split()
+    shown = network.login.run(*words, environment=environment(slurm.environment))
+    assert len(re.findall(r"^train-\w+ .* on 2 nodes, 1 in reserve$", shown, re.MULTILINE)) == 3, shown  # one a node
+    slurm.run(*DOWN.replace("...", "node2").split(), "reason=test")
     job.wait_for(r"launch 1 on node1 node3 after .*'saved': 0")
     job.wait_for("counting", times=2)
     slurm.run("scancel", job_id(slurm))
@@ -206,6 +209,16 @@ def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(
     assert job.finish() == 143, job.output
     assert job.output.count("relaunch  without") == 1, job.output  # the nodes that ended with the job are not lost ones
     watch.expect_no_processes()  # an agent that Slurm kills leaves its folder to the next job
+
+
+def test_the_prolog_of_the_guide_takes_a_node_out_whose_checkup_fails(slurm: SlurmCluster, network: Network) -> None:
+    """On the machine of a node, with a folder of its own for what laggard knew of the devices; it cannot be read."""
+    before = "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/laggard && echo '{}' > /var/lib/laggard/devices.json && "
+    script = f"{before} {{ {' || '.join(PROLOG)}; }}"
+    variables = {**environment(slurm.environment), "SLURMD_NODENAME": "node3"}
+    network.nodes["node3"].run("unshare", "--mount", "sh", "-c", script, environment=variables)
+    assert slurm.states()["node3"] in {"draining", "drained"}
+    assert "Reason=laggard" in slurm.run("scontrol", "show", "node", "node3")
 
 
 def secrets_of(network: Network) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from tests.integration.clusters.jobs import ClusterJob, Watch
 from tests.integration.clusters.machines import PRIVATE, Machine, Network
 from tests.integration.clusters.sshd import ALIAS
-from tests.integration.clusters.test_slurm import COUNTING, RANKS
-from tests.printed import DOCTORS_ROUNDS
+from tests.integration.clusters.test_slurm import COUNTING, EXAMPLE, RANKS
+from tests.printed import DOCTORS_ROUNDS, SSH_CHECK, SSH_JOB
 
 Start = Callable[..., ClusterJob]
 
@@ -94,10 +95,11 @@ def test_copies_of_a_program_without_ray_go_on_where_a_host_is_lost(hosts: Netwo
 def test_a_killed_laggard_leaves_nothing_on_any_host(
     hosts: Network, watch: Watch, start: Start, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    shutil.copy(EXAMPLE, tmp_path)
     primary = hosts.nodes["node1"]
-    job = start(primary, dict(os.environ), "laggard", "--hostlist=node1,node2", "train.py")
-    job.wait_for("counting")
+    primary.run(*SSH_CHECK.split())
+    job = start(primary, dict(os.environ), *SSH_JOB.split())
+    job.wait_for("launch 0: 4 ranks on 4 devices of 2 nodes")
     process_of(primary, "bin/laggard").kill()
     job.finish()
     watch.expect_no_processes()
