@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.jobs import RunningJob, metrics_of, wait_until
+from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob, metrics_of, wait_until
 from tests.printed import MAIN_JOB
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -29,7 +29,7 @@ def test_three_launches_and_two_exclusions_lose_nothing(start_main_job: Callable
     job = start_main_job()
     port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
     wait_until(lambda: "gpu-thrasher-time" in metrics_of(port), job.everything)
-    assert job.finish() == 0, job.everything()
+    assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
     assert "3 launches, 2 nodes excluded (node2, node3)" in job.account, job.everything()
     assert re.search(r"verdict +node2 gpu 0.*e-value", job.account)
     assert re.search(r"verdict +node3 gpu 0.*e-value", job.account)
