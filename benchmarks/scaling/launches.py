@@ -15,6 +15,7 @@ import psutil
 __all__ = ["Start", "measure"]
 
 DEADLINE_S = 600.0
+LAGGARD = (sys.executable, "-m", "resilience.cli")
 # One actor on each node says that all of them work, then the job waits to be measured.
 PROGRAM = """
 import time
@@ -68,10 +69,10 @@ def measure(nodes: int) -> Start:
     with tempfile.TemporaryDirectory() as folder:
         program, output = Path(folder) / "program.py", Path(folder) / "output"
         program.write_text(PROGRAM)
-        command = ["-m", "resilience.cli", f"--local-nodes={nodes}", "--virtual-gpus=1", "--grace=1", str(program)]
+        options = f"--local-nodes={nodes}", "--virtual-gpus=1", "--grace=1", f"--state-dir={folder}/state"
         begun_s = time.perf_counter()
         with output.open("w") as file:
-            job = subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT)
+            job = subprocess.Popen([*LAGGARD, *options, str(program)], stdout=file, stderr=subprocess.STDOUT)
         try:
             _wait_for("first line", output, job)
             seconds = time.perf_counter() - begun_s

@@ -1,5 +1,5 @@
-"""Every command that the documents print is run as it is printed: here, by another test that has its words from the
-document or from one list with this one, or by whoever has what it needs.
+"""Every command that the documents print is run, as it is printed or with something in its places: here, by another
+test that has its words from the document, or by CI. The few that nobody runs have their reasons in ``NOT_HERE``.
 """
 
 from __future__ import annotations
