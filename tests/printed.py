@@ -19,6 +19,7 @@ __all__ = [
     "STATUS_STEP",
     "SUBMIT",
     "TORCHRUN_JOB",
+    "WATCHED_JOB",
     "commands_in",
     "printed_benchmarks",
     "printed_commands",
@@ -87,6 +88,7 @@ def _only(document: str, pattern: str) -> str:
 
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
+WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/integration/test_torchrun.py`` runs it."""
 DOCTORS_ROUNDS = {

@@ -21,8 +21,6 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from resilience.allocation.slurm import Srun
-from resilience.cli import cli
-from resilience.options import JobOptions
 from telemetry.dump import write_dump
 from tests.integration.clusters.test_slurm import block
 from tests.integration.jobs import ask
@@ -43,6 +41,7 @@ from tests.printed import (
     STATUS_STEP,
     SUBMIT,
     TORCHRUN_JOB,
+    WATCHED_JOB,
     commands_in,
     printed_benchmarks,
     printed_commands,
@@ -124,14 +123,11 @@ FILLED = {
     "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": SRUN,
 }
 
-# Why nobody runs it. What it asks of laggard is checked all the same.
+# Why nobody runs it: none of it is laggard's.
 NOT_HERE = {
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
-    "laggard --nodes=7 --idle=1 --resilient --detect slow-gpu --per-node torchrun --nproc-per-node=gpu train.py": (
-        "eight nodes with GPUs, and a program of the reader's"
-    ),
 }
 
 
@@ -140,7 +136,7 @@ def run_by_other_tests() -> set[str]:
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
-    rest = {ATTACHED_JOB, *DOCTORS_ROUNDS.values(), MAIN_JOB, SSH_CHECK, SSH_JOB, TORCHRUN_JOB}
+    rest = {ATTACHED_JOB, *DOCTORS_ROUNDS.values(), MAIN_JOB, SSH_CHECK, SSH_JOB, TORCHRUN_JOB, WATCHED_JOB}
     return by_slurm | in_console | rest
 
 
@@ -212,14 +208,6 @@ def test_commands_are_found_in_every_form_that_documents_have() -> None:
         "nine",
         "python -m ten",
     }
-
-
-@pytest.mark.parametrize("command", [command for command in NOT_HERE if command.startswith("laggard ")])
-def test_laggard_takes_the_options_of_what_is_not_run(command: str) -> None:
-    given = cli.commands["run"].make_context("laggard", shlex.split(command)[1:]).params
-    nodes = given["nodes"] + (given["idle"] or 0)
-    taken = JobOptions(**{key: value for key, value in given.items() if key not in {"program", "arguments"}})
-    assert taken.settings(nodes).nodes == given["nodes"]
 
 
 @pytest.fixture(scope="module")

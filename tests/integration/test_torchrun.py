@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.jobs import RunningJob
-from tests.printed import TORCHRUN_JOB
+from tests.printed import TORCHRUN_JOB, WATCHED_JOB
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -47,3 +47,20 @@ def test_after_a_lost_node_the_loss_curve_is_that_of_an_undisturbed_run(
     assert undisturbed.finish() == 0, undisturbed.everything()
     assert losses(job.output) == losses(undisturbed.output)
     assert len(losses(job.output)) == 7
+
+
+def test_a_watched_torchrun_has_a_worker_on_each_processor_of_its_nodes(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide prints it, on nodes of this machine, with the example in the place of the reader's program."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    short = [str(EXAMPLES / "torchrun_ddp.py"), "--steps=40", "--step-time=0.01"]
+    program = f"import runpy, sys; sys.argv = {short!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    _, *arguments = shlex.split(WATCHED_JOB)
+    (tmp_path / arguments.pop()).write_text(program)
+    job = start_job("--local-nodes=3", "--virtual-gpus=1", *arguments, "train.py", directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    workers = 2 * len(os.sched_getaffinity(0))
+    job.wait_for(rf"launch 0: {workers} ranks on node1, node2, from step 0 of 40")
+    assert "reserve: node3" in job.account
+    assert len(losses(job.output)) == 5
