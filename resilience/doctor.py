@@ -36,7 +36,7 @@ VIRTUAL_DEVICES_WITHOUT_GPUS = 2
 _FAILING = "slow", "faulty"
 
 
-@click.command()
+@click.command(short_help="Check the GPUs of this machine, or of many nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
     "--virtual-gpus",
