@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from kvstore.server import Fsync
 from resilience.hang import HangTimeout
 from resilience.policy import Settings
+
+if TYPE_CHECKING:  # else each node's agent would load the server's whole client, and it has none
+    from kvstore.server import Fsync
 
 __all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
 
