@@ -276,18 +276,22 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
         ) from taken
     observation = plan.observation
     card = JobCard(job, folders.id, plan.command, allocation.nodes, observation.level, observation.port)
-    with keeper, recorded(card, keeper.endpoint, account, options.reports(), kept=options.keeps_report):
-        account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
-        if keeper.endpoint.exposed:
-            account.tell("warning", NOT_ENCRYPTED, "bold yellow")
-        if observation.level:
-            account.tell("telemetry", observation.where)
-        controller = Controller(plan, allocation, keeper, account)
-        exit_code = controller.run()
-    folders.keep_state = exit_code != 0 and controller.leaves_something
-    if folders.keep_state:
-        account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
-    return exit_code
+    controller: Controller | None = None
+    exit_code: int | None = None
+    try:
+        with keeper, recorded(card, keeper.endpoint, account, options.reports(), kept=options.keeps_report):
+            account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
+            if keeper.endpoint.exposed:
+                account.tell("warning", NOT_ENCRYPTED, "bold yellow")
+            if observation.level:
+                account.tell("telemetry", observation.where)
+            controller = Controller(plan, allocation, keeper, account)
+            exit_code = controller.run()
+        return exit_code
+    finally:  # also where the state server was lost for good: its log is there
+        folders.keep_state = exit_code != 0 and controller is not None and controller.leaves_something
+        if folders.keep_state:
+            account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
 
 
 for command in (status, top, report, doctor, replay, grafana):

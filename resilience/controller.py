@@ -137,7 +137,7 @@ class Controller:
         self._reserve = Reserve(keeper.endpoint)
         self._requests: RequestReader | None = None
         self._standing = Standing(Roster(tuple(self._nodes)), 0.0)
-        self.leaves_something = True
+        self.leaves_something = False
         self._launch = -1
         self._signs: object = None
         self._hang: HangWatch | None = None
@@ -233,7 +233,7 @@ class Controller:
         self._account.launch_ended(end.reason)
         self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
         self._stop_program(self._plan.grace_s)
-        if self._launch >= 0:
+        if end.exit_code != 0 and self._launch >= 0:
             commits, _ = self._records.signs(self._launch)
             self.leaves_something = commits > 0 or bool(self._roster.excluded)
         return end.exit_code
@@ -341,6 +341,7 @@ class Controller:
             self._hang = HangWatch(self._plan.hang_timeout, self._signs, time.monotonic())
         self._began_s = time.time()
         self._program = self._start_program()
+        self.leaves_something = True  # as far as is known
         self._account.launch_began(self._launch, self._roster.active, self._roster.reserve, self._gap())
         self._phases = []
         self._cluster.warm_up(self._roster.reserve[:1])
