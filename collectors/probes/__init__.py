@@ -3,47 +3,64 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from collectors.device import Device, GpuDevice
 from collectors.probes.base import Probe, ProbeUnavailableError
+from collectors.probes.gpu import GPU_PROBES, Workspace
 from collectors.probes.virtual import VIRTUAL_PROBES
-from collectors.probes.virtual import Gemm as VirtualGemm
 
-__all__ = ["Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
+__all__ = ["GEMM_PROBE", "PROBE_NAMES", "Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
 
 _log = logging.getLogger("laggard.collectors")
 
+PROBE_NAMES = tuple(GPU_PROBES)
+GEMM_PROBE = "gemm_fp32"
 
-def probes_of(device: Device) -> list[Probe]:
-    """Return all probes that a device can run, each run once: the first time pays for loading and tuning the kernel.
+
+def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Probe]:
+    """Return those probes of these names that a device can run.
+
+    Each was run once: the first time pays for loading and tuning the kernel.
 
     Raises
     ------
     ProbeUnavailableError
         If its memory is too short for any.
     """
-    if not isinstance(device, GpuDevice):
-        return [_warm(make(device)) for make in VIRTUAL_PROBES]
-    from collectors.probes.gpu import GPU_PROBES, Workspace
-
-    workspace = Workspace(device)
+    cannot: tuple[type[Exception], ...] = (ProbeUnavailableError, *_out_of_memory(device))
     probes = []
-    for make_on_gpu in GPU_PROBES:
-        try:
-            probes.append(_warm(make_on_gpu(workspace)))
-        except (ProbeUnavailableError, workspace.cupy.cuda.memory.OutOfMemoryError) as reason:
-            _log.info("a probe is left out: %s", reason)
+    for name, make in _makers(device).items():
+        if name in names:
+            try:
+                probes.append(_warm(make()))
+            except cannot as reason:
+                _log.info("the probe %s is left out on gpu %s: %s", name, device.gpu, reason)
     return probes
 
 
 def gemm_probe(device: Device) -> Probe:
-    """Return the one probe that any program's work looks like: a matrix product in single precision."""
-    if not isinstance(device, GpuDevice):
-        return _warm(VirtualGemm(device))
-    from collectors.probes.gpu import PRECISIONS, Gemm, Workspace
+    """Return the one probe that any program's work looks like: a matrix product in single precision.
 
-    (single,) = (precision for precision in PRECISIONS if precision.name == "fp32")
-    return _warm(Gemm(Workspace(device), single))
+    Raises
+    ------
+    ProbeUnavailableError
+        If the device's memory is too short.
+    """
+    return _warm(_makers(device)[GEMM_PROBE]())
+
+
+def _makers(device: Device) -> Mapping[str, Callable[[], Probe]]:
+    """Return what makes each probe that there is for such a device; the probes of a GPU share their memory."""
+    if not isinstance(device, GpuDevice):
+        return {name: partial(make, device) for name, make in VIRTUAL_PROBES.items()}
+    workspace = Workspace(device)
+    return {name: partial(make, workspace) for name, make in GPU_PROBES.items()}
+
+
+def _out_of_memory(device: Device) -> tuple[type[Exception], ...]:
+    return (device.array_module.cuda.memory.OutOfMemoryError,) if isinstance(device, GpuDevice) else ()
 
 
 def _warm(probe: Probe) -> Probe:

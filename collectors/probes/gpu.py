@@ -6,7 +6,7 @@ are the work divided by the peak that the vendor's data sheet names for an H100 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -355,15 +355,16 @@ def _gemm(precision: Precision) -> Callable[[Workspace], Probe]:
     return lambda workspace: Gemm(workspace, precision)
 
 
-# The copies come last: what NVML tells of the bus is right while it is in use, and that is asked after the round.
-GPU_PROBES: tuple[Callable[[Workspace], Probe], ...] = (
-    Clock,
-    *map(_gemm, PRECISIONS),
-    Triad,
-    lambda workspace: Chase(workspace, "l2", 8 * MIB, 4096),
-    lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048),
-    Launch,
-    PeerCopy,
-    DeviceToHost,
-    HostToDevice,
-)
+# By name. The copies come last: what NVML tells of the bus is right while it is in use, and that is asked after the
+# round.
+GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
+    "clock": Clock,
+    **{f"gemm_{precision.name}": _gemm(precision) for precision in PRECISIONS},
+    "triad": Triad,
+    "chase_l2": lambda workspace: Chase(workspace, "l2", 8 * MIB, 4096),
+    "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048),
+    "launch": Launch,
+    "peer_copy": PeerCopy,
+    "device_to_host": DeviceToHost,
+    "host_to_device": HostToDevice,
+}

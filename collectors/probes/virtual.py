@@ -5,7 +5,7 @@ A virtual device has no SM clock, no bus and no peers of its own; what stands in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -139,11 +139,11 @@ class Launch(Probe):
             np.add(self._number, 1.0, out=self._number)
 
 
-VIRTUAL_PROBES: tuple[Callable[[Device], Probe], ...] = (
-    Clock,
-    Gemm,
-    lambda device: Gemm(device, np.float64, GEMM_SIZE // 2),
-    Triad,
-    Chase,
-    Launch,
-)
+VIRTUAL_PROBES: Mapping[str, Callable[[Device], Probe]] = {
+    "clock": Clock,
+    "gemm_fp32": Gemm,
+    "gemm_fp64": lambda device: Gemm(device, np.float64, GEMM_SIZE // 2),
+    "triad": Triad,
+    "chase_memory": Chase,
+    "launch": Launch,
+}
