@@ -10,13 +10,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from collectors.causes import UNKNOWN, cause_of
-from collectors.device import Device, DeviceError, GpuDevice, local_devices
+from collectors.device import Device, DeviceError, GpuDevice, device_makers
 from collectors.probes import Probe, ProbeUnavailableError, probes_of
 from collectors.symptoms import Snapshot, SymptomReader, Symptoms
 
@@ -120,22 +120,22 @@ def _warm_up(probe: Probe) -> None:
 
 def main(names: Sequence[str]) -> int:
     """Print the names of the devices here; then check those that are asked for, and print a line for each."""
-    devices = {device.gpu: device for device in _devices()}
+    devices = _devices()
     print(json.dumps(list(devices)), flush=True)
     for name in names or devices:
-        print(check_up(devices[name]).to_json(), flush=True)
+        print(check_up(devices[name]()).to_json(), flush=True)
     return 0
 
 
-def _devices() -> list[Device]:
+def _devices() -> dict[str, Callable[[], Device]]:
     try:
-        return local_devices()
+        return device_makers()
     except DeviceError:
         if DRIVER.exists():
             sys.stderr.write(
                 "there is an NVIDIA driver here, but CuPy finds no GPU: install laggard's extra cuda12 or cuda13\n"
             )
-        return []
+        return {}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceError",
     "GpuDevice",
     "VirtualDevice",
+    "device_makers",
     "gpu_names",
     "local_device",
     "local_devices",
@@ -200,7 +202,14 @@ class GpuDevice:
 
 
 def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
-    """Return the devices of this node that this process may use.
+    """Return the devices of this node that this process may use: all those of :func:`device_makers`."""
+    return [make() for make in device_makers(environ).values()]
+
+
+def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable[[], Device]]:
+    """Return, by its name, what makes each device of this node that this process may use.
+
+    Only making a GPU touches it: one that is lost or stuck does not keep the others from being used.
 
     Virtual ones where the launcher made some, else the GPUs that CuPy sees (``CUDA_VISIBLE_DEVICES`` is respected).
 
@@ -213,16 +222,17 @@ def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
     if virtual:
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         host = environ.get(NODE, "localhost")
-        return [VirtualDevice(name, directory, host) for name in _visible(environ) or map(str, range(virtual))]
+        virtual_names = _visible(environ) or map(str, range(virtual))
+        return {name: partial(VirtualDevice, name, directory, host) for name in virtual_names}
     names = gpu_names(environ)
     if not names:
         raise DeviceError("no GPU here: --virtual-gpus=K makes K virtual devices a node")
-    return [GpuDevice(name, ordinal) for ordinal, name in enumerate(names)]
+    return {name: partial(GpuDevice, name, ordinal) for ordinal, name in enumerate(names)}
 
 
 def local_device(environ: Mapping[str, str] = os.environ) -> Device:
     """Return the device that was allotted to this process (the first, if several)."""
-    return local_devices(environ)[0]
+    return next(iter(device_makers(environ).values()))()
 
 
 def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -241,4 +251,4 @@ def uuid_text(raw: bytes) -> str:
 
 
 def _visible(environ: Mapping[str, str]) -> list[str]:
-    return [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
