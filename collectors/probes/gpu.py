@@ -23,6 +23,7 @@ MIB = 1 << 20
 SCRATCH_BYTES = 80 * MIB
 COPY_BYTES = 32 * MIB
 SHARE_OF_FREE = 4  # the scratch memory takes at most this part (1/4) of what is free
+SPARE_BYTES = 48 * MIB  # what writing and checking the largest matrices takes for a moment
 LINE_BYTES = 128
 CLOCK_STEPS = 500_000
 LAUNCHES = 200
@@ -31,7 +32,7 @@ LAUNCHES = 200
 class Workspace:
     """The memory that a device's probes share: 80 MiB, or half or a quarter of that where memory is short.
 
-    Together with the two pointer chases that is 184 MiB.
+    Together with the two pointer chases that is 184 MiB, and 40 MiB more while matrices are written and checked.
 
     Raises
     ------
@@ -44,13 +45,21 @@ class Workspace:
 
         self.cupy: Any = cupy
         self.device = device
-        free_bytes = device.run(cupy.cuda.runtime.memGetInfo)[0]
+        free_bytes = self.free_bytes()
         sizes = [SCRATCH_BYTES >> halvings for halvings in range(3)]
         fitting = [size for size in sizes if size * SHARE_OF_FREE <= free_bytes]
         if not fitting:
             raise ProbeUnavailableError(f"gpu {device.gpu} has {free_bytes >> 20} MiB free: too little for probes")
         self.scratch = device.run(lambda: cupy.empty(fitting[0], np.uint8))
-        self.module: Any = device.run(lambda: cupy.RawModule(code=KERNELS))
+        self._module: Any = cupy.RawModule(code=KERNELS)
+
+    def free_bytes(self) -> int:
+        """Return how much of the device's memory nobody holds."""
+        return int(self.device.run(self.cupy.cuda.runtime.memGetInfo)[0])
+
+    def kernel(self, name: str) -> Any:
+        """Return one of the probes' own kernels: CuPy loads it onto the device that is current when it is asked for."""
+        return self.device.run(lambda: self._module.get_function(name))
 
     def views(self, count: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
         """Return arrays that lie side by side in the scratch memory.
@@ -79,7 +88,7 @@ class GpuProbe(Probe):
 
 @dataclass(frozen=True)
 class Precision:
-    """A kind of GEMM: what the inputs are stored as, and with which of cuBLAS's compute types."""
+    """A kind of GEMM: what the inputs are stored as, with which of cuBLAS's compute types, and whether AMD has it."""
 
     name: str
     n: int
@@ -87,15 +96,16 @@ class Precision:
     stored: str
     one_bits: int | None
     compute: str
+    on_amd: bool = True
 
 
 # The bits of 1.0 where NumPy has no such number, or where it is as simple: 16 bits each.
 PRECISIONS = (
     Precision("fp64", 1024, 16, "R_64F", None, "CUBLAS_COMPUTE_64F"),
     Precision("fp32", 2048, 4, "R_32F", None, "CUBLAS_COMPUTE_32F"),
-    Precision("tf32", 2048, 20, "R_32F", None, "CUBLAS_COMPUTE_32F_FAST_TF32"),
+    Precision("tf32", 2048, 20, "R_32F", None, "CUBLAS_COMPUTE_32F_FAST_TF32", on_amd=False),
     Precision("fp16", 2048, 32, "R_16F", 0x3C00, "CUBLAS_COMPUTE_32F"),
-    Precision("bf16", 2048, 32, "R_16BF", 0x3F80, "CUBLAS_COMPUTE_32F"),
+    Precision("bf16", 2048, 32, "R_16BF", 0x3F80, "CUBLAS_COMPUTE_32F", on_amd=False),
 )
 _SIGN_BIT = np.uint16(0x8000)
 _DTYPES = {"R_64F": np.float64, "R_32F": np.float32, "R_16F": np.uint16, "R_16BF": np.uint16}
@@ -123,7 +133,10 @@ class Gemm(GpuProbe):
         self.scale = self.operations * 1e-12
         self._dtype = _DTYPES[precision.stored]
         self._product_dtype = np.float64 if precision.stored == "R_64F" else np.float32
-        if precision.stored == "R_64F" and self._doubles_ratio() > _FEW_DOUBLES:
+        is_hip = self.cupy.cuda.runtime.is_hip
+        if is_hip and not precision.on_amd:
+            raise ProbeUnavailableError(f"CuPy has no {self.name} on an AMD GPU")
+        if precision.stored == "R_64F" and not is_hip and self._doubles_ratio() > _FEW_DOUBLES:
             raise ProbeUnavailableError(f"gpu {workspace.device.gpu} has next to no double precision")
         inputs = 2 * n * n * np.dtype(self._dtype).itemsize
         self._left, self._right = workspace.views(2, (n, n), self._dtype)
@@ -147,7 +160,8 @@ class Gemm(GpuProbe):
         arguments = (cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n, self._one.ctypes.data)
         right, left = (self._right.data.ptr, stored, n), (self._left.data.ptr, stored, n)
         result = (self._zero.ctypes.data, self._product.data.ptr, product, n)
-        compute = getattr(cublas, precision.compute)
+        # On an AMD GPU CuPy takes a type of numbers in the place of a compute type, and only that.
+        compute = product if runtime.is_hip else getattr(cublas, precision.compute)
         for _ in range(precision.products):
             cublas.gemmEx(get_cublas_handle(), *arguments, *right, *left, *result, compute, cublas.CUBLAS_GEMM_DEFAULT)
 
@@ -187,7 +201,7 @@ class Clock(GpuProbe):
         runtime = self.cupy.cuda.runtime
         ordinal = workspace.device.ordinal
         self._blocks = int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, ordinal))
-        self._run = workspace.module.get_function("clock_ratio")
+        self._run = workspace.kernel("clock_ratio")
         self._cycles, self._nanoseconds = workspace.device.run(
             lambda: [self.cupy.zeros(self._blocks, np.int64) for _ in range(2)]
         )
@@ -242,20 +256,29 @@ class Chase(GpuProbe):
     """One thread that reads where its last read has told it to: the latency of a cache or of memory.
 
     A random cycle through lines of 128 bytes. L2: 8 MiB, 4096 reads, floor 0.6 ms at 150 ns. Memory: 96 MiB, 2048
-    reads, floor 1.0 ms at 500 ns: figures of the order that microbenchmarks of such GPUs have found.
+    reads, floor 1.0 ms at 500 ns: figures of the order that microbenchmarks of such GPUs have found. Each repeat goes
+    on to lines that it has not read for hundreds of repeats; those of L2 are brought there beforehand.
     """
 
     unit = "ns a read"
 
-    def __init__(self, workspace: Workspace, name: str, size_bytes: int, hops: int) -> None:
+    def __init__(self, workspace: Workspace, name: str, size_bytes: int, hops: int, *, cached: bool) -> None:
         super().__init__(workspace)
+        if size_bytes + SPARE_BYTES > workspace.free_bytes():
+            raise ProbeUnavailableError(f"gpu {workspace.device.gpu} has no {size_bytes >> 20} MiB to spare")
         self.name = f"chase_{name}"
+        self._cached = cached
         self.bytes_moved = float(hops * LINE_BYTES)
         self.scale = 1e9 / hops
         self._hops = np.int64(hops)
-        self._run = workspace.module.get_function("chase")
+        self._run = workspace.kernel("chase")
         self._next = workspace.device.run(lambda: self.cupy.asarray(_cycle(size_bytes)))
         self._at = workspace.device.run(lambda: self.cupy.zeros(1, np.uint32))
+
+    def prepare(self) -> None:
+        """Read all lines, if they are to be in the cache: whatever ran before has taken their place there."""
+        if self._cached:
+            self.device.run(lambda: self._next.max())
 
     def kernel(self) -> None:
         """Read on from where the last repeat ended."""
@@ -326,10 +349,9 @@ class PeerCopy(GpuProbe):
 
     def kernel(self) -> None:
         """Copy as often as it takes."""
-        runtime, stream = self.cupy.cuda.runtime, self.cupy.cuda.get_current_stream().ptr
-        target, source = (self._there.data.ptr, self._peer), (self._here.data.ptr, self.workspace.device.ordinal)
         for _ in range(self._COPIES):
-            runtime.memcpyPeerAsync(*target, *source, COPY_BYTES, stream)
+            # CuPy turns the direct way on; without it such a copy is staged through the host, peers or not.
+            self._there.data.copy_from_device_async(self._here.data, COPY_BYTES)
 
 
 class Launch(GpuProbe):
@@ -343,7 +365,7 @@ class Launch(GpuProbe):
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self._run = workspace.module.get_function("nothing")
+        self._run = workspace.kernel("nothing")
 
     def kernel(self) -> None:
         """Submit them."""
@@ -361,8 +383,8 @@ GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
     "clock": Clock,
     **{f"gemm_{precision.name}": _gemm(precision) for precision in PRECISIONS},
     "triad": Triad,
-    "chase_l2": lambda workspace: Chase(workspace, "l2", 8 * MIB, 4096),
-    "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048),
+    "chase_l2": lambda workspace: Chase(workspace, "l2", 8 * MIB, 4096, cached=True),
+    "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048, cached=False),
     "launch": Launch,
     "peer_copy": PeerCopy,
     "device_to_host": DeviceToHost,
