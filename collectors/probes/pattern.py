@@ -46,6 +46,6 @@ def wrong_rows(left: Any, right: Any, product: Any, module: Any = np) -> int:
 
 
 def _times(matrix: Any, vector: Any) -> Any:
-    # Not "@": CuPy would leave it to what is checked here, the matrix units, and may do it in TF32 (CUPY_TF32), which
-    # does not have all of these integers.
+    # Not "@": CuPy would leave that to the library and the units that are to be checked, in a precision that the job's
+    # environment chooses (CUPY_TF32).
     return (matrix * vector).sum(axis=1)

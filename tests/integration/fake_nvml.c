@@ -6,6 +6,7 @@
    FAKE_NVML_XID=<x>    device 1 reports XID x once
    FAKE_NVML_GPM=1      device 0 has GPM
    FAKE_NVML_HOT=<n>    device n is held back by heat all the time
+   FAKE_NVML_IDLE=<n>   device n's clock rests
    FAKE_NVML_SLOT=<n>   device n sits in a slot of half the width
    FAKE_NVML_CAP=<n>    device n has a lowered power limit
    FAKE_NVML_LINK=<n>   one of device n's two NVLinks is down
@@ -91,7 +92,8 @@ int nvmlDeviceGetTemperatureV(Device *device, int temperature[3]) {
 }
 
 int nvmlDeviceGetClockInfo(Device *device, int clock, unsigned *mhz) {
-    *mhz = clock == 1 ? 1980 : 2619;
+    int idle = setting("FAKE_NVML_IDLE") == device->number;
+    *mhz = clock == 1 ? (idle ? 345 : 1980) : 2619;
     return check(device);
 }
 

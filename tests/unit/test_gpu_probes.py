@@ -1,0 +1,303 @@
+"""The probes of a GPU, on a stand-in for CuPy that checks each call and computes what a GPU would."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectors.checkup import Checkup, check_up
+from collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
+from collectors.probes import PROBE_NAMES, Probe, ProbeUnavailableError, probes_of
+from collectors.probes.cuda import KERNELS
+from collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB
+from detectors import SlowGPUDetector
+from tests.fake_cupy.kernels import host_compiler, on_host
+from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on
+
+pytestmark = pytest.mark.skipif(host_compiler() is None, reason="there is no C++ compiler")
+
+GEMMS = [name for name in PROBE_NAMES if name.startswith("gemm")]
+CHASES = ["chase_l2", "chase_memory"]
+# Multiprocessors of three frequencies: the median is neither the first nor the mean.
+CLOCKS_HZ = (1.98e9, 1.2e9, 1.5e9)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The second of two GPUs, with all its probes."""
+
+    neighbour: Board
+    board: Board
+    device: GpuDevice
+    probes: dict[str, Probe]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    boards = Board(peers=frozenset({1})), Board(peers=frozenset({0}), speed=Speed(clocks_hz=CLOCKS_HZ))
+    with cupy_on(*boards):
+        device = GpuDevice("1", 1)
+        probes = {probe.name: probe for probe in probes_of(device)}
+        for probe in probes.values():
+            probe.prepare()
+            probe.seconds()
+            assert probe.wrong_results() == 0
+        yield Bench(*boards, device, probes)
+
+
+def figure_of(probe: Probe) -> float:
+    probe.prepare()
+    return probe.figure(probe.seconds())
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "unit"),
+    [
+        ("clock", 1.5, "GHz"),
+        *((gemm, 60.0, "Tflop/s") for gemm in GEMMS),
+        ("triad", 3000.0, "GB/s"),
+        ("chase_l2", 200.0, "ns a read"),
+        ("chase_memory", 600.0, "ns a read"),
+        ("launch", 2.0, "us each"),
+        ("peer_copy", 400.0, "GB/s"),
+        ("device_to_host", 50.0, "GB/s"),
+        ("host_to_device", 50.0, "GB/s"),
+    ],
+)
+def test_each_probe_tells_the_figure_of_the_part_that_it_is_for(
+    bench: Bench, name: str, figure: float, unit: str
+) -> None:
+    assert tuple(bench.probes) == PROBE_NAMES
+    assert figure_of(bench.probes[name]) == pytest.approx(figure, rel=1e-6)
+    assert bench.probes[name].unit == unit
+
+
+def test_a_repeat_takes_about_a_millisecond_on_an_h100(bench: Bench) -> None:
+    peaks = {"gemm_fp64": 67e12, "gemm_fp32": 67e12, "gemm_tf32": 495e12, "gemm_fp16": 990e12, "gemm_bf16": 990e12}
+    rates = {"triad": 3.35e12, "peer_copy": 450e9, "device_to_host": 55e9, "host_to_device": 55e9}
+    floors_s = {name: bench.probes[name].operations / peak for name, peak in peaks.items()}
+    floors_s |= {name: bench.probes[name].bytes_moved / rate for name, rate in rates.items()}
+    assert {name: round(floor_s * 1e3, 1) for name, floor_s in floors_s.items()} == {
+        "gemm_fp64": 0.5,
+        "gemm_fp32": 1.0,
+        "gemm_tf32": 0.7,
+        "gemm_fp16": 0.6,
+        "gemm_bf16": 0.6,
+        "triad": 0.8,
+        "peer_copy": 0.6,
+        "device_to_host": 0.6,
+        "host_to_device": 0.6,
+    }
+
+
+def test_all_probes_of_a_device_and_its_neighbours_copies_take_less_than_256_mib(bench: Bench) -> None:
+    for probe in bench.probes.values():
+        probe.prepare()
+        probe.wrong_results()
+    assert bench.board.peak_bytes + bench.neighbour.peak_bytes < 256 * MIB
+
+
+def test_the_probes_of_a_device_touch_no_other_one_but_to_copy_there(bench: Bench) -> None:
+    assert {work.name for work in bench.neighbour.log} == {"copy_between_devices"}
+    assert COPY_BYTES <= bench.neighbour.peak_bytes < COPY_BYTES + MIB
+
+
+@pytest.mark.parametrize("name", ["clock", "gemm_fp64", "triad", "launch", "peer_copy", "host_to_device"])
+def test_a_reading_is_taken_in_a_stream_of_the_lowest_priority_that_waits_for_no_other(bench: Bench, name: str) -> None:
+    bench.probes[name].prepare()
+    begun = len(bench.board.log)
+    bench.device.timed(bench.probes[name].kernel)
+    streams = {work.stream for work in bench.board.log[begun:]}
+    assert [(stream.priority, stream.is_non_blocking, stream.device_id) for stream in streams] == [(0, True, 1)]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_one_wrong_number_in_a_product_of_any_precision_is_seen(
+    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = bench.probes[name]
+    probe.prepare()
+    monkeypatch.setattr(bench.board, "wrong_by", 1.0)
+    probe.seconds()
+    assert probe.wrong_results() == 1
+    monkeypatch.undo()
+    probe.seconds()
+    assert probe.wrong_results() == 0
+
+
+def test_a_wrong_sum_of_the_triad_is_seen(bench: Bench) -> None:
+    probe: Any = bench.probes["triad"]
+    probe.prepare()
+    probe.seconds()
+    assert probe.wrong_results() == 0
+    bench.device.run(lambda: probe._a[7:8].fill(9.0))
+    assert probe.wrong_results() == 1
+
+
+@pytest.mark.parametrize("name", CHASES)
+def test_a_chase_reads_every_line_once_before_it_comes_back(bench: Bench, name: str) -> None:
+    probe: Any = bench.probes[name]
+    lines = probe._next.nbytes // LINE_BYTES
+    reads = np.zeros(lines, np.uint32)
+    kernels = on_host(KERNELS)
+    begun_at = int(bench.device.run(lambda: probe._at[0]))
+    ctypes.c_void_p.in_dll(kernels, "first_line").value = probe._next.data.ptr
+    ctypes.c_void_p.in_dll(kernels, "reads_of_line").value = reads.ctypes.data
+    try:
+        for _ in range(lines // int(probe._hops)):
+            probe.seconds()
+    finally:
+        ctypes.c_void_p.in_dll(kernels, "reads_of_line").value = None
+    assert (reads == 1).all()
+    assert int(bench.device.run(lambda: probe._at[0])) == begun_at
+
+
+def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = {name: bench.probes[name].seconds() for name in ("clock", "gemm_fp32")}
+    monkeypatch.setattr(bench.board.speed, "share", 2.0)
+    assert bench.probes["gemm_fp32"].seconds() == pytest.approx(2 * alone["gemm_fp32"])
+    assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
+
+
+def test_copies_go_the_way_that_their_name_says(bench: Bench) -> None:
+    random = np.random.default_rng(3)
+    down, up, across = (bench.probes[name] for name in ("host_to_device", "device_to_host", "peer_copy"))
+    numbers = random.integers(0, 255, (2, COPY_BYTES), np.uint8)
+    ends: Any = down, up, across
+    down_end, up_end, across_end = ends
+
+    down_end._here.bytes[:] = numbers[0]
+    down.seconds()
+    assert np.array_equal(down_end._there.host, numbers[0])
+
+    up_end._there.host[:] = numbers[1]
+    up.seconds()
+    assert np.array_equal(up_end._here.bytes, numbers[1])
+
+    across.seconds()
+    assert np.array_equal(across_end._there.host, numbers[1])
+    assert across_end._there.data.device_id == 0
+
+
+@pytest.mark.parametrize("boards", [[Board()], [Board(), Board()]], ids=["alone", "without a way"])
+def test_without_a_peer_there_is_no_copy_to_one(boards: list[Board]) -> None:
+    with cupy_on(*boards):
+        assert probes_of(GpuDevice("0", 0), ["peer_copy", "launch"])[0].name == "launch"
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "names"),
+    [
+        (90, ["clock", "triad_20MiB", "chase_l2", "launch"]),
+        (165, ["clock", "gemm_fp64", "gemm_fp16", "gemm_bf16", "triad_40MiB", "chase_l2", "launch"]),
+    ],
+)
+def test_where_memory_is_short_there_are_fewer_and_smaller_probes_whose_names_say_so(
+    free_mib: int, names: list[str]
+) -> None:
+    board = Board(others_bytes=(80 << 30) - free_mib * MIB)
+    with cupy_on(board):
+        checkup = check_up(GpuDevice("0", 0), repeats=1)
+    assert [name for name in checkup.seconds if not name.endswith(("host", "device"))] == names
+    assert (checkup.trouble, checkup.wrong) == ("", {})
+
+
+def test_where_memory_is_too_short_for_any_probe_the_checkup_says_so() -> None:
+    with cupy_on(Board(others_bytes=(80 << 30) - 79 * MIB)):
+        device = GpuDevice("0", 0)
+        with pytest.raises(ProbeUnavailableError, match="gpu 0 has 79 MiB free: too little for probes"):
+            probes_of(device)
+        assert check_up(device) == Checkup(
+            "0", device.model, device.uuid, trouble="gpu 0 has 79 MiB free: too little for probes"
+        )
+
+
+def test_a_board_with_next_to_no_double_precision_is_not_asked_for_it() -> None:
+    with cupy_on(Board(doubles_ratio=64)):
+        assert probes_of(GpuDevice("0", 0), ["gemm_fp64"]) == []
+
+
+def test_an_amd_gpu_has_the_products_that_cupy_knows_there_and_they_are_right() -> None:
+    with cupy_on(Board(name="AMD Instinct MI300X", is_amd=True)):
+        probes = probes_of(GpuDevice("0", 0), ["clock", *GEMMS])
+        assert [probe.name for probe in probes] == ["gemm_fp64", "gemm_fp32", "gemm_fp16"]
+        for probe in probes:
+            probe.prepare()
+            probe.seconds()
+            assert probe.wrong_results() == 0
+
+
+def test_a_checkup_of_a_gpu_has_a_figure_of_each_probe_and_tells_the_products_that_are_wrong(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.board, "wrong_by", 1.0)
+    checkup = check_up(bench.device, repeats=1)
+
+    assert (checkup.gpu, checkup.model) == ("1", "NVIDIA H100 80GB HBM3, 80 GiB")
+    assert checkup.uuid == "GPU-10111213-1415-1617-1819-1a1b1c1d1ec9"
+    assert tuple(checkup.seconds) == tuple(checkup.figures) == PROBE_NAMES
+    assert checkup.figures["gemm_fp32"][0] == pytest.approx(60.0)
+    assert (checkup.wrong, checkup.trouble) == (dict.fromkeys(GEMMS, 1), "")
+
+
+class OnTheBench(SlowGPUDetector):
+    """A detector whose test runs on one device."""
+
+    tested: GpuDevice
+
+    @property
+    def device(self) -> GpuDevice:
+        return self.tested
+
+
+def test_the_detectors_test_is_the_product_in_single_precision_on_its_device(bench: Bench) -> None:
+    detector = OnTheBench()
+    detector.tested = bench.device
+    begun = len(bench.neighbour.log)
+    assert detector.collector_test(None) == pytest.approx(4 * 2 * 2048**3 / 60e12)
+    assert len(bench.neighbour.log) == begun
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ({}, ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "5,7"}, ["5", "7"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1234, MIG-5678"}, ["GPU-1234", "MIG-5678"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3,-1,4"}, ["2", "3"]),  # CUDA stops at the first that is none
+    ],
+)
+def test_gpus_have_the_names_by_which_they_were_made_visible(visible: dict[str, str], names: list[str]) -> None:
+    with cupy_on(Board(), Board()):
+        assert gpu_names(visible) == names
+        assert [make().gpu for make in device_makers(visible).values()] == names
+        assert local_device(visible).gpu == names[0]
+
+
+def test_cupy_without_a_gpu_is_no_gpu() -> None:
+    with cupy_on():
+        assert gpu_names({}) == []
+        with pytest.raises(DeviceError, match="no GPU here"):
+            device_makers({})
+
+
+def test_beside_a_lost_gpu_the_good_one_is_used_and_its_probes_run() -> None:
+    with cupy_on(Board(lost=True), Board(others_bytes=(80 << 30) - 90 * MIB)):
+        lost, good = device_makers({}).values()
+        assert check_up(good(), repeats=1).trouble == ""
+        with pytest.raises(CUDARuntimeError, match="cudaErrorDevicesUnavailable"):
+            lost()
+
+
+def test_a_gpu_that_is_lost_under_its_probes_fails_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.board, "lost", True)
+    for probe in bench.probes.values():
+        with pytest.raises(CUDARuntimeError, match="cudaErrorDevicesUnavailable"):
+            probe.seconds()
