@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.machine import description
 from benchmarks.scaling.launches import Start, measure
 from benchmarks.scaling.simulation import Scale, Seen, simulate
-from collectors.group import JITTER
+from collectors.turns import JITTER
 
 __all__ = ["main"]
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from collectors.causes import UNKNOWN, cause_of
-from collectors.device import Device, DeviceError, GpuDevice, device_makers
-from collectors.probes import Probe, ProbeUnavailableError, probes_of
-from collectors.symptoms import Snapshot, SymptomReader, Symptoms
+from collectors.device import Device, DeviceError, device_makers
+from collectors.idle import WarmUp
+from collectors.job_symptoms import symptom_reader
+from collectors.probes import ProbeUnavailableError, probes_of
+from collectors.symptoms import Snapshot, Symptoms
 
 __all__ = ["Checkup", "check_up"]
 
 REPEATS = 5
-IDLE_CLOCK = 0.6  # of the highest: a busy device's clock is above it even when it is held back, an idle one's below
-WARM_UP_S = 0.2
 DRIVER = Path("/proc/driver/nvidia")
 
 
@@ -78,11 +77,9 @@ def check_up(device: Device, repeats: int = REPEATS) -> Checkup:
         probes = probes_of(device)
     except ProbeUnavailableError as reason:
         return Checkup(device.gpu, device.model, device.uuid, trouble=str(reason))
-    reader = _symptom_reader(device)
+    reader = symptom_reader(device)
     before = reader.snapshot() if reader else Snapshot(0.0)
-    warmed = _is_idle(before)
-    if warmed:
-        _warm_up(probes[0])
+    warmed = reader is not None and WarmUp(reader.idles)(probes[0])
     seconds: dict[str, list[float]] = {}
     figures: dict[str, tuple[float, str]] = {}
     wrong: dict[str, int] = {}
@@ -96,26 +93,6 @@ def check_up(device: Device, repeats: int = REPEATS) -> Checkup:
     if reader:
         cause = cause_of(Symptoms.between(before, reader.snapshot(bus_in_use=True), lambda pid: pid == os.getpid()))
     return Checkup(device.gpu, device.model, device.uuid, seconds, figures, wrong, warmed, cause)
-
-
-def _symptom_reader(device: Device) -> SymptomReader | None:
-    if not isinstance(device, GpuDevice):
-        return None
-    try:
-        return SymptomReader(device.bus_address)
-    except OSError:
-        return None  # no NVML: an AMD device, or a driver without it
-
-
-def _is_idle(before: Snapshot) -> bool:
-    clock, highest = (before.values.get(name, 0.0) for name in ("sm_clock_mhz", "sm_clock_max_mhz"))
-    return 0 < clock < IDLE_CLOCK * highest
-
-
-def _warm_up(probe: Probe) -> None:
-    until_s = time.monotonic() + WARM_UP_S
-    while time.monotonic() < until_s:
-        probe.seconds()
 
 
 def main(names: Sequence[str]) -> int:

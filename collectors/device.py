@@ -72,6 +72,9 @@ class Device(Protocol):
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
         """Run one kernel; return its result and the seconds on the device's clock from submission to end."""
 
+    def wait_until_free(self) -> None:
+        """Wait for all that this process has submitted to the device."""
+
 
 class VirtualDevice:
     """A CPU-backed device that runs one kernel at a time, in whichever process it was submitted.
@@ -116,6 +119,9 @@ class VirtualDevice:
                     ended_s = _read_seconds(clock) + time.thread_time() - begun_s
                     os.pwrite(clock, _SECONDS.pack(ended_s), 0)
         return result, ended_s - submitted_s
+
+    def wait_until_free(self) -> None:
+        """Do nothing: whoever submits a kernel waits for its end."""
 
     @contextlib.contextmanager
     def _turn(self, clock: int) -> Iterator[None]:
@@ -199,6 +205,10 @@ class GpuDevice:
             ended.synchronize()
             elapsed_ms = self._cupy.cuda.get_elapsed_time(submitted, ended)
         return result, float(elapsed_ms) / 1000
+
+    def wait_until_free(self) -> None:
+        """Wait for all that this process has submitted to the device, in any stream."""
+        self._cupy.cuda.Device(self.ordinal).synchronize()
 
 
 def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,17 +12,18 @@ from typing import Any, ClassVar, Self
 
 from collectors.device import Device, DeviceError, local_devices
 from collectors.placement import NodeActors, start_on_every_node
+from collectors.turns import Turns
 from kvstore.control import Control, NodeRecord
 from kvstore.errors import FencedError, KVStoreError
 from kvstore.series import Sample, Series
 from kvstore.session import current_session
 from telemetry.sender import Telemetry
 
-__all__ = ["CollectorGroup", "NodeCollector", "jittered"]
+__all__ = ["APART", "CollectorGroup", "DeviceCollector", "NodeCollector", "SampleWriter"]
 
 _log = logging.getLogger("laggard.collectors")
 
-JITTER = 0.2
+APART = "turns_apart"  # the tag of a device that does not take each turn
 _current = threading.local()
 
 
@@ -67,6 +67,15 @@ class CollectorGroup(ABC):
     @abstractmethod
     def collector_test(self, args: Any) -> float:
         """Return one reading; ``self.device`` is the device to test."""
+
+    def read(self, turn: int) -> Mapping[str, Sequence[float]]:
+        """Return the readings of one turn, by metric: those of :meth:`collector_test`, unless a subclass has more."""
+        del turn  # each is like the others
+        return {self.metric_name: [self.collector_test(self.collector_args) for _ in range(self.repeats)]}
+
+    def turns_apart(self) -> int:
+        """Return how many times ``collection_rate`` lies between two turns of this device: 1 unless it costs more."""
+        return 1
 
     def sample_tags(self) -> Mapping[str, str]:
         """Return more tags for the sample that was just read; none unless a subclass has some."""
@@ -125,49 +134,86 @@ class NodeCollector:
     """The collector process of one node."""
 
     def __init__(self, group: CollectorGroup) -> None:
-        session = current_session()
-        self._series = Series(session.client, session.endpoint, session.environment.launch)
-        self._telemetry = Telemetry()
-        self._group = group
-        self._host = session.environment.node
+        self._writer = SampleWriter()
         self._ended = threading.Event()
         devices: Sequence[Device | None] = local_devices() if group.per_gpu else [None]
         for device in devices:
-            name = f"collector-{device.gpu if device else self._host}"
-            threading.Thread(target=self._collect, args=(device,), name=name, daemon=True).start()
+            collector = DeviceCollector(group, device)
+            name = f"collector-{device.gpu if device else collector.host}"
+            threading.Thread(target=self._collect, args=(collector,), name=name, daemon=True).start()
 
     def stop(self) -> None:
         """Collect no more; a reading that was begun is the last."""
         self._ended.set()
 
-    def _collect(self, device: Device | None) -> None:
-        tags = {"host": self._host} | (_tags_of(device) if device else {})
-        _current.device = device
-        due_s = time.monotonic()
-        while not self._ended.wait(max(0.0, jittered(due_s, self._group.collection_rate) - time.monotonic())):
-            due_s = max(due_s + self._group.collection_rate, time.monotonic())
-            values, more_tags = self._read(tags)
-            gpu = ("gpu", device.gpu) if device else (None, None)
-            self._telemetry.add_data(self._group.metric_name, min(values), tagk=gpu[0], tagv=gpu[1])
-            try:
-                self._series.add([Sample(self._group.metric_name, time.time(), values, {**tags, **more_tags})])
-            except FencedError:
-                return  # this launch is over
-            except KVStoreError as error:
-                _log.warning("a sample of %s was dropped: %s", tags, error)
+    def _collect(self, collector: DeviceCollector) -> None:
+        while not self._ended.wait(collector.wait_s()):
+            if not self._writer.write(collector.collect()):
+                return
 
-    def _read(self, tags: dict[str, str]) -> tuple[tuple[float, ...], Mapping[str, str]]:
+
+class DeviceCollector:
+    """Runs a group's test on one device, when its turn has come.
+
+    Parameters
+    ----------
+    group
+        Whose test.
+    device
+        Where; ``None``: on the node.
+    """
+
+    def __init__(self, group: CollectorGroup, device: Device | None) -> None:
+        self._group = group
+        self._device = device
+        self.host = current_session().environment.node
+        self._tags = {"host": self.host} | (_tags_of(device) if device else {})
+        self._turns = Turns(group.collection_rate, time.monotonic())
+        self._apart = 1
+
+    def wait_s(self) -> float:
+        """Return the seconds until its turn."""
+        return self._turns.wait_s(time.monotonic())
+
+    def collect(self) -> list[Sample]:
+        """Run the test; return its samples, a failed one with no number in it."""
         group = self._group
+        _current.device = self._device
+        tags = self._tags
         try:
-            return tuple(group.collector_test(group.collector_args) for _ in range(group.repeats)), group.sample_tags()
+            readings = group.read(self._turns.number)
+            tags = {**tags, **group.sample_tags()}
+            self._apart = group.turns_apart()
         except Exception:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not an absent one
-            _log.exception("the test of %s failed on %s", self._group.metric_name, tags)
-            return (float("nan"),), {}
+            _log.exception("the test of %s failed on %s", group.metric_name, tags)
+            readings = {group.metric_name: [float("nan")]}
+        if self._apart > 1:
+            tags = tags | {APART: str(self._apart)}
+        self._turns.taken(time.monotonic(), self._apart)
+        now_s = time.time()
+        return [Sample(metric, now_s, tuple(values), tags) for metric, values in readings.items()]
 
 
-def jittered(due_s: float, interval_s: float) -> float:
-    """Return a time near the one that is due: the devices' rounds stay together, their readings do not."""
-    return due_s + random.uniform(-JITTER, JITTER) * interval_s
+class SampleWriter:
+    """Where collectors put their samples: detectors find them in the state server, people in the telemetry."""
+
+    def __init__(self) -> None:
+        session = current_session()
+        self._series = Series(session.client, session.endpoint, session.environment.launch)
+        self._telemetry = Telemetry()
+
+    def write(self, samples: Sequence[Sample]) -> bool:
+        """Store samples; return whether there may be more: not if this launch is over."""
+        for sample in samples:
+            tag = ("gpu", sample.tags["gpu"]) if "gpu" in sample.tags else (None, None)
+            self._telemetry.add_data(sample.metric, min(sample.values), tagk=tag[0], tagv=tag[1])
+        try:
+            self._series.add(samples)
+        except FencedError:
+            return False
+        except KVStoreError as error:
+            _log.warning("%d samples of %s were dropped: %s", len(samples), samples[0].tags, error)
+        return True
 
 
 def _tags_of(device: Device) -> dict[str, str]:

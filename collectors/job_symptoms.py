@@ -1,4 +1,4 @@
-"""Symptoms of a job's device: whose processes compute there is told by the job that they belong to."""
+"""Symptoms of a device of this job: whose processes compute there is told by the job that they belong to."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 import psutil
 
 from collectors.device import Device, GpuDevice
-from collectors.symptoms import SymptomReader, SymptomsSince
+from collectors.symptoms import SymptomReader
 from kvstore.environment import ENDPOINT_FILE
 
-__all__ = ["is_of_this_job", "symptoms_since"]
+__all__ = ["is_of_this_job", "symptom_reader"]
 
 
-def symptoms_since(device: Device) -> SymptomsSince | None:
-    """Begin to watch a device's symptoms; None where no driver tells any."""
+def symptom_reader(device: Device) -> SymptomReader | None:
+    """Return what reads a device's symptoms; None where no driver tells any."""
     if not isinstance(device, GpuDevice):
         return None
     try:
-        return SymptomsSince(SymptomReader(device.bus_address), is_of_this_job)
+        return SymptomReader(device.bus_address)
     except OSError:
         return None  # an AMD device, or a driver without NVML
 

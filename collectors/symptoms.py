@@ -20,6 +20,8 @@ __all__ = ["Snapshot", "SymptomReader", "Symptoms", "SymptomsSince", "board_powe
 
 _log = logging.getLogger("laggard.collectors")
 
+IDLE_CLOCK = 0.6  # of the highest: a busy device's clock is above it even when it is held back, an idle one's below
+
 # Cumulative times in which the clock was held back, in nanoseconds, and counters. The names are ours; the meaning is
 # that of NVIDIA's NVML API reference, "Field Value Enums".
 _COUNTERS: Mapping[int, str] = {
@@ -178,6 +180,14 @@ class SymptomReader:
             processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Snapshot(time.monotonic(), values, processes, _links_down(handle), tuple(self._xids()))
 
+    def idles(self) -> bool:
+        """Tell whether the clock is as low as that of an idle device; False where the driver does not tell."""
+        try:
+            clock, highest = (_VALUES[name](self._handle) for name in ("sm_clock_mhz", "sm_clock_max_mhz"))
+        except nvml.NVMLError:
+            return False
+        return 0 < clock < IDLE_CLOCK * highest
+
     def _xids(self) -> Iterator[int]:
         with contextlib.suppress(nvml.NVMLError):  # a time-out ends the list
             while self._events is not None:
@@ -199,9 +209,9 @@ class SymptomsSince:
         self._reader, self._is_ours = reader, is_ours
         self._last = reader.snapshot()
 
-    def take(self) -> Symptoms:
-        """Return the symptoms since the last call."""
-        before, self._last = self._last, self._reader.snapshot()
+    def take(self, *, bus_in_use: bool = False) -> Symptoms:
+        """Return the symptoms since the last call; ``bus_in_use``: something was copied to or from it just now."""
+        before, self._last = self._last, self._reader.snapshot(bus_in_use=bus_in_use)
         return Symptoms.between(before, self._last, self._is_ours)
 
 

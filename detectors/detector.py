@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
-from collectors.group import CollectorGroup
+from collectors.group import APART, CollectorGroup
 from detectors.rounds import DeviceKey, Round, RoundAssembler
 from detectors.verdict import Verdict
 from kvstore.control import Control, RequestKind
@@ -61,9 +61,11 @@ class Watcher:
         Seconds between two rounds.
     judge
         Meets each device and judges each round.
+    tells_silence
+        Whether devices that have no good reading are told of.
     """
 
-    def __init__(self, metric_name: str, interval_s: float, judge: Judge) -> None:
+    def __init__(self, metric_name: str, interval_s: float, judge: Judge, *, tells_silence: bool = True) -> None:
         session = current_session()
         launch = session.environment.launch
         self._control = Control(session.client, session.endpoint, launch)
@@ -71,6 +73,7 @@ class Watcher:
         self._metric_name = metric_name
         self._interval_s = interval_s
         self._judge = judge
+        self._tells_silence = tells_silence
         self._last_id = self._series.last_id(metric_name)  # what an earlier launch measured is not ours to judge
         devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
         self._rounds = RoundAssembler(devices, interval_s, time.monotonic())
@@ -102,7 +105,8 @@ class Watcher:
             pass
         if readings := self._rounds.take(time.monotonic()):
             self._judge_round(readings)
-        if silent := self._rounds.newly_silent(time.monotonic()):
+        silent = self._rounds.newly_silent(time.monotonic())
+        if silent and self._tells_silence:
             names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
             self._to_tell.append(("notices", [f"{self._metric_name}: no good reading from {names} for three rounds"]))
 
@@ -116,6 +120,7 @@ class Watcher:
             if self._met.get(device) != sample.tags:
                 self._met[device] = sample.tags
                 self._judge.meet(device, sample.tags)
+                self._rounds.expect_every(self._interval_s * int(sample.tags.get(APART, 1)))
             self._rounds.add(device, sample.values, now_s)
         return len(found) == READ_AT_ONCE
 

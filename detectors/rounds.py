@@ -54,6 +54,10 @@ class RoundAssembler:
             self._heard_s[device] = now_s
             self._silent.discard(device)
 
+    def expect_every(self, interval_s: float) -> None:
+        """Wait for devices that answer more seldom than the others."""
+        self._interval_s = max(self._interval_s, interval_s)
+
     def take(self, now_s: float) -> Round | None:
         """Return the round if it is complete or has waited long enough, else ``None``."""
         not_waited_for = self._silent - self._readings.keys()

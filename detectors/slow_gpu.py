@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from collectors.causes import UNKNOWN, cause_of
 from collectors.device import VIRTUAL_DEVICES
-from collectors.job_symptoms import symptoms_since
-from collectors.probes import Probe, gemm_probe
-from collectors.symptoms import SymptomsSince
+from collectors.group import NodeCollector
+from collectors.placement import NodeActors
+from collectors.probes import GEMM_PROBE, PROBE_NAMES
+from collectors.probing import Probing
 from detectors.analysis import SlowGPUAnalysis
 from detectors.blame import with_cause
 from detectors.cost import RestartCost
-from detectors.detector import CollectorDetectorGroup, Window
+from detectors.detector import CollectorDetectorGroup, Watcher, Window
+from detectors.part import PART, Part
+from detectors.peers import Peers
 from detectors.rounds import DeviceKey, Round
 from detectors.verdict import Verdict
-from kvstore.control import Control, LaunchRecord
+from kvstore.control import Control, LaunchRecord, NodeRecord
 from kvstore.errors import StateUnavailableError
 from kvstore.session import current_session
 from kvstore.state import State
@@ -31,6 +33,9 @@ HISTORY_KEY = "laggard/slow-gpu-history"
 GPU_MIN_SLOWDOWN = 1.05
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
 VIRTUAL_MIN_SLOWDOWN = 1.5
+GPU_MAX_INTRUSION = 0.005
+# Virtual devices are there to try things out, and a probe is seen there only if it is as large as a program's kernels.
+VIRTUAL_MAX_INTRUSION = 0.25
 
 
 class SlowGPUDetector(CollectorDetectorGroup):
@@ -58,6 +63,19 @@ class SlowGPUDetector(CollectorDetectorGroup):
     restart_cost
         When a restart is worth it; ``None``: once as much is lost as the last relaunch took, as measured, and always
         before the first one.  ``RestartCost(0)``: always.
+    probes_in_turn
+        Names of other probes (``collectors.probes.PROBE_NAMES``), one of which runs with each round, in turn. What they
+        find is reported, each under a false-alarm budget of its own; it restarts nothing.
+    max_intrusion
+        The share of a device's time that all this may take: where a round costs more, rounds are left out. By default
+        0.5 % on GPUs and 25 % on virtual devices.
+    in_gaps
+        The program itself runs the test kernels, with :class:`collectors.Gaps`: nothing is started on the nodes.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of its range, or there is no such probe.
     """
 
     metric_name: ClassVar[str] = "gpu-probe-time"
@@ -72,26 +90,35 @@ class SlowGPUDetector(CollectorDetectorGroup):
         min_slowdown: float | None = None,
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | None = None,
+        probes_in_turn: Collection[str] = (),
+        max_intrusion: float | None = None,
+        in_gaps: bool = False,
     ) -> None:
         super().__init__(collection_rate)
-        default = VIRTUAL_MIN_SLOWDOWN if VIRTUAL_DEVICES in os.environ else GPU_MIN_SLOWDOWN
-        self._labels: dict[DeviceKey, Hashable] = dict(groups or {})
-        self._uuids: dict[DeviceKey, str] = {}
+        virtual = VIRTUAL_DEVICES in os.environ
+        default = VIRTUAL_MIN_SLOWDOWN if virtual else GPU_MIN_SLOWDOWN
+        self.probes_in_turn = _known(probes_in_turn)
+        usual = VIRTUAL_MAX_INTRUSION if virtual else GPU_MAX_INTRUSION
+        self.max_intrusion = usual if max_intrusion is None else max_intrusion
+        if not 0 < self.max_intrusion <= 1:
+            raise ValueError(f"max_intrusion is {self.max_intrusion}: it is a share of the time, above 0 and at most 1")
+        self.in_gaps = in_gaps
+        self._peers = Peers(groups)
         self._settings: dict[str, Any] = {
             "min_slowdown": default if min_slowdown is None else min_slowdown,
             "false_alarm_budget": false_alarm_budget,
             "restart_cost": restart_cost,
-            "groups": self._labels,
+            "groups": self._peers.labels,
         }
         self._state = state
         self._analysis = SlowGPUAnalysis(**self._settings)
-        self._remembers = self._met_more = False
+        self._parts = {probe: Part(probe, self._settings) for probe in self.probes_in_turn}
+        self._part_watchers: list[Watcher] = []
+        self._remembers = False
         self._kept = 0  # of how many devices the past was kept
         self._run = ""
         self._excluded: tuple[str, ...] = ()
-        self._probes: dict[str, Probe] = {}
-        self._symptoms: dict[str, SymptomsSince | None] = {}
-        self._causes: dict[DeviceKey, str] = {}
+        self._probing: dict[str, Probing] = {}
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
@@ -99,7 +126,18 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._take_up(Control(session.client, session.endpoint, session.environment.launch).read_launch())
         # The folder is made for one command. Launch numbers would not do: on an old state directory they go on.
         self._run = str(session.environment.endpoint_file)
+        interval_s = self.collection_rate * len(self.probes_in_turn)
+        self._part_watchers = [
+            Watcher(self._metric_of(probe), interval_s, part, tells_silence=False)
+            for probe, part in self._parts.items()
+        ]
         return super().start()
+
+    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
+        return None if self.in_gaps else super()._place(nodes)
+
+    def _metric_of(self, probe: str) -> str:
+        return f"{self.metric_name}{PART}{probe}"
 
     def _take_up(self, launch: LaunchRecord) -> None:
         self._excluded = launch.excluded
@@ -121,33 +159,45 @@ class SlowGPUDetector(CollectorDetectorGroup):
             If a slowdown is not above 1.
         """
         self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+        for part in self._parts.values():
+            part.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
         if restart_cost is not None:
             self._analysis.restart_cost = restart_cost
 
     def collector_test(self, args: Any) -> float:
         """Run the test kernel once; return its seconds on the device's clock."""
         del args
-        if self.device.gpu not in self._probes:
-            self._probes[self.device.gpu] = gemm_probe(self.device)
-        return self._probes[self.device.gpu].seconds()
+        return self._here.main.seconds()
+
+    @property
+    def _here(self) -> Probing:
+        """What runs on the device of the running test."""
+        gpu = self.device.gpu
+        if gpu not in self._probing:
+            self._probing[gpu] = Probing(self.device, self.probes_in_turn, self.max_intrusion)
+        return self._probing[gpu]
+
+    def read(self, turn: int) -> Mapping[str, Sequence[float]]:
+        """Return the test kernel's readings, and those of the other probe whose turn it is."""
+        here = self._here
+        here.wake()
+        readings = dict(super().read(turn))
+        here.note_main(readings[self.metric_name])
+        if other := here.other(turn // self.turns_apart(), self.repeats):
+            readings[self._metric_of(other[0])] = other[1]
+        return readings
+
+    def turns_apart(self) -> int:
+        """Return how many times ``collection_rate`` lies between two turns of this device, for the intrusion's sake."""
+        return self._here.turns_apart(self.collection_rate)
 
     def sample_tags(self) -> Mapping[str, str]:
         """Tell what the driver has seen on the device since its last sample, where that explains a slowness."""
-        gpu = self.device.gpu
-        if gpu not in self._symptoms:
-            self._symptoms[gpu] = symptoms_since(self.device)
-        symptoms = self._symptoms[gpu]
-        cause = UNKNOWN if symptoms is None else cause_of(symptoms.take())
-        return {} if cause == UNKNOWN else {"cause": cause}
+        return self._here.tags()
 
     def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
         """Learn a device's UUID, what may slow it now, and its model if it has no label."""
-        self._causes[device] = tags.get("cause", UNKNOWN)
-        if "uuid" in tags:
-            self._uuids[device] = tags["uuid"]
-        if device not in self._labels:
-            self._labels[device] = tags.get("model", "")
-            self._met_more = True
+        self._peers.meet(device, tags)
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
@@ -155,10 +205,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
             return super().judge(readings, now_s)
         if not self._remembers:
             self._remember()
-        if self._met_more:
-            self._met_more = False
-            self._analysis.set_groups(self._labels)
-        verdicts = [with_cause(verdict, self._causes) for verdict in self._analysis.update(readings, now_s)]
+        self._peers.group(self._analysis)
+        verdicts = [with_cause(verdict, self._peers.causes) for verdict in self._analysis.update(readings, now_s)]
         if verdicts or self._analysis.learned > self._kept:
             self._keep_history()
         return verdicts
@@ -170,8 +218,11 @@ class SlowGPUDetector(CollectorDetectorGroup):
         return bool(accused), sorted({verdict.host for verdict in accused})
 
     def stop(self) -> None:
-        """End the watcher and the collectors, and keep what was learned."""
+        """End the watchers and the collectors, and keep what was learned."""
         super().stop()
+        for watcher in self._part_watchers:
+            watcher.stop()
+        self._part_watchers = []
         self._keep_history()
 
     def _remember(self) -> None:
@@ -188,7 +239,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         }
         try:
             analysis = SlowGPUAnalysis.from_state(
-                kept["analysis"], identity=self._uuids, same_run=kept["run"] == self._run, **settings
+                kept["analysis"], identity=self._peers.uuids, same_run=kept["run"] == self._run, **settings
             )
         except (KeyError, ValueError) as error:
             _log.warning("the devices' past cannot be read and begins anew: %s", error)
@@ -201,11 +252,17 @@ class SlowGPUDetector(CollectorDetectorGroup):
         if self._state is not None and self._remembers:
             self._kept = self._analysis.learned
             try:
-                self._state[HISTORY_KEY] = {"run": self._run, "analysis": self._analysis.to_state(self._uuids)}
+                self._state[HISTORY_KEY] = {"run": self._run, "analysis": self._analysis.to_state(self._peers.uuids)}
             except StateUnavailableError as error:
                 _log.warning("the devices' past was not kept this time: %s", error)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._probes = {}
-        self._symptoms = {}
+        self._probing = {}
+
+
+def _known(probes: Collection[str]) -> tuple[str, ...]:
+    """Return these names in the order of the probes."""
+    if unknown := set(probes) - set(PROBE_NAMES):
+        raise ValueError(f"there is no probe {min(unknown)!r}: there are {', '.join(PROBE_NAMES)}")
+    return tuple(probe for probe in PROBE_NAMES if probe in probes and probe != GEMM_PROBE)

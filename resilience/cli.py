@@ -164,6 +164,16 @@ def cli() -> None:
     help="With --detect: from one round of test kernels to the next.",
 )
 @click.option(
+    "--probes-in-turn",
+    metavar="A,B",
+    help="With --detect: other probes, one with each round, in turn; all: every one there is. They report, no more.",
+)
+@click.option(
+    "--in-gaps",
+    is_flag=True,
+    help="With --detect: the program runs the test kernels itself, where its devices are free (collectors.Gaps).",
+)
+@click.option(
     "--grace",
     "grace_s",
     type=click.FloatRange(min=0, max=3600),
@@ -224,7 +234,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     A job's private folder is made in /tmp, or where LAGGARD_RUNTIME_ROOT says: a short path, since sockets lie there.
     """
     options = JobOptions(**given)
-    hang_timeout = options.hang_timeout_s()
+    hang_timeout, probe_names = options.hang_timeout_s(), options.probe_names()
     command = command_of(program, arguments)
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
@@ -234,7 +244,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     if port_is_taken(ray_port):
         raise UsageError(f"port {ray_port} for Ray's head is taken: name another with --ray-port, or leave it out")
     cluster = _cluster_for(allocation, ray_port, per_node=options.per_node)
-    detection = Detection(options.detect_interval_s if options.detect else None)
+    interval_s = options.detect_interval_s if options.detect else None
+    detection = Detection(interval_s, probe_names, options.in_gaps)
     observation = Observation.planned(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     allocation.muster()

@@ -31,9 +31,15 @@ class Detection:
     ----------
     interval_s
         Seconds from one round of probes to the next; ``None``: no slow device is looked for.
+    probes_in_turn
+        Names of other probes, one of which runs with each round.
+    in_gaps
+        The program runs the probes itself: only the primary has something to run, which judges.
     """
 
     interval_s: float | None = None
+    probes_in_turn: tuple[str, ...] = ()
+    in_gaps: bool = False
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that there is something to probe.
@@ -50,10 +56,11 @@ class Detection:
         """Start the probes of a launch; the first host is the primary, whose process also judges."""
         if self.interval_s is None:
             return
+        command = [*COMMAND, str(self.interval_s), *self.probes_in_turn, *(["--in-gaps"] if self.in_gaps else [])]
         for host in hosts:
             node = cluster.nodes[host]
-            if node.record.devices or host == hosts[0]:
-                node.start_task(_name(launch), [*COMMAND, str(self.interval_s)], {LAUNCH: str(launch)})
+            if host == hosts[0] or (node.record.devices and not self.in_gaps):
+                node.start_task(_name(launch), command, {LAUNCH: str(launch)})
 
     def stop(self, cluster: Cluster, launch: int) -> None:
         """End the probes of a launch, without waiting."""

@@ -60,6 +60,10 @@ class JobOptions:
         What to look for beside the program; ``None``: nothing.
     detect_interval_s
         Seconds from one round of probes to the next.
+    probes_in_turn
+        Names of other probes, one of which runs with each round: ``A,B`` or ``all``; ``None``: none.
+    in_gaps
+        The program runs the probes itself.
     grace_s
         Seconds that the program may take to save its state.
     state_dir
@@ -90,6 +94,8 @@ class JobOptions:
     per_node: bool = False
     detect: Literal["slow-gpu"] | None = None
     detect_interval_s: float = 3.0
+    probes_in_turn: str | None = None
+    in_gaps: bool = False
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None
@@ -208,6 +214,28 @@ class JobOptions:
         if not 1 <= seconds <= MAX_HANG_S:
             raise UsageError(f"--hang-timeout={self.hang_timeout} is no time: give 1 to {MAX_HANG_S} seconds, or auto")
         return seconds
+
+    def probe_names(self) -> tuple[str, ...]:
+        """Return the names of the probes in turn.
+
+        Raises
+        ------
+        UsageError
+            If there is no such probe, or nothing is detected.
+        """
+        if self.detect is None:
+            given = {"--probes-in-turn": self.probes_in_turn is not None, "--in-gaps": self.in_gaps}
+            for option in (name for name, is_given in given.items() if is_given):
+                raise UsageError(f"{option} says how --detect probes: add --detect=slow-gpu, or leave it out")
+            return ()
+        from collectors.probes import PROBE_NAMES  # each node's agent reads this module, and needs no probes
+
+        if self.probes_in_turn == "all":
+            return PROBE_NAMES
+        names = tuple(filter(None, (self.probes_in_turn or "").split(",")))
+        for unknown in (name for name in names if name not in PROBE_NAMES):
+            raise UsageError(f"--probes-in-turn={unknown} is no probe: there are {', '.join(PROBE_NAMES)}, and all")
+        return names
 
     def reports(self) -> Path | None:
         """Return the folder for the job's report; ``None``: the user's folder for state."""

@@ -23,7 +23,7 @@ from typing import cast
 import numpy as np
 import redis
 
-from collectors.group import JITTER
+from collectors.turns import JITTER
 from kvstore.endpoint import Endpoint
 from kvstore.fence import EXECUTE_LUA, Command, FencedWriter
 from kvstore.packer import Packer

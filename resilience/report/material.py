@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from detectors.part import PART, found_by
 from kvstore.store import SampleStore
 from resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
 from resilience.record.recorder import UTILIZATION
@@ -62,10 +63,17 @@ def _material(story: Story, store: SampleStore | None, *, whole: bool) -> Materi
     if store is None:
         return Material(story)
     order = [(host, gpu) for host in story.hosts for gpu in story.devices.get(host, ())]
-    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
+    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: _place(name, story))
     probes = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
     utilization = _panel(store, UTILIZATION, order)
     return Material(story, tuple(panel for panel in probes if panel is not None)[:MAX_PROBES], utilization)
+
+
+def _place(metric: str, story: Story) -> tuple[bool, bool, bool, str]:
+    """Return where to draw a metric: probes first, of them the main one, and then those that something was found by."""
+    _, _, part = metric.partition(PART)
+    found = any(finding.evidence.endswith(found_by(part)) for finding in story.findings)
+    return "probe" not in metric, part != "", not found, metric
 
 
 def _panel(store: SampleStore, metric: str, order: list[Device]) -> Panel | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.part import PART
 from kvstore.timeseries import Floats, TimeSeries
 
 __all__ = ["Device", "Panel", "held", "panel_of", "ratio_to_peers"]
@@ -47,7 +48,7 @@ class Panel:
     @property
     def in_seconds(self) -> bool:
         """Whether it is a time, to judge by its name: then a device that reads more is slower."""
-        return self.metric.endswith("time")
+        return self.metric.partition(PART)[0].endswith("time")
 
     @property
     def times_s(self) -> Floats:

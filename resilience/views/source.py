@@ -7,6 +7,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
+from detectors.part import PART
 from detectors.slow_gpu import SlowGPUDetector
 from kvstore.series import Series
 from resilience.options import UsageError
@@ -125,8 +126,12 @@ class LiveSource:
             self._names_due_s = time.monotonic() + NAMES_INTERVAL_S
             replies = self._nodes.ask({"kind": "keys", "metric": ""})
             names = {metric for reply in replies.by_host.values() for metric, _ in reply}
-            self._names = sorted(names - set(CATALOGUE) - set(PROBES))[:MAX_METRICS]
+            self._names = sorted(name for name in names - set(CATALOGUE) if not _is_probe(name))[:MAX_METRICS]
         values: dict[str, list[float]] = {}
         for each in gather(self._nodes, self._names, now_us - round(METRICS_BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
         return values
+
+
+def _is_probe(metric: str) -> bool:
+    return metric.partition(PART)[0] in PROBES

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of, wait_until
 
 Start = Callable[..., RunningJob]
 
@@ -36,13 +36,29 @@ load()
 """
 
 
-def probes_of(job: RunningJob, node: str) -> psutil.Process:
+# Between two kernels of its own it probes each device of its node.
+PROBES_IN_ITS_GAPS = """
+import os, time
+from collectors import Gaps, local_devices
+from detectors import SlowGPUDetector
+
+if os.environ["LAGGARD_LAUNCH"] == "0":
+    detector = SlowGPUDetector(collection_rate=0.5, probes_in_turn=["triad", "launch"])
+    gaps = [Gaps(detector, device) for device in local_devices()]
+    while True:
+        time.sleep(0.01)
+        for gap in gaps:
+            gap.test_if_due()
+"""
+
+
+def probes_of(job: RunningJob, node: str, command: str = "resilience.detect_node") -> psutil.Process:
     """Return the process that probes a node, once it is there."""
     found: list[psutil.Process] = []
 
     def look() -> bool:
         with contextlib.suppress(AssertionError):
-            found.append(job.process_of(node, "resilience.detect_node"))
+            found.append(job.process_of(node, command))
         return bool(found)
 
     wait_until(look, job.everything)
@@ -50,9 +66,9 @@ def probes_of(job: RunningJob, node: str) -> psutil.Process:
 
 
 @contextlib.contextmanager
-def thrashed(job: RunningJob, node: str) -> Iterator[None]:
+def thrashed(job: RunningJob, node: str, probes: str = "resilience.detect_node") -> Iterator[None]:
     """Load the first device of a node, from outside of the job."""
-    environment = probes_of(job, node).environ()
+    environment = probes_of(job, node, probes).environ()
     command = [sys.executable, "-c", THRASHER, environment["LAGGARD_VIRTUAL_DEVICE_DIR"]]
     with subprocess.Popen(command, env=environment | {"LAGGARD_TEST_MARKER": "not of the job"}) as thrasher:
         yield
@@ -70,6 +86,23 @@ def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node(
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert "launch    1 on node1, node3" in job.account
+    assert job.processes() == []
+
+
+def test_a_program_that_probes_in_its_gaps_goes_on_without_the_slow_node(start_job: Start) -> None:
+    options = ("--per-node", "--in-gaps", "--probes-in-turn=triad,launch", "--telemetry-level=1")
+    job = start_job(*DETECT, *options, program=PROBES_IN_ITS_GAPS)
+    job.wait_for("launch +0 on node1, node2")
+    probes_of(job, "node1")  # the primary judges
+    with thrashed(job, "node2", probes="program.py"):
+        with pytest.raises(AssertionError, match="on node2"):
+            job.process_of("node2", "resilience.detect_node")
+        port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
+        wanted = {"gpu-probe-time", "gpu-probe-time.triad", "gpu-probe-time.launch"}
+        wait_until(lambda: metrics_of(port) >= wanted, job.everything)
+        job.wait_for("verdict +node2 gpu 0: .* times as slow as its 3 peers .*")
+        assert job.finish() == 0, job.everything()
+    assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
 
 

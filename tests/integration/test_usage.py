@@ -62,6 +62,11 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
         (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not 'slow-gpu'"),
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
+        (
+            ["--detect=slow-gpu", "--probes-in-turn=fp8"],
+            r"--probes-in-turn=fp8 is no probe: there are clock, .* all",
+        ),
+        (["--in-gaps"], r"--in-gaps says how --detect probes: add --detect=slow-gpu, or leave it out"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
     ],
 )

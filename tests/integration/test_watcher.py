@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from collectors import CollectorGroup
-from collectors.device import DeviceError
+from collectors import CollectorGroup, Gaps
+from collectors.device import DeviceError, VirtualDevice
 from detectors import SlowGPUDetector, Verdict
 from detectors.detector import Watcher
 from detectors.rounds import DeviceKey, Round
@@ -43,12 +45,26 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateSer
         for name, value in ((ENDPOINT_FILE, str(tmp_path / "endpoint.json")), (LAUNCH, "0"), (NODE, "node1")):
             monkeypatch.setenv(name, value)
         current_session.cache_clear()
-        client = server.endpoint.connect()
-        begin_launch(client, server.endpoint, 0)
-        node = NodeRecord("node1", "127.0.0.1", ("0",))
-        Control(client, server.endpoint, 0).write_launch(LaunchRecord(0, (node,), ()))
-        yield server
+        with server.endpoint.connect() as client:
+            begin_launch(client, server.endpoint, 0)
+            node = NodeRecord("node1", "127.0.0.1", ("0",))
+            Control(client, server.endpoint, 0).write_launch(LaunchRecord(0, (node,), ()))
+        with current_session().client:
+            yield server
     current_session.cache_clear()
+
+
+@pytest.fixture
+def series(launch: StateServer) -> Iterator[Series]:
+    """Return what a collector writes to."""
+    with launch.endpoint.connect() as client:
+        yield Series(client, launch.endpoint, 0)
+
+
+@pytest.fixture
+def state(launch: StateServer) -> Iterator[State]:
+    with launch.endpoint.connect() as client:
+        yield State(client, launch.endpoint, 0)
 
 
 class Listener:
@@ -69,13 +85,18 @@ class Listener:
         return [Verdict("node1", "0", 1.5, "slow", "as told")]
 
 
-def requests(endpoint: Endpoint) -> list[tuple[str, object]]:
-    control = Control(endpoint.connect(), endpoint, 0)
-    return [(request.kind, request.body[0]) for _, request in control.requests("0-0", 0.01)]
+def requests(endpoint: Endpoint) -> list[tuple[str, Any]]:
+    with endpoint.connect() as client:
+        control = Control(client, endpoint, 0)
+        return [(request.kind, request.body[0]) for _, request in control.requests("0-0", 0.01)]
 
 
 def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
-    launch: StateServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    launch: StateServer,
+    series: Series,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.WARNING, "laggard.detectors")
     for module in ("series", "control"):
@@ -83,8 +104,7 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
     tags = {"host": "node1", "gpu": "0", "uuid": "GPU-1"}
-    client, endpoint = launch.endpoint.connect(), launch.endpoint
-    series = Series(client, endpoint, 0)
+    endpoint = launch.endpoint
     try:
         series.add([Sample("probe", time.time(), (1.0,), tags)])
         wait_until(lambda: len(requests(launch.endpoint)) == 1)
@@ -93,7 +113,7 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
         wait_until(lambda: "waits for the state server" in caplog.text)
         time.sleep(0.5)  # a few more attempts, of which nothing is said
         with StateServer.start(tmp_path / "state", job="watcher", port=endpoint.port):
-            Series(endpoint.connect(), endpoint, 0).add([Sample("probe", time.time(), (2.0,), tags)])
+            series.add([Sample("probe", time.time(), (2.0,), tags)])
             wait_until(lambda: listener.rounds[-1] == {("node1", "0"): [2.0]})
             wait_until(lambda: [kind for kind, _ in requests(endpoint)].count("verdicts") == 2)
             assert caplog.text.count("waits for the state server") == 1
@@ -102,10 +122,9 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
         watcher.stop()
 
 
-def test_an_analysis_that_fails_is_told_of_and_the_next_round_is_judged(launch: StateServer) -> None:
+def test_an_analysis_that_fails_is_told_of_and_the_next_round_is_judged(launch: StateServer, series: Series) -> None:
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
-    series = Series(launch.endpoint.connect(), launch.endpoint, 0)
     try:
         for number, value in enumerate((666.0, 1.0), 1):
             series.add([Sample("probe", time.time(), (value,), {"host": "node1", "gpu": "0"})])
@@ -138,8 +157,7 @@ def detector_of_run(run: str, state: State) -> SlowGPUDetector:
     return detector
 
 
-def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_next_job(launch: StateServer) -> None:
-    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_next_job(state: State) -> None:
     uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
     first = detector_of_run("a", state)
     assert play(first, uuids, "") == []
@@ -158,8 +176,7 @@ def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_n
     assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
 
 
-def test_what_was_learned_is_kept_even_if_the_launch_ends_without_a_word(launch: StateServer) -> None:
-    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+def test_what_was_learned_is_kept_even_if_the_launch_ends_without_a_word(state: State) -> None:
     uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
     assert play(detector_of_run("a", state), uuids, "", rounds=9) == []  # and is killed: nobody calls stop
     commits = state.commits()
@@ -169,8 +186,7 @@ def test_what_was_learned_is_kept_even_if_the_launch_ends_without_a_word(launch:
     assert state.commits() == commits  # nothing new was learned: no sign of life is counterfeited
 
 
-def test_a_past_that_cannot_be_read_begins_anew(launch: StateServer, caplog: pytest.LogCaptureFixture) -> None:
-    state = State(launch.endpoint.connect(), launch.endpoint, 0)
+def test_a_past_that_cannot_be_read_begins_anew(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state["laggard/slow-gpu-history"] = {"run": "a", "analysis": {"version": 1}}
     uuids = dict.fromkeys(HOSTS, "")
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
@@ -184,3 +200,59 @@ def test_a_detector_of_devices_says_at_once_that_there_are_none(launch: StateSer
 
     with pytest.raises(DeviceError, match=r"no node of this job has a GPU: --virtual-gpus=K makes"):
         CollectorGroup.start(SlowGPUDetector())
+
+
+def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_nothing(
+    launch: StateServer, series: Series
+) -> None:
+    with launch.endpoint.connect() as client:
+        nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
+        Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
+    detector = SlowGPUDetector(INTERVAL_S, probes_in_turn=["host_to_device"], in_gaps=True)
+    causes = {"node3": {"cause": "PCIe: the link's width is 8, where 16 is possible"}}
+    numbers = itertools.count()
+
+    def is_told_of_after_one_more_round() -> bool:
+        number = next(numbers)
+        for metric, slow in (("gpu-probe-time", 1.0), ("gpu-probe-time.host_to_device", 2.0)):
+            noise = [1 + 1e-3 * ((number + place) % 3) for place in range(len(HOSTS))]
+            values = {host: noise[place] * (slow if host == "node3" else 1.0) for place, host in enumerate(HOSTS)}
+            tags = {host: {"host": host, "gpu": "0", "model": "H100"} | causes.get(host, {}) for host in HOSTS}
+            series.add([Sample(metric, time.time(), (value,), tags[host]) for host, value in values.items()])
+        return bool(requests(launch.endpoint))
+
+    with detector:
+        wait_until(is_told_of_after_one_more_round)
+    verdicts = [body for kind, body in requests(launch.endpoint) if kind == "verdicts"]
+    assert [(verdict["host"], verdict["action"]) for verdict in verdicts] == [("node3", "report")]
+    assert verdicts[0]["evidence"].endswith(", by the probe host_to_device")
+    assert verdicts[0]["cause"].startswith("PCIe: the link's width is 8")
+
+
+def test_gaps_test_the_device_when_their_turn_has_come_and_a_detector_hears_of_it(
+    launch: StateServer, tmp_path: Path
+) -> None:
+    listener = Listener()
+    watcher = Watcher("gpu-probe-time", INTERVAL_S, listener)
+    gaps = Gaps(SlowGPUDetector(INTERVAL_S), VirtualDevice("0", tmp_path, "node1"))
+    try:
+        wait_until(lambda: gaps.test_if_due())
+        assert not gaps.test_if_due()  # its next turn is at least 0.6 intervals later
+        wait_until(lambda: bool(listener.rounds))
+        [seconds] = listener.rounds[0].values()
+        assert len(seconds) == SlowGPUDetector.repeats
+        assert min(seconds) > 0
+        with launch.endpoint.connect() as client:
+            begin_launch(client, launch.endpoint, 1)
+        wait_until(lambda: gaps.test_if_due())  # its readings are of a launch that is over
+        wait_until(lambda: gaps._collector is None)
+        assert not gaps.test_if_due()
+    finally:
+        watcher.stop()
+
+
+def test_outside_of_a_job_gaps_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENDPOINT_FILE, raising=False)
+    current_session.cache_clear()
+    gaps = Gaps(SlowGPUDetector())
+    assert not gaps.test_if_due()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.probes import PROBE_NAMES
 from resilience.options import JobOptions, UsageError
 from resilience.policy import Settings
 
@@ -36,6 +37,29 @@ def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
 def test_a_wrong_hang_timeout_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=f"--hang-timeout={text} is no time: give 1 to 1000000 seconds, or auto"):
         JobOptions(hang_timeout=text).hang_timeout_s()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8"),
+            "--probes-in-turn=fp8 is no probe: there are clock",
+        ),
+        (JobOptions(probes_in_turn="all"), "--probes-in-turn says how --detect probes: add --detect=slow-gpu"),
+        (JobOptions(in_gaps=True), "--in-gaps says how --detect probes: add --detect=slow-gpu, or leave it out"),
+    ],
+)
+def test_probes_that_cannot_be_are_named(options: JobOptions, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        options.probe_names()
+    assert str(error.value).startswith(message)
+
+
+def test_probes_in_turn_are_some_or_all_or_none() -> None:
+    assert JobOptions(detect="slow-gpu", probes_in_turn="triad,clock").probe_names() == ("triad", "clock")
+    assert JobOptions(detect="slow-gpu", probes_in_turn="all").probe_names() == PROBE_NAMES
+    assert JobOptions(detect="slow-gpu").probe_names() == JobOptions().probe_names() == ()
 
 
 def test_a_hang_timeout_is_a_number_of_seconds_or_derived_or_off() -> None:

@@ -1,0 +1,107 @@
+"""In a job a device runs the matrix product in each turn, and one of the other probes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.device import VirtualDevice
+from collectors.idle import WarmUp
+from collectors.probes import PROBE_NAMES
+from collectors.probes.base import Probe
+from collectors.probing import Probing
+from detectors import SlowGPUDetector
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> VirtualDevice:
+    return VirtualDevice("0", tmp_path, "node1")
+
+
+def names_of(probing: Probing, turns: int) -> list[str]:
+    found = (probing.other(turn, repeats=2) for turn in range(turns))
+    return [other[0] for other in found if other is not None]
+
+
+def test_the_other_probes_take_turns_and_what_the_device_lacks_is_left_out(device: VirtualDevice) -> None:
+    probing = Probing(device, PROBE_NAMES, max_intrusion=1.0)
+
+    names = names_of(probing, turns=7)
+
+    assert names[:5] == ["clock", "gemm_fp64", "triad", "chase_memory", "launch"]
+    assert names[5:] == names[:2]
+
+
+def test_the_product_is_right_after_every_other_probe(device: VirtualDevice) -> None:
+    probing = Probing(device, ("triad", "launch"), max_intrusion=1.0)
+    for turn in range(2):
+        assert probing.main.seconds() > 0
+        assert probing.main.wrong_results() == 0
+        name, seconds = probing.other(turn, repeats=3) or ("", ())
+        assert name == ("triad", "launch")[turn]
+        assert len(seconds) == 3
+        assert all(value > 0 for value in seconds)
+
+
+def test_without_others_there_is_the_product_alone(device: VirtualDevice) -> None:
+    probing = Probing(device, (), max_intrusion=1.0)
+    assert probing.main.name == "gemm_fp32"
+    assert names_of(probing, turns=3) == []
+    assert probing.tags() == {}
+
+
+def test_dear_probes_run_seldom(device: VirtualDevice) -> None:
+    probing = Probing(device, (), max_intrusion=0.01)
+    probing.note_main([0.02, 0.5, 0.03])
+    assert probing.turns_apart(interval_s=3.0) == 2  # 60 ms of 30
+    assert probing.turns_apart(interval_s=30.0) == 1
+
+
+class Spinning(Probe):
+    """A kernel that only counts how often it ran."""
+
+    name = "spinning"
+    runs = 0
+
+    def kernel(self) -> None:
+        self.runs += 1
+
+
+def low_for(spinning: Spinning, runs: int) -> Iterator[bool]:
+    while True:
+        yield spinning.runs < runs
+
+
+def test_a_device_that_idles_is_run_until_its_clock_has_risen(device: VirtualDevice) -> None:
+    spinning = Spinning(device)
+    answers = low_for(spinning, 3)
+    warm_up = WarmUp(lambda: next(answers))
+
+    assert warm_up(spinning)
+    assert spinning.runs == 3
+    assert not warm_up(spinning)
+    assert spinning.runs == 3
+
+
+def test_a_clock_that_stays_low_is_warmed_in_vain_only_once(
+    device: VirtualDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.idle.LONGEST_S", 0.01)
+    spinning = Spinning(device)
+    warm_up = WarmUp(lambda: True)
+
+    assert warm_up(spinning)
+    runs = spinning.runs
+    assert runs > 0
+    assert not warm_up(spinning)
+    assert spinning.runs == runs
+
+
+def test_a_detector_names_a_setting_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="there is no probe 'fp8': there are clock, gemm_fp64, "):
+        SlowGPUDetector(probes_in_turn=["clock", "fp8"])
+    for share in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"max_intrusion is {share}: it is a share of the time"):
+            SlowGPUDetector(max_intrusion=share)

@@ -1,0 +1,89 @@
+"""A device takes its turns with the others, early or late by chance, and leaves out what it cannot pay for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.intrusion import Intrusion
+from collectors.turns import Turns, jittered
+
+
+def test_readings_are_early_and_late_by_up_to_a_fifth_of_the_interval() -> None:
+    random.seed(1)
+    at = [jittered(100.0, 3.0) for _ in range(1000)]
+    assert max(abs(at_s - 100.0) for at_s in at) <= 0.6
+    assert min(at) < 99.5 < 100.5 < max(at)
+
+
+@given(
+    interval_s=st.floats(0.1, 100),
+    durations=st.lists(st.floats(0, 500), max_size=30),
+    apart=st.integers(1, 5),
+)
+def test_a_turn_comes_when_its_number_says_however_long_others_took(
+    interval_s: float, durations: list[float], apart: int
+) -> None:
+    turns, now_s, numbers = Turns(interval_s, 0.0), 0.0, [0]
+    for duration_s in durations:
+        now_s += turns.wait_s(now_s) + duration_s
+        turns.taken(now_s, apart)
+        numbers.append(turns.number)
+        due_s = turns.number * interval_s
+        early_s, late_s = due_s - 0.2 * interval_s, due_s + 0.2 * interval_s
+        at_s = now_s + turns.wait_s(now_s)
+        assert early_s * (1 - 1e-9) - 1e-9 <= at_s <= max(now_s, late_s * (1 + 1e-9) + 1e-9)
+        assert now_s - due_s < interval_s * (1 + 1e-9) + 1e-9  # never more than one behind
+
+    assert all(later - earlier >= apart for earlier, later in itertools.pairwise(numbers))
+
+
+@pytest.mark.parametrize(
+    ("main_s", "other_s", "apart"),
+    [
+        (0.001, [], 1),  # 3 ms of 3 s
+        (0.001, [0.001, 0.003], 1),  # 3 ms and 9 ms: 12 ms of at most 15
+        (0.001, [0.005], 2),  # 3 and 15: 18 ms
+        (0.02, [0.0001] * 3, 5),  # 60.3 ms
+    ],
+)
+def test_a_device_takes_so_few_turns_that_its_probes_stay_within_their_share(
+    main_s: float, other_s: list[float], apart: int
+) -> None:
+    intrusion = Intrusion(max_share=0.005)
+    intrusion.note("main", [main_s, 10 * main_s, main_s])
+    for number, seconds in enumerate(other_s):
+        intrusion.note(str(number), [seconds] * 3)
+
+    assert intrusion.turns_apart("main", interval_s=3.0) == apart
+
+
+@given(
+    st.lists(st.lists(st.floats(1e-6, 10), min_size=3, max_size=3), min_size=1, max_size=9),
+    st.floats(1e-3, 1),
+    st.floats(0.1, 60),
+)
+def test_the_share_is_kept_for_every_cost(rounds: list[list[float]], share: float, interval_s: float) -> None:
+    intrusion = Intrusion(share)
+    for seconds in rounds:
+        intrusion.note("main", seconds, prepare_s=0.001)
+
+    apart = intrusion.turns_apart("main", interval_s)
+
+    cost_s = 0.001 + 3 * min(map(min, rounds))
+    assert cost_s <= apart * interval_s * share * (1 + 1e-9)
+    assert apart == 1 or cost_s > (apart - 1) * interval_s * share * (1 - 1e-9)
+
+
+def test_a_wait_for_the_programs_own_kernels_is_no_cost() -> None:
+    intrusion = Intrusion(max_share=0.005)
+    intrusion.note("main", [0.001] * 3)
+    intrusion.note("main", [2.0] * 3)
+    intrusion.note("main", [math.nan])
+
+    assert intrusion.cost_s("main") == pytest.approx(0.003)
