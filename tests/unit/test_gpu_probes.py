@@ -130,10 +130,14 @@ def test_one_wrong_number_in_a_product_of_any_precision_is_seen(
     assert probe.wrong_results() == 0
 
 
-def test_a_wrong_sum_of_the_triad_is_seen(bench: Bench) -> None:
+def test_the_triad_subtracts_half_of_what_it_had_and_a_wrong_difference_is_seen(bench: Bench) -> None:
     probe: Any = bench.probes["triad"]
     probe.prepare()
     probe.seconds()
+    expected = np.float32(0)
+    for _ in range(20):
+        expected = np.float32(3) - expected / np.float32(2)
+    assert (probe._a.host == expected).all()
     assert probe.wrong_results() == 0
     bench.device.run(lambda: probe._a[7:8].fill(9.0))
     assert probe.wrong_results() == 1
@@ -186,10 +190,20 @@ def test_copies_go_the_way_that_their_name_says(bench: Bench) -> None:
     assert across_end._there.data.device_id == 0
 
 
-@pytest.mark.parametrize("boards", [[Board()], [Board(), Board()]], ids=["alone", "without a way"])
-def test_without_a_peer_there_is_no_copy_to_one(boards: list[Board]) -> None:
+def test_each_gpu_copies_to_the_next_and_the_last_to_the_first() -> None:
+    with cupy_on(*(Board(peers=frozenset(range(3))) for _ in range(3))):
+        targets: list[Any] = [probes_of(GpuDevice(str(number), number), ["peer_copy"])[0] for number in range(3)]
+        assert [probe._there.data.device_id for probe in targets] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [[Board()], [Board(), Board()], [Board(peers=frozenset({1})), Board(others_bytes=80 << 30)]],
+    ids=["alone", "without a way", "beside a full one"],
+)
+def test_without_a_peer_that_takes_it_there_is_no_copy(boards: list[Board]) -> None:
     with cupy_on(*boards):
-        assert probes_of(GpuDevice("0", 0), ["peer_copy", "launch"])[0].name == "launch"
+        assert [probe.name for probe in probes_of(GpuDevice("0", 0), ["peer_copy", "launch"])] == ["launch"]
 
 
 @pytest.mark.parametrize(
