@@ -15,6 +15,7 @@ from collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, 
 from collectors.probes import PROBE_NAMES, Probe, ProbeUnavailableError, probes_of
 from collectors.probes.cuda import KERNELS
 from collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB
+from collectors.probing import Probing
 from detectors import SlowGPUDetector
 from tests.fake_cupy.kernels import host_compiler, on_host
 from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.skipif(host_compiler() is None, reason="there is no C++
 
 GEMMS = [name for name in PROBE_NAMES if name.startswith("gemm")]
 CHASES = ["chase_l2", "chase_memory"]
+ALL_BUT_240_MIB = (80 << 30) - 240 * MIB
 # Multiprocessors of three frequencies: the median is neither the first nor the mean.
 CLOCKS_HZ = (1.98e9, 1.2e9, 1.5e9)
 
@@ -42,12 +44,7 @@ def bench() -> Iterator[Bench]:
     boards = Board(peers=frozenset({1})), Board(peers=frozenset({0}), speed=Speed(clocks_hz=CLOCKS_HZ))
     with cupy_on(*boards):
         device = GpuDevice("1", 1)
-        probes = {probe.name: probe for probe in probes_of(device)}
-        for probe in probes.values():
-            probe.prepare()
-            probe.seconds()
-            assert probe.wrong_results() == 0
-        yield Bench(*boards, device, probes)
+        yield Bench(*boards, device, {probe.name: probe for probe in probes_of(device)})
 
 
 def figure_of(probe: Probe) -> float:
@@ -191,7 +188,7 @@ def test_copies_go_the_way_that_their_name_says(bench: Bench) -> None:
 
 
 def test_each_gpu_copies_to_the_next_and_the_last_to_the_first() -> None:
-    with cupy_on(*(Board(peers=frozenset(range(3))) for _ in range(3))):
+    with cupy_on(*(Board(peers=frozenset(range(3)), others_bytes=ALL_BUT_240_MIB) for _ in range(3))):
         targets: list[Any] = [probes_of(GpuDevice(str(number), number), ["peer_copy"])[0] for number in range(3)]
         assert [probe._there.data.device_id for probe in targets] == [1, 2, 0]
 
@@ -277,6 +274,17 @@ def test_the_detectors_test_is_the_product_in_single_precision_on_its_device(ben
     begun = len(bench.neighbour.log)
     assert detector.collector_test(None) == pytest.approx(4 * 2 * 2048**3 / 60e12)
     assert len(bench.neighbour.log) == begun
+
+
+def test_in_a_job_each_other_probe_has_its_turn_and_leaves_the_product_right() -> None:
+    in_turn = ["clock", "triad", "chase_l2", "host_to_device"]
+    with cupy_on(Board()):
+        probing = Probing(GpuDevice("0", 0), in_turn, max_intrusion=1.0)
+        assert probing.main.name == "gemm_fp32"
+        ran = [probing.other(turn, repeats=2) for turn in range(len(in_turn))]
+        assert [turn and turn[0] for turn in ran] == in_turn
+        probing.main.seconds()
+        assert probing.main.wrong_results() == 0
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ _SUPPORTED_BY_HIP = {
     (runtime.CUDA_R_32F, runtime.CUDA_R_32F, runtime.CUDA_R_32F),
     (runtime.CUDA_R_16F, runtime.CUDA_R_32F, runtime.CUDA_R_32F),
 }
-# The last product, since all precisions of the probes have the same one.
-_last: list[NDArray[Any]] = []
+# The last product of each size and its operands, since the probes' precisions share a few.
+_last: dict[object, tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = {}
 
 
 class CUBLASError(RuntimeError):
@@ -89,7 +89,10 @@ def gemmEx(  # noqa: N802 - CuPy's name and arguments
     # The same product into the same place again, with nothing done in between, changes nothing.
     if factors[1] or board.last_product != (call, len(board.log)):
         left, right = (operand.astype(result.dtype) for operand in operands)
-        result[...] = factors[0] * _product(left, right) + (factors[1] * result if factors[1] else 0)
+        kept = factors[1] * result if factors[1] else None
+        np.multiply(_product(left, right), factors[0], out=result)
+        if kept is not None:
+            result += kept
         result[m // 3, n // 2] += board.wrong_by
     board.works("gemm", get_current_stream(), 2.0 * m * n * k / board.speed.flop_s, *operands, result)
     board.last_product = call, len(board.log)
@@ -107,6 +110,8 @@ def _scalar(pointer: int, kind: int) -> float:
 
 
 def _product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
-    if not (_last and np.array_equal(_last[0], left) and np.array_equal(_last[1], right)):
-        _last[:] = [left, right, left @ right]
-    return _last[2]
+    size = left.shape, right.shape, left.dtype
+    last = _last.get(size)
+    if last is None or not (np.array_equal(last[0], left) and np.array_equal(last[1], right)):
+        last = _last[size] = left, right, left @ right
+    return last[2]
