@@ -14,8 +14,9 @@ from collectors.job_symptoms import is_of_this_job, symptom_reader
 from collectors.probes import GEMM_PROBE, Probe, ProbeUnavailableError, probes_of
 from collectors.symptoms import SymptomsSince
 
-__all__ = ["Probing"]
+__all__ = ["WRONG", "Probing"]
 
+WRONG = "wrong"
 _MAIN = "main"
 # What NVML tells of the bus is right just after these.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
@@ -42,7 +43,8 @@ class Probing:
         reader = symptom_reader(device)
         self._symptoms = SymptomsSince(reader, is_of_this_job) if reader else None
         self._warm_up = WarmUp(reader.idles) if reader else None
-        self._warmed = self._copied = False
+        self._warmed = self._copied = self._multiplied = False
+        self._wrong = ""
 
     @cached_property
     def _probes(self) -> dict[str, Probe]:
@@ -70,9 +72,19 @@ class Probing:
         """Have a device that idles raise its clock, before it is timed."""
         self._warmed = self._warm_up is not None and self._warm_up(self.main)
 
-    def note_main(self, seconds: Sequence[float]) -> None:
-        """Take what the main test has cost."""
-        self._intrusion.note(_MAIN, seconds)
+    def main_seconds(self) -> float:
+        """Run the matrix product once; return its seconds."""
+        self._multiplied = True
+        return self.main.seconds()
+
+    def end_main(self, seconds: Sequence[float]) -> None:
+        """Take what the main test has cost, and check the product if it was one."""
+        begun_s = time.perf_counter()
+        self._wrong = ""
+        if self._multiplied:
+            self._check(self.main)
+        self._multiplied = False
+        self._intrusion.note(_MAIN, seconds, time.perf_counter() - begun_s)
 
     def other(self, turn: int, repeats: int) -> tuple[str, tuple[float, ...]] | None:
         """Run the other probe whose turn it is; return its name and readings, nothing if there is none."""
@@ -85,18 +97,27 @@ class Probing:
         prepared_s = time.perf_counter()
         seconds = tuple(probe.seconds() for _ in range(repeats))
         ended_s = time.perf_counter()
+        self._check(probe)
         self.main.prepare()
         self._intrusion.note(probe.name, seconds, prepared_s - begun_s + time.perf_counter() - ended_s)
         self._copied = probe.name in _COPIES
         return probe.name, seconds
+
+    def _check(self, probe: Probe) -> None:
+        if count := probe.wrong_results():
+            self._wrong = f"wrong results of the probe {probe.name}: {count}"
 
     def turns_apart(self, interval_s: float) -> int:
         """Return how many turns must lie between two, for the probes to take no more than they may."""
         return self._intrusion.turns_apart(_MAIN, interval_s)
 
     def tags(self) -> dict[str, str]:
-        """Return what should be known of the readings of this turn: what may have slowed them, and if it was woken."""
+        """Return what should be known of this turn's readings.
+
+        ``cause``: what may have slowed them; ``warmed``: the device had to be woken; ``wrong``: it computes wrongly.
+        """
         cause = UNKNOWN
         if self._symptoms is not None:
             cause = cause_of(self._symptoms.take(bus_in_use=self._copied))
-        return ({} if cause == UNKNOWN else {"cause": cause}) | ({"warmed": "yes"} if self._warmed else {})
+        tags = {"cause": "" if cause == UNKNOWN else cause, "warmed": "yes" if self._warmed else "", WRONG: self._wrong}
+        return {name: value for name, value in tags.items() if value}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from collectors.causes import UNKNOWN
+from collectors.probing import WRONG
 from detectors.analysis import SlowGPUAnalysis
 from detectors.rounds import DeviceKey
 
@@ -27,17 +28,22 @@ class Peers:
         Of those that have one.
     causes
         The likely cause of a slowness, of each.
+    wrong
+        What was computed wrongly, and by whom.
     """
 
     def __init__(self, labels: Mapping[DeviceKey, Hashable] | None = None) -> None:
         self.labels: dict[DeviceKey, Hashable] = dict(labels or {})
         self.uuids: dict[DeviceKey, str] = {}
         self.causes: dict[DeviceKey, str] = {}
+        self.wrong: dict[DeviceKey, str] = {}
         self._met_more = False
 
     def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        """Learn a device's UUID, what may slow it now, and its model if it has no label."""
+        """Learn a device's UUID, what may slow it now, what it computed wrongly, and its model if it has no label."""
         self.causes[device] = tags.get("cause", UNKNOWN)
+        if WRONG in tags:
+            self.wrong[device] = tags[WRONG]
         if "uuid" in tags:
             self.uuids[device] = tags["uuid"]
         if device not in self.labels:

@@ -119,6 +119,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._run = ""
         self._excluded: tuple[str, ...] = ()
         self._probing: dict[str, Probing] = {}
+        self._faulty: set[DeviceKey] = set()
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
@@ -167,7 +168,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
     def collector_test(self, args: Any) -> float:
         """Run the test kernel once; return its seconds on the device's clock."""
         del args
-        return self._here.main.seconds()
+        return self._here.main_seconds()
 
     @property
     def _here(self) -> Probing:
@@ -182,7 +183,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         here = self._here
         here.wake()
         readings = dict(super().read(turn))
-        here.note_main(readings[self.metric_name])
+        here.end_main(readings[self.metric_name])
         if other := here.other(turn // self.turns_apart(), self.repeats):
             readings[self._metric_of(other[0])] = other[1]
         return readings
@@ -206,10 +207,20 @@ class SlowGPUDetector(CollectorDetectorGroup):
         if not self._remembers:
             self._remember()
         self._peers.group(self._analysis)
-        verdicts = [with_cause(verdict, self._peers.causes) for verdict in self._analysis.update(readings, now_s)]
+        found = [*self._faults(), *self._analysis.update(readings, now_s)]
+        verdicts = [with_cause(verdict, self._peers.causes) for verdict in found]
         if verdicts or self._analysis.learned > self._kept:
             self._keep_history()
         return verdicts
+
+    def _faults(self) -> list[Verdict]:
+        """Return a verdict on each device that was found to compute wrongly, once: there is no chance in that."""
+        news = {device: what for device, what in self._peers.wrong.items() if device not in self._faulty}
+        self._faulty.update(news)
+        return [
+            Verdict(host, gpu, float("nan"), "faulty", f"{host} gpu {gpu}: {what}", action="restart")
+            for (host, gpu), what in news.items()
+        ]
 
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 __all__ = ["Action", "Severity", "Verdict"]
 
-Severity = Literal["suspect", "slow", "very slow"]
+Severity = Literal["suspect", "slow", "very slow", "faulty"]
 Action = Literal["report", "restart"]
 
 
@@ -25,7 +25,7 @@ class Verdict:
     slowdown
         Reading divided by its reference: 1.2 is 20 % slower.
     severity
-        ``suspect``, ``slow`` or ``very slow``.
+        ``suspect``, ``slow`` or ``very slow``; ``faulty`` if it computes wrongly.
     evidence
         One sentence with the numbers that the verdict stands on.
     cause

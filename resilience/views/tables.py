@@ -52,7 +52,7 @@ _COLUMNS = {
     "clock_mhz": "MHz",
     "memory_percent": "memory %",
 }
-_SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3}
+_SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3, "faulty": 4}
 _STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "left out": "red", "waiting": "dim"}
 
 

@@ -229,6 +229,21 @@ def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_noth
     assert verdicts[0]["cause"].startswith("PCIe: the link's width is 8")
 
 
+def test_a_device_that_computes_wrongly_is_left_out_at_once_and_told_of_once() -> None:
+    detector = SlowGPUDetector()
+    for host in HOSTS:
+        wrong = {"wrong": "wrong results of the probe gemm_fp32: 3"} if host == "node2" else {}
+        detector.meet((host, "0"), {"model": "H100", "cause": "memory: 2 corrected ECC errors"} | wrong)
+    readings: Round = {(host, "0"): [0.01] for host in HOSTS}
+
+    [verdict] = detector.judge(readings, 0.0)
+
+    assert (verdict.host, verdict.severity, verdict.action) == ("node2", "faulty", "restart")
+    assert verdict.evidence == "node2 gpu 0: wrong results of the probe gemm_fp32: 3"
+    assert verdict.cause.startswith("memory: 2 corrected")
+    assert detector.judge(readings, 3.0) == []
+
+
 def test_gaps_test_the_device_when_their_turn_has_come_and_a_detector_hears_of_it(
     launch: StateServer, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from collectors.device import VirtualDevice
 from collectors.idle import WarmUp
 from collectors.probes import PROBE_NAMES
 from collectors.probes.base import Probe
+from collectors.probes.virtual import Gemm
 from collectors.probing import Probing
 from detectors import SlowGPUDetector
 
@@ -54,9 +55,26 @@ def test_without_others_there_is_the_product_alone(device: VirtualDevice) -> Non
 
 def test_dear_probes_run_seldom(device: VirtualDevice) -> None:
     probing = Probing(device, (), max_intrusion=0.01)
-    probing.note_main([0.02, 0.5, 0.03])
-    assert probing.turns_apart(interval_s=3.0) == 2  # 60 ms of 30
+    probing.end_main([0.019, 0.5, 0.03])
+    assert probing.turns_apart(interval_s=3.0) == 2  # 57 ms of 30
     assert probing.turns_apart(interval_s=30.0) == 1
+
+
+def test_a_product_that_is_wrong_is_told_of_with_the_turn(device: VirtualDevice) -> None:
+    probing = Probing(device, ("triad",), max_intrusion=1.0)
+    for wrong, told in ((0.0, {}), (1.0, {"wrong": "wrong results of the probe gemm_fp32: 1"}), (0.0, {})):
+        seconds = probing.main_seconds()
+        assert isinstance(probing.main, Gemm)
+        probing.main._product[5, 7] += wrong
+        probing.end_main([seconds])
+        probing.other(0, repeats=1)
+        assert probing.tags() == told
+
+
+def test_a_test_of_another_kernel_is_no_product_and_is_not_checked(device: VirtualDevice) -> None:
+    probing = Probing(device, (), max_intrusion=1.0)
+    probing.end_main([0.001])
+    assert probing.tags() == {}
 
 
 class Spinning(Probe):
