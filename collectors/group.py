@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from collectors.device import Device, DeviceError, local_devices
+from collectors.device import Device, DeviceError, device_makers
 from collectors.placement import NodeActors, start_on_every_node
 from collectors.turns import Turns
 from kvstore.control import Control, NodeRecord
@@ -135,18 +135,22 @@ class NodeCollector:
 
     def __init__(self, group: CollectorGroup) -> None:
         self._writer = SampleWriter()
+        self._group = group
         self._ended = threading.Event()
-        devices: Sequence[Device | None] = local_devices() if group.per_gpu else [None]
-        for device in devices:
-            collector = DeviceCollector(group, device)
-            name = f"collector-{device.gpu if device else collector.host}"
-            threading.Thread(target=self._collect, args=(collector,), name=name, daemon=True).start()
+        makers: Mapping[str, Callable[[], Device | None]] = device_makers() if group.per_gpu else {"node": lambda: None}
+        for name, make in makers.items():
+            threading.Thread(target=self._collect, args=(name, make), name=f"collector-{name}", daemon=True).start()
 
     def stop(self) -> None:
         """Collect no more; a reading that was begun is the last."""
         self._ended.set()
 
-    def _collect(self, collector: DeviceCollector) -> None:
+    def _collect(self, name: str, make: Callable[[], Device | None]) -> None:
+        try:
+            collector = DeviceCollector(self._group, make())
+        except RuntimeError:  # CuPy's own are of this kind
+            _log.exception("gpu %s cannot be tested; the others are", name)
+            return
         while not self._ended.wait(collector.wait_s()):
             if not self._writer.write(collector.collect()):
                 return

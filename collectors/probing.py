@@ -11,12 +11,11 @@ from collectors.device import Device
 from collectors.idle import WarmUp
 from collectors.intrusion import Intrusion
 from collectors.job_symptoms import is_of_this_job, symptom_reader
-from collectors.probes import GEMM_PROBE, Probe, ProbeUnavailableError, probes_of
+from collectors.probes import GEMM_PROBE, WRONG, Probe, ProbeUnavailableError, probes_of
 from collectors.symptoms import SymptomsSince
 
-__all__ = ["WRONG", "Probing"]
+__all__ = ["Probing"]
 
-WRONG = "wrong"
 _MAIN = "main"
 # What NVML tells of the bus is right just after these.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
@@ -80,9 +79,7 @@ class Probing:
     def end_main(self, seconds: Sequence[float]) -> None:
         """Take what the main test has cost, and check the product if it was one."""
         begun_s = time.perf_counter()
-        self._wrong = ""
-        if self._multiplied:
-            self._check(self.main)
+        self._wrong = self.main.fault() if self._multiplied else ""
         self._multiplied = False
         self._intrusion.note(_MAIN, seconds, time.perf_counter() - begun_s)
 
@@ -97,15 +94,11 @@ class Probing:
         prepared_s = time.perf_counter()
         seconds = tuple(probe.seconds() for _ in range(repeats))
         ended_s = time.perf_counter()
-        self._check(probe)
+        self._wrong = self._wrong or probe.fault()
         self.main.prepare()
         self._intrusion.note(probe.name, seconds, prepared_s - begun_s + time.perf_counter() - ended_s)
         self._copied = probe.name in _COPIES
         return probe.name, seconds
-
-    def _check(self, probe: Probe) -> None:
-        if count := probe.wrong_results():
-            self._wrong = f"wrong results of the probe {probe.name}: {count}"
 
     def turns_apart(self, interval_s: float) -> int:
         """Return how many turns must lie between two, for the probes to take no more than they may."""

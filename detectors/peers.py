@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from collectors.causes import UNKNOWN
-from collectors.probing import WRONG
+from collectors.probes import WRONG
 from detectors.analysis import SlowGPUAnalysis
 from detectors.rounds import DeviceKey
 

@@ -214,13 +214,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
         return verdicts
 
     def _faults(self) -> list[Verdict]:
-        """Return a verdict on each device that was found to compute wrongly, once: there is no chance in that."""
+        """Return a verdict on each device that was found to compute wrongly, once."""
         news = {device: what for device, what in self._peers.wrong.items() if device not in self._faulty}
         self._faulty.update(news)
-        return [
-            Verdict(host, gpu, float("nan"), "faulty", f"{host} gpu {gpu}: {what}", action="restart")
-            for (host, gpu), what in news.items()
-        ]
+        return [Verdict.of_fault(*device, what) for device, what in news.items()]
 
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""

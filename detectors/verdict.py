@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -41,6 +42,11 @@ class Verdict:
     evidence: str
     cause: str = "unknown"
     action: Action = "report"
+
+    @classmethod
+    def of_fault(cls, host: str, gpu: str, what: str) -> Verdict:
+        """Return the verdict on a device that computes wrongly; no chance is in that, so nothing is weighed."""
+        return cls(host, gpu, math.nan, "faulty", f"{host} gpu {gpu}: {what}", action="restart")
 
     def to_json(self) -> str:
         """Return the verdict as JSON text."""

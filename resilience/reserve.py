@@ -3,7 +3,7 @@
 Each node of the reserve is probed in the background with the kernel of :class:`detectors.SlowGPUDetector`
 (:mod:`resilience.reserve_probe`). When a node is to be swapped in, the newest readings are judged as one cross-section:
 among themselves, like with like, since all of them are idle; and beside the detector's readings of the active nodes,
-where the program has one. A device that is slow in either makes its node slow.
+where the program has one. A device that is slow in either, or computes wrongly, makes its node slow.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from collectors.device import VirtualDevice
+from collectors.probes import WRONG
 from detectors.analysis import SlowGPUAnalysis
 from detectors.slow_gpu import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN, SlowGPUDetector
 from detectors.verdict import Verdict
@@ -78,7 +79,14 @@ def slow_in_reserve(idle: Iterable[Sample], busy: Iterable[Sample]) -> list[Verd
     busy
         Readings of active devices, which the program slows down: they can show that a device is slower still.
     """
-    accused: dict[tuple[str, str | None], Verdict] = {}
+    idle = list(idle)
+    accused: dict[tuple[str, str | None], Verdict] = {
+        (sample.tags["host"], sample.tags["gpu"]): Verdict.of_fault(
+            sample.tags["host"], sample.tags["gpu"], sample.tags[WRONG]
+        )
+        for sample in idle
+        if WRONG in sample.tags
+    }
     for model, (of_reserve, of_active) in _by_model(idle, busy).items():
         virtual = model == VirtualDevice.model
         analysis = SlowGPUAnalysis(min_slowdown=VIRTUAL_MIN_SLOWDOWN if virtual else GPU_MIN_SLOWDOWN)

@@ -19,6 +19,7 @@ __all__ = [
     "STATUS_STEP",
     "SUBMIT",
     "TORCHRUN_JOB",
+    "TURNS_JOB",
     "WATCHED_JOB",
     "commands_in",
     "printed_benchmarks",
@@ -108,3 +109,6 @@ REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")
 STATUS_STEP = _only("docs/guides/looking.md", r"^srun .*laggard status")
 SUBMIT = _only("docs/guides/slurm.md", r"^sbatch ")
 """``tests/integration/clusters/test_slurm.py`` runs them, with the ids and names of its jobs and nodes."""
+
+TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
+"""Probes in turn; ``tests/integration/test_detect.py`` runs it, and looks at what they read."""

@@ -11,12 +11,13 @@ from collectors.probes.base import Probe, ProbeUnavailableError
 from collectors.probes.gpu import GPU_PROBES, Workspace
 from collectors.probes.virtual import VIRTUAL_PROBES
 
-__all__ = ["GEMM_PROBE", "PROBE_NAMES", "Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
+__all__ = ["GEMM_PROBE", "PROBE_NAMES", "WRONG", "Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
 
 _log = logging.getLogger("laggard.collectors")
 
 PROBE_NAMES = tuple(GPU_PROBES)
 GEMM_PROBE = "gemm_fp32"
+WRONG = "wrong"  # the tag of samples that tells what was computed wrongly
 
 
 def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Probe]:

@@ -65,3 +65,8 @@ class Probe(ABC):
     def wrong_results(self) -> int:
         """Check what the last repeat has computed; return how many of its results are wrong."""
         return 0
+
+    def fault(self) -> str:
+        """Return in words what the last repeat has computed wrongly, nothing if all was right."""
+        count = self.wrong_results()
+        return f"wrong results of the probe {self.name}: {count}" if count else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +12,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from collectors.probes.virtual import VIRTUAL_PROBES
 from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of, wait_until
+from tests.printed import TURNS_JOB
 
 Start = Callable[..., RunningJob]
 
@@ -104,6 +108,17 @@ def test_a_program_that_probes_in_its_gaps_goes_on_without_the_slow_node(start_j
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
+
+
+def test_probes_take_turns_as_printed(start_job: Start) -> None:
+    _, *arguments = shlex.split(TURNS_JOB)
+    job = start_job(*arguments)
+    port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
+    wanted = {f"gpu-probe-time.{probe}" for probe in VIRTUAL_PROBES if probe != "gemm_fp32"} | {"gpu-probe-time"}
+    wait_until(lambda: {name for name in metrics_of(port) if "probe" in name} == wanted, job.everything)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.finish() == 128 + signal.SIGTERM, job.everything()
+    assert "verdict" not in job.account
 
 
 def test_probes_that_are_killed_are_told_of(start_job: Start) -> None:

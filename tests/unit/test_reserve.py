@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from collectors.device import VirtualDevice
+from collectors.probes import Probe, gemm_probe
 from kvstore.series import Sample
 from resilience.reserve import slow_in_reserve
+from resilience.reserve_probe import _sample
 
 
 def reading(host: str, gpu: str, seconds: float, model: str = "H100") -> Sample:
@@ -45,6 +50,24 @@ def test_only_devices_of_one_model_are_compared() -> None:
 def test_virtual_devices_differ_more_before_they_count_as_slow() -> None:
     assert accused(node("n3", 1, 1, 1, 1.3, model="virtual"), []) == set()
     assert accused(node("n3", 1, 1, 1, 2, model="virtual"), []) == {"n3"}
+
+
+def test_a_device_that_computes_wrongly_makes_its_node_unfit_however_fast_it_is() -> None:
+    right, wrong = node("n3", 1, 1), node("n4", 1, 1)
+    wrong[1].tags["wrong"] = "wrong results of the probe gemm_fp32: 3"
+    [verdict] = slow_in_reserve([*right, *wrong], [])
+    assert (verdict.host, verdict.gpu, verdict.severity) == ("n4", "1", "faulty")
+
+
+def lost() -> Probe:
+    raise RuntimeError("cudaErrorDeviceUnavailable: the device is lost")
+
+
+def test_a_device_that_runs_nothing_makes_its_node_unfit(tmp_path: Path) -> None:
+    good = gemm_probe(VirtualDevice("0", tmp_path, "n3"))
+    samples = [_sample("n3", "0", lambda: good), _sample("n3", "1", lost), _sample("n4", "0", lambda: good)]
+    [verdict] = slow_in_reserve(samples, [])
+    assert verdict.evidence == ("n3 gpu 1: it cannot run a test kernel: cudaErrorDeviceUnavailable: the device is lost")
 
 
 def test_without_readings_nobody_is_accused() -> None:
