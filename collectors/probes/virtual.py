@@ -18,9 +18,10 @@ __all__ = ["VIRTUAL_PROBES", "Chase", "Clock", "Gemm", "Launch", "Triad"]
 MIB = 1 << 20
 GEMM_SIZE = 768
 CLOCK_STEPS = 60_000
-TRIAD_ELEMENTS = 4 * MIB // 8
-CHASE_ELEMENTS = 8 * MIB // 8
-CHASE_HOPS = 4
+TRIAD_ELEMENTS = 16 * MIB // 8
+TRIAD_PASSES = 2
+CHASE_ELEMENTS = 32 * MIB // 8
+CHASE_HOPS = 16
 CHASE_STARTS = 65536
 LAUNCHES = 2000
 
@@ -70,15 +71,15 @@ class Clock(Probe):
 
 
 class Triad(Probe):
-    """a = b + s c on arrays beyond a core's own caches: the bandwidth of memory.
+    """a = b + s c on arrays of together more than most last caches: the bandwidth of memory.
 
-    2 operations and 24 bytes an element (48 with NumPy's intermediate result), 4 MiB an array. Floor: some 2 ms at
-    10 GB/s.
+    2 operations and 24 bytes an element (40 with NumPy's intermediate result), 16 MiB an array, 2 passes. Floor: some
+    2 ms at 50 GB/s.
     """
 
     name = "triad"
-    operations = 2.0 * TRIAD_ELEMENTS
-    bytes_moved = 24.0 * TRIAD_ELEMENTS
+    operations = 2.0 * TRIAD_ELEMENTS * TRIAD_PASSES
+    bytes_moved = 24.0 * TRIAD_ELEMENTS * TRIAD_PASSES
     unit, is_rate, scale = "GB/s", True, bytes_moved * 1e-9
 
     def __init__(self, device: Device) -> None:
@@ -86,9 +87,10 @@ class Triad(Probe):
         self._a, self._b, self._c = (np.full(TRIAD_ELEMENTS, value) for value in (0.0, 1.0, 2.0))
 
     def kernel(self) -> None:
-        """Add once."""
-        np.multiply(self._c, 3.0, out=self._a)
-        np.add(self._a, self._b, out=self._a)
+        """Add as often as it takes."""
+        for _ in range(TRIAD_PASSES):
+            np.multiply(self._c, 3.0, out=self._a)
+            np.add(self._a, self._b, out=self._a)
 
     def wrong_results(self) -> int:
         """Return how many sums are wrong."""
@@ -96,9 +98,9 @@ class Triad(Probe):
 
 
 class Chase(Probe):
-    """Reads at places that the last read has told, in a random cycle through 8 MiB: the latency of memory.
+    """Reads at places that the last read has told, in a random cycle through 32 MiB: the latency of memory.
 
-    4 passes of 64 Ki reads, 8 bytes each. Floor: some 1 ms at 4 ns a read.
+    16 passes of 64 Ki reads, 8 bytes each. Floor: some 2 ms at 2 ns a read.
     """
 
     name = "chase_memory"
