@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from benchmarks.peers import RULES
+from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from detectors import SlowGPUAnalysis, Verdict
 
@@ -142,12 +143,6 @@ def bound(count: int, trials: int) -> str:
 def at_least(count: int, trials: int) -> str:
     """Give a share as a percentage."""
     return f"{100 * count / trials:.1f} %"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Lay out a Markdown table."""
-    lines = [list(map(str, head)), *([str(cell) for cell in row] for row in rows)]
-    return ["| " + " | ".join(line) + " |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -58,6 +58,17 @@ SMALL = {
         ],
     ),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
+    "probes": Small(
+        "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",
+        [
+            "## Repeatability\n\n2 rounds;",
+            "| us each |",
+            "| best reading |",
+            "| probe | compute | memory | bus | processor | host memory |",
+            "4 series of 2 busy device(s)",
+            "\n| gemm_fp32 | 0 | ",
+        ],
+    ),
     "restart": Small(
         "--kills 1 --relaunches 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],

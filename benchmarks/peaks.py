@@ -1,0 +1,63 @@
+"""What a GPU can do at best, by its vendor's data sheet, and the least time that a probe can take there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collectors.probes import Probe
+
+__all__ = ["PEAKS", "floor_s", "peaks_of"]
+
+# Operations or bytes a second by probe: products without sparsity (the sheets' figures for tensor cores are twice that
+# where they say "with sparsity"), copies one way (half of what the sheets give for PCIe and NVLink).
+Peaks = Mapping[str, float]
+
+
+def _peaks(
+    *, fp64: float, fp32: float, tf32: float, fp16: float, memory: float, bus: float, link: float | None = None
+) -> Peaks:
+    """Return the peaks by probe, of Tflop/s and GB/s."""
+    teraflops = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": fp16}
+    gigabytes = {"triad": memory, "host_to_device": bus, "device_to_host": bus, "peer_copy": link}
+    return {
+        **{f"gemm_{precision}": 1e12 * rate for precision, rate in teraflops.items()},
+        **{probe: 1e9 * rate for probe, rate in gigabytes.items() if rate},
+    }
+
+
+# NVIDIA H100 Tensor Core GPU data sheet; double precision is that of the tensor cores.
+_H100_SXM = _peaks(fp64=67, fp32=67, tf32=494.5, fp16=989.5, memory=3350, bus=64, link=450)
+_H100_PCIE = _peaks(fp64=51, fp32=51, tf32=378, fp16=756.5, memory=2000, bus=64)
+# NVIDIA H200 Tensor Core GPU data sheet.
+_H200 = _peaks(fp64=67, fp32=67, tf32=494.5, fp16=989.5, memory=4800, bus=64, link=450)
+
+
+def _a100(memory: float, link: float | None = None) -> Peaks:
+    # NVIDIA A100 Tensor Core GPU data sheet.
+    return _peaks(fp64=19.5, fp32=19.5, tf32=156, fp16=312, memory=memory, bus=32, link=link)
+
+
+PEAKS: Mapping[str, Peaks] = {
+    "NVIDIA H100 80GB HBM3": _H100_SXM,
+    "NVIDIA H100 PCIe": _H100_PCIE,
+    "NVIDIA H200": _H200,
+    "NVIDIA A100-SXM4-40GB": _a100(1555, link=300),
+    "NVIDIA A100-SXM4-80GB": _a100(2039, link=300),
+    "NVIDIA A100-PCIE-40GB": _a100(1555),
+    "NVIDIA A100 80GB PCIe": _a100(1935),
+}
+"""By the name that the driver has for the board."""
+
+
+def peaks_of(model: str) -> Peaks:
+    """Return the peaks of a device's model; none for one that is not in the table, or for a part of one."""
+    return PEAKS.get(model.split(", ")[0], {})
+
+
+def floor_s(probe: Probe, peaks: Peaks) -> float | None:
+    """Return the least seconds of a repeat: its work divided by the peak; ``None`` where there is no such peak."""
+    name = "triad" if probe.name.startswith("triad") else probe.name  # its name tells of a smaller size
+    if name not in peaks:
+        return None
+    work = probe.operations if name.startswith("gemm_") else probe.bytes_moved
+    return work / peaks[name]

@@ -1,0 +1,143 @@
+"""The benchmark of the probes: its cells, floors and verdicts, and the neighbours that make its faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.neighbour import ROOT, Neighbour, kinds_on
+from benchmarks.peaks import PEAKS, floor_s, peaks_of
+from benchmarks.probes import Repeats, cell, verdicts_of
+from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from collectors.probes import Probe
+
+DEADLINE_S = 60.0
+ONLY_FOR_JOBS = ("click", "cryptography", "orjson", "ray", "rich", "scipy", "starlette", "yaml")
+
+
+class Sized(Probe):
+    """A probe of a given name and work."""
+
+    def __init__(self, name: str, operations: float, bytes_moved: float) -> None:
+        super().__init__(VirtualDevice("0", Path()))
+        self.name, self.operations, self.bytes_moved = name, operations, bytes_moved
+
+    def kernel(self) -> None:
+        """Do nothing: nobody runs it."""
+
+
+def rounds(count: int, slow_from: int) -> list[list[Repeats]]:
+    """Readings of four devices, the last of which takes twice as long from some round on."""
+    return [
+        [
+            {"probe": [(2.0 if number >= slow_from and series == 3 else 1.0) + 0.001 * (number % 3)]}
+            for series in range(4)
+        ]
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (1.0, "1.00"),
+        (1.02, "1.02"),  # within three spreads
+        (1.1, "1.10 !"),
+        (1.5, "1.50 !"),
+        (1.51, "1.51 !!"),
+        (0.5, "0.50"),  # faster is no reaction
+    ],
+)
+def test_a_cell_is_marked_by_how_far_the_median_lies_above_idle(fault: float, expected: str) -> None:
+    idle = [1.0, 0.99, 1.01, 0.98, 1.02]  # the median's distance to the median is 0.01
+    assert cell([fault, fault, 100.0], idle) == expected
+
+
+def test_a_cell_has_no_unit() -> None:
+    idle, fault = [1.0, 1.1, 0.9], [1.7, 1.8, 1.9]
+    assert cell([1e-3 * each for each in fault], [1e-3 * each for each in idle]) == cell(fault, idle)
+
+
+def test_a_floor_is_the_work_by_the_peak() -> None:
+    peaks = {"gemm_fp32": 5e13, "triad": 2e12}
+    assert floor_s(Sized("gemm_fp32", 1e11, 1e9), peaks) == pytest.approx(0.002)
+    assert floor_s(Sized("triad", 1e11, 1e9), peaks) == pytest.approx(0.0005)
+    assert floor_s(Sized("triad_40MiB", 1e11, 1e9), peaks) == pytest.approx(0.0005)
+
+
+def test_there_is_no_floor_without_a_peak() -> None:
+    assert floor_s(Sized("launch", 200, 0), PEAKS["NVIDIA H200"]) is None
+    assert floor_s(Sized("gemm_fp32", 1e11, 0), {}) is None
+
+
+def test_the_peaks_are_those_of_the_whole_board() -> None:
+    assert peaks_of("NVIDIA H200, 140 GiB, 700 W")["triad"] == 4.8e12
+    assert peaks_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5 GiB") == {}
+    assert peaks_of("virtual") == {}
+
+
+def test_healthy_series_get_no_verdict_and_a_slow_one_gets_a_restart() -> None:
+    assert verdicts_of(rounds(40, slow_from=40), "probe", 1.5) == []
+    told = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
+    assert {(verdict.host, verdict.action) for verdict in told} == {("node3", "restart")}
+
+
+def test_a_virtual_device_has_no_bus(tmp_path: Path) -> None:
+    assert "bus" not in kinds_on(VirtualDevice("0", tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["compute", "memory"])
+def test_a_neighbour_keeps_the_device_busy_while_it_is_at_work_only(tmp_path: Path, kind: str) -> None:
+    device = VirtualDevice("0", tmp_path)
+    device.run(lambda: None)
+    clock = tmp_path / "device-0.clock"
+    with Neighbour(kind, "0", {VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: str(tmp_path)}) as neighbour:
+        for _ in range(2):
+            with neighbour.at_work():
+                begun, until_s = clock.read_bytes(), time.monotonic() + DEADLINE_S
+                while clock.read_bytes() == begun:
+                    assert time.monotonic() < until_s
+            rested = clock.read_bytes()
+            time.sleep(0.1)  # an absence takes time to be seen
+            assert clock.read_bytes() == rested
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_neighbour_ends_with_its_input(tmp_path: Path, at_work: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.neighbour", "processor", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: str(tmp_path)},
+    ) as neighbour:
+        assert neighbour.stdin is not None
+        assert neighbour.stdout is not None
+        assert neighbour.stdout.readline() == "ready\n"
+        if at_work:
+            neighbour.stdin.write("\n")
+            neighbour.stdin.flush()
+            assert neighbour.stdout.readline() == "busy\n"
+        neighbour.stdin.close()
+        assert neighbour.wait(DEADLINE_S) == 0
+
+
+def test_a_neighbour_that_cannot_begin_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the neighbour 'compute' should say 'ready' and says ''"):
+        Neighbour("compute", "7", {VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: str(tmp_path)})
+
+
+def test_it_loads_without_what_only_jobs_need() -> None:
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({ONLY_FOR_JOBS!r}));"
+        "import benchmarks.neighbour, benchmarks.probes"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
