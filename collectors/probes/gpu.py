@@ -22,6 +22,7 @@ __all__ = ["GPU_PROBES", "Chase", "Clock", "DeviceToHost", "Gemm", "HostToDevice
 MIB = 1 << 20
 SCRATCH_BYTES = 80 * MIB
 COPY_BYTES = 32 * MIB
+CACHED_BYTES = 8 * MIB
 SHARE_OF_FREE = 4  # the scratch memory takes at most this part (1/4) of what is free
 SPARE_BYTES = 48 * MIB  # what writing and checking the largest matrices takes for a moment
 LINE_BYTES = 128
@@ -60,6 +61,11 @@ class Workspace:
     def kernel(self, name: str) -> Any:
         """Return one of the probes' own kernels: CuPy loads it onto the device that is current when it is asked for."""
         return self.device.run(lambda: self._module.get_function(name))
+
+    def cached_bytes(self) -> int:
+        """Return how much surely fits into the device's last cache: 8 MiB, or less than half of a smaller cache."""
+        cache_bytes = self.cupy.cuda.runtime.getDeviceProperties(self.device.ordinal).get("l2CacheSize", 0)
+        return min(CACHED_BYTES, 1 << (cache_bytes // 2).bit_length() - 1) if cache_bytes else CACHED_BYTES
 
     def views(self, count: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
         """Return arrays that lie side by side in the scratch memory.
@@ -255,9 +261,10 @@ class Triad(GpuProbe):
 class Chase(GpuProbe):
     """One thread that reads where its last read has told it to: the latency of a cache or of memory.
 
-    A random cycle through lines of 128 bytes. L2: 8 MiB, 4096 reads, floor 0.6 ms at 150 ns. Memory: 96 MiB, 2048
-    reads, floor 1.0 ms at 500 ns: figures of the order that microbenchmarks of such GPUs have found. Each repeat goes
-    on to lines that it has not read for hundreds of repeats; those of L2 are brought there beforehand.
+    A random cycle through lines of 128 bytes. L2: 8 MiB (less where the cache is smaller than 16), 4096 reads, floor
+    0.6 ms at 150 ns. Memory: 96 MiB, 2048 reads, floor 1.0 ms at 500 ns: figures of the order that microbenchmarks of
+    such GPUs have found. Each repeat goes on to lines that it has not read for many repeats; those of L2 are brought
+    there beforehand.
     """
 
     unit = "ns a read"
@@ -383,7 +390,7 @@ GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
     "clock": Clock,
     **{f"gemm_{precision.name}": _gemm(precision) for precision in PRECISIONS},
     "triad": Triad,
-    "chase_l2": lambda workspace: Chase(workspace, "l2", 8 * MIB, 4096, cached=True),
+    "chase_l2": lambda workspace: Chase(workspace, "l2", workspace.cached_bytes(), 4096, cached=True),
     "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048, cached=False),
     "launch": Launch,
     "peer_copy": PeerCopy,

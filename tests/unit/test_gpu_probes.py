@@ -14,7 +14,7 @@ from collectors.checkup import Checkup, check_up
 from collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
 from collectors.probes import PROBE_NAMES, Probe, ProbeUnavailableError, probes_of
 from collectors.probes.cuda import KERNELS
-from collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB
+from collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
 from collectors.probing import Probing
 from detectors import SlowGPUDetector
 from tests.fake_cupy.kernels import host_compiler, on_host
@@ -156,6 +156,14 @@ def test_a_chase_reads_every_line_once_before_it_comes_back(bench: Bench, name: 
         ctypes.c_void_p.in_dll(kernels, "reads_of_line").value = None
     assert (reads == 1).all()
     assert int(bench.device.run(lambda: probe._at[0])) == begun_at
+
+
+@pytest.mark.parametrize(("cache_mib", "chased_mib"), [(50, 8), (16, 8), (6, 2), (4, 2), (0, 8)])
+def test_what_is_chased_in_the_cache_fits_into_it(cache_mib: int, chased_mib: int) -> None:
+    with cupy_on(Board(cache_bytes=cache_mib * MIB)):
+        (chase,) = probes_of(GpuDevice("0", 0), ["chase_l2"])
+        assert isinstance(chase, Chase)
+        assert chase._next.nbytes == chased_mib * MIB
 
 
 def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(

@@ -35,7 +35,8 @@ def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802
     """Return some of the properties; CuPy cuts the UUID off at its first zero byte."""
     board = the_machine().board(device).used()
     uuid = {} if the_machine().is_hip else {"uuid": board.uuid.split(b"\0")[0]}
-    return {"name": board.name.encode(), "totalGlobalMem": board.memory_bytes, **uuid}
+    sizes = {"totalGlobalMem": board.memory_bytes, "l2CacheSize": board.cache_bytes}
+    return {"name": board.name.encode(), **sizes, **uuid}
 
 
 def deviceGetPCIBusId(device: int) -> str:  # noqa: N802
