@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from benchmarks.probers import PROBERS
 from collectors.device import Device, GpuDevice, local_devices
 from collectors.probes.pattern import pattern
 
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
     kind, gpu = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its input, also when the terminal interrupts us both
     (device,) = [device for device in local_devices() if device.gpu == gpu]
-    works = KINDS[kind](device)
+    works = {**KINDS, **PROBERS}[kind](device)
     resting = threading.Event()
 
     def go_on(work: Work) -> None:

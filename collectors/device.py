@@ -131,6 +131,7 @@ class VirtualDevice:
             fcntl.flock(entrance, fcntl.LOCK_EX)
             fcntl.flock(clock, fcntl.LOCK_EX)
             fcntl.flock(entrance, fcntl.LOCK_UN)
+            os.sched_yield()  # who waits at the entrance was woken, and takes its place before somebody new comes
         yield  # closing the clock's file releases the device, also when the process dies
 
 

@@ -1,0 +1,52 @@
+"""Users: programs that keep one device busy, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.neighbour import compute, memory
+from collectors.device import Device, GpuDevice
+
+__all__ = ["USERS"]
+
+LAYERS = 3
+RATE = 1e-3
+Step = Callable[[], object]
+
+
+def training(device: Device) -> Step:
+    """Train a perceptron of three layers by gradient descent, a batch a step, in single precision."""
+    batch, width = (4096, 4096) if isinstance(device, GpuDevice) else (256, 512)
+    module: Any = device.array_module
+    random = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Any:
+        return module.asarray((random.standard_normal(shape) / width**0.5).astype(np.float32))
+
+    inputs, targets, weights = device.run(
+        lambda: (normal(batch, width), normal(batch, width), [normal(width, width) for _ in range(LAYERS)])
+    )
+
+    def step() -> None:
+        activations = [inputs]
+        for weight in weights:
+            activations.append(module.maximum(activations[-1] @ weight, 0))
+        error = (activations[-1] - targets) / batch
+        for layer in reversed(range(LAYERS)):
+            error = error * (activations[layer + 1] > 0)
+            gradient = activations[layer].T @ error
+            error = error @ weights[layer].T
+            weights[layer] -= RATE * gradient
+
+    return lambda: device.run(step)
+
+
+USERS: Mapping[str, Callable[[Device], Step]] = {
+    "matrix products": lambda device: compute(device)[0],
+    "memory": lambda device: memory(device)[0],
+    "training": training,
+}
+"""By name, what makes the step that is done again and again."""
