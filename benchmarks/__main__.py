@@ -9,6 +9,7 @@ BENCHMARKS = {
     "chaos": "kills at random moments: is every committed increment there exactly once",
     "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
     "faults": "from a kill until it is noticed, and until the program counts again, beside Ray's own actor restart",
+    "intrusion": "what probes cost a program, in a process beside it and in its gaps, beside Dragon's documented probe",
     "probes": "the probes themselves: repeatability, the way to the peak, what they react to, false verdicts",
     "restart": "after a killed worker, beside torchrun and Ray; from a verdict to the next launch's first line",
     "scale": "a simulated job of 10,000 nodes, and real launches on up to 32 virtual nodes",

@@ -16,9 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 
 from tqdm import tqdm
 
@@ -97,14 +96,14 @@ class Way:
     interval_s: float
     scheduled_s: float
     at_work: Callable[[], AbstractContextManager[None]]
-    gap: Callable[[], None]
+    gap: Callable[[], object]
 
 
 def main(argv: list[str]) -> int:
     """Run the benchmark, print its table in Markdown; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks intrusion", description=__doc__)
-    parser.add_argument("--cycles", type=int, default=5, help="of all ways, a block each (default: %(default)s)")
-    parser.add_argument("--block", type=float, default=5.0, metavar="SECONDS", help="(default: %(default)s)")
+    parser.add_argument("--cycles", type=int, default=4, help="of all ways, a block each (default: %(default)s)")
+    parser.add_argument("--block", type=float, default=4.0, metavar="SECONDS", help="(default: %(default)s)")
     parser.add_argument(
         "--often", type=float, default=10.0, help="rounds, as often as in a job (default: %(default)s times)"
     )
@@ -134,8 +133,7 @@ def _ways(device: Device, environ: Mapping[str, str], interval_s: float, neighbo
         rounds = _measured(device, PROBE_NAMES if kind == IN_TURN else (), interval_s)
         scheduled_s = rounds.scheduled_s(INTERVAL_S)
         yield Way(f"{kind}, beside", interval_s, scheduled_s, side.at_work, _no_gap)
-        resumed, run_if_due = partial(_resumed, rounds), partial(_run_if_due, rounds)
-        yield Way(f"{kind}, in the gaps", interval_s, scheduled_s, resumed, run_if_due)
+        yield Way(f"{kind}, in the gaps", interval_s, scheduled_s, rounds.watch.running, rounds.run_if_due)
 
 
 def _measured(device: Device, in_turn: Sequence[str], interval_s: float) -> Rounds:
@@ -144,17 +142,6 @@ def _measured(device: Device, in_turn: Sequence[str], interval_s: float) -> Roun
     for _ in range(max(3, 2 * len(in_turn))):
         rounds.run()
     return rounds
-
-
-@contextmanager
-def _resumed(rounds: Rounds) -> Iterator[None]:
-    rounds.resume()
-    yield
-
-
-def _run_if_due(rounds: Rounds) -> None:
-    if rounds.wait_s() <= 0:
-        rounds.run()
 
 
 def _no_gap() -> None:
@@ -179,7 +166,7 @@ def _rows(user: str, device: Device, ways: Sequence[Way], cycles: int, block_s: 
         yield [user, name, *figures]
 
 
-def _step_s(step: Step, gap: Callable[[], None], block_s: float) -> float:
+def _step_s(step: Step, gap: Callable[[], object], block_s: float) -> float:
     """Return the seconds of a step, over a block of whole steps."""
     begun_s, steps = time.perf_counter(), 0
     while True:

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 READY_WITHIN_S = 120.0  # it loads CuPy, and the driver makes a context
 ANSWER_WITHIN_S = 30.0
 MIB = 1 << 20
+GPU_MATRIX, GPU_ELEMENTS, GPU_COPY_BYTES = 4096, 64 * MIB, 64 * MIB
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """For the environment of whoever uses virtual devices: one is one core's worth, as in a job."""
 
@@ -129,7 +130,7 @@ class Neighbour:
 
 def compute(device: Device) -> Sequence[Work]:
     """Multiply large matrices, back to back: one product runs while the next one waits."""
-    size, products = (4096, 8) if isinstance(device, GpuDevice) else (768, 1)
+    size, products = (GPU_MATRIX, 8) if isinstance(device, GpuDevice) else (768, 1)
     module: Any = device.array_module
 
     def matrix(seed: int) -> Any:
@@ -144,7 +145,7 @@ def compute(device: Device) -> Sequence[Work]:
 
 def memory(device: Device) -> Sequence[Work]:
     """Add arrays that no cache holds, back to back."""
-    elements, sums = (64 * MIB, 24) if isinstance(device, GpuDevice) else (4 * MIB, 1)
+    elements, sums = (GPU_ELEMENTS, 24) if isinstance(device, GpuDevice) else (4 * MIB, 1)
     return [_sums(device.array_module, device.run, elements, sums) for _ in range(2)]
 
 
@@ -181,7 +182,7 @@ def _sums(module: Any, run: Callable[[Work], object], elements: int, sums: int) 
 def _copies(device: Device, kind: str) -> Work:
     import cupy
 
-    size, copies = 64 * MIB, 8
+    size, copies = GPU_COPY_BYTES, 8
     runtime = cupy.cuda.runtime
     there = device.run(lambda: cupy.empty(size, np.uint8))
     here = device.run(lambda: cupy.cuda.alloc_pinned_memory(size))

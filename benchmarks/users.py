@@ -14,12 +14,13 @@ __all__ = ["USERS"]
 
 LAYERS = 3
 RATE = 1e-3
+GPU_WIDTH = 4096  # of each layer, and samples in a batch
 Step = Callable[[], object]
 
 
 def training(device: Device) -> Step:
     """Train a perceptron of three layers by gradient descent, a batch a step, in single precision."""
-    batch, width = (4096, 4096) if isinstance(device, GpuDevice) else (256, 512)
+    batch, width = (GPU_WIDTH, GPU_WIDTH) if isinstance(device, GpuDevice) else (256, 512)
     module: Any = device.array_module
     random = np.random.default_rng(1)
 

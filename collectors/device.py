@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from collectors.symptoms import board_power_limit_w
+from collectors.symptoms import board_power_limit_w, board_uuid
 from kvstore.environment import NODE
 
 __all__ = [
@@ -179,12 +179,15 @@ class GpuDevice:
         self.ordinal = ordinal
         self.array_module: ModuleType = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-        self.uuid = uuid_text(properties.get("uuid", b""))
+        name = properties["name"].decode()
         # NVML counts the devices in another order than CUDA may; on the bus there is only one of each.
         self.bus_address = str(cupy.cuda.runtime.deviceGetPCIBusId(ordinal))
+        # A slice has a UUID of its own, which only CuPy tells; of the others CuPy tells no more than up to a zero byte.
+        whole = "" if " MIG " in name else board_uuid(self.bus_address)
+        self.uuid = whole or uuid_text(properties.get("uuid", b""))
         limit_w = board_power_limit_w(self.bus_address)
         power = "" if limit_w is None else f", {limit_w:.0f} W"
-        self.model = f"{properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
+        self.model = f"{name}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
         with cupy.cuda.Device(ordinal):
             # Streams begin at the lowest priority, 0: whatever the program raises above it goes before the probes.
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=0)

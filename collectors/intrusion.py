@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["Intrusion"]
+__all__ = ["OVERHEAD", "Intrusion"]
+
+# What the program loses, over what the probes take: its caches are cold, and the way there and back takes time. Of
+# virtual devices: docs/benchmarks/intrusion.md.
+OVERHEAD = 1.25
 
 
 class Intrusion:
@@ -37,4 +41,4 @@ class Intrusion:
 
     def turns_apart(self, main: str, interval_s: float) -> int:
         """Return how many turns must lie between two of this device's, 1 if it can take each."""
-        return max(1, math.ceil(self.cost_s(main) / (self._max_share * interval_s)))
+        return max(1, math.ceil(OVERHEAD * self.cost_s(main) / (self._max_share * interval_s)))

@@ -16,7 +16,7 @@ import pynvml as nvml
 
 from collectors.nvml import field_values, nvml_handle
 
-__all__ = ["Snapshot", "SymptomReader", "Symptoms", "SymptomsSince", "board_power_limit_w"]
+__all__ = ["Snapshot", "SymptomReader", "Symptoms", "SymptomsSince", "board_power_limit_w", "board_uuid"]
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -221,6 +221,16 @@ def _links_down(handle: Any) -> tuple[int, ...]:
     with contextlib.suppress(nvml.NVMLError):  # the first link that the device does not have ends the list
         active.extend(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
     return tuple(link for link, is_active in enumerate(active) if not is_active) if any(active) else ()
+
+
+def board_uuid(name: str) -> str:
+    """Return the UUID of a whole GPU; empty where no driver tells one."""
+    try:
+        nvml.nvmlInit()
+        return str(nvml.nvmlDeviceGetUUID(nvml_handle(name)))
+    except nvml.NVMLError as error:
+        _log.debug("gpu %s has no UUID: %s", name, error)
+        return ""
 
 
 def board_power_limit_w(name: str) -> float | None:

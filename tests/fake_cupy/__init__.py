@@ -8,19 +8,26 @@ GPU would not do. Kernels are compiled for the host and run. Time is virtual: ea
 
 from __future__ import annotations
 
+from numpy import add, matmul, maximum, multiply  # they come back to the arrays, which are not NumPy's
+
 from tests.fake_cupy import cuda
-from tests.fake_cupy.arrays import arange, array, asarray, empty, ndarray, zeros
+from tests.fake_cupy.arrays import arange, array, asarray, empty, full, ndarray, zeros
 from tests.fake_cupy.kernels import ElementwiseKernel, RawModule
 
 __all__ = [
     "ElementwiseKernel",
     "RawModule",
+    "add",
     "arange",
     "array",
     "asarray",
     "cuda",
     "empty",
+    "full",
     "is_available",
+    "matmul",
+    "maximum",
+    "multiply",
     "ndarray",
     "zeros",
 ]

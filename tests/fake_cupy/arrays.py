@@ -12,7 +12,7 @@ from tests.fake_cupy.cuda.memory import MemoryPointer
 from tests.fake_cupy.cuda.stream import Stream, get_current_stream
 from tests.fake_cupy.machine import Board, Memory, the_machine
 
-__all__ = ["arange", "array", "asarray", "current", "empty", "ndarray", "zeros"]
+__all__ = ["arange", "array", "asarray", "current", "empty", "full", "ndarray", "zeros"]
 
 UNINITIALIZED = 0xCD
 
@@ -48,6 +48,10 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name
     def reshape(self, *shape: Any, order: str = "C") -> ndarray:
         assert order == "C"
         return self._view(self.host.reshape(*shape, copy=False))
+
+    @property
+    def T(self) -> ndarray:  # noqa: N802
+        return self._view(self.host.T)
 
     def fill(self, value: Any) -> None:
         current(self).fill(value)
@@ -126,6 +130,10 @@ def empty(shape: Any, dtype: DTypeLike = float, order: str = "C") -> ndarray:
 def zeros(shape: Any, dtype: DTypeLike = float, order: str = "C") -> ndarray:
     assert order == "C"
     return _new(np.zeros(shape, dtype))
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> ndarray:
+    return _new(np.full(shape, fill_value, dtype))
 
 
 def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = None) -> ndarray:

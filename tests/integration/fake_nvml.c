@@ -13,6 +13,7 @@
    FAKE_NVML_OLD=1      functions and fields of newer drivers are missing or not supported
 */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -55,6 +56,11 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device **handle) {
     if (strcmp(uuid, "GPU-one")) return NOT_FOUND;
     *handle = &devices[1];
     return OK;
+}
+
+int nvmlDeviceGetUUID(Device *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-%d", device->number);
+    return check(device);
 }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, Device **handle) {

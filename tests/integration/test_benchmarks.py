@@ -69,6 +69,14 @@ SMALL = {
             "\n| gemm_fp32 | 0 | ",
         ],
     ),
+    "intrusion": Small(
+        "--cycles 1 --block 0.3",
+        [
+            "| matrix products | probe, beside |",
+            "| memory | probes in turn, in the gaps |",
+            "| training | tiny operations (Dragon's documented probe) |",
+        ],
+    ),
     "restart": Small(
         "--kills 1 --relaunches 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],

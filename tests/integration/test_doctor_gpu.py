@@ -53,12 +53,15 @@ def test_a_lost_and_a_stuck_gpu_are_told_and_the_good_one_is_checked(gpu_machine
 def test_an_idle_clock_is_warmed_up_and_the_driver_tells_causes_by_the_place_on_the_bus(
     gpu_machine: GpuMachine, fake_nvml: Path
 ) -> None:
-    environ = gpu_machine(SHORT, SHORT) | {"LD_LIBRARY_PATH": str(fake_nvml)}
+    part = f'name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", {SHORT}'
+    environ = gpu_machine(SHORT, SHORT, part) | {"LD_LIBRARY_PATH": str(fake_nvml)}
     environ |= {"FAKE_NVML_IDLE": "0", "FAKE_NVML_HOT": "1"}
 
-    idle, hot = checkups_here(environ, first_answer_s=60, next_answer_s=60)
+    idle, hot, part_of_one = checkups_here(environ, first_answer_s=60, next_answer_s=60)
 
     assert [checkup.warmed for checkup in (idle, hot)] == [True, False]
+    assert [checkup.uuid for checkup in (idle, hot)] == ["GPU-0", "GPU-1"]
+    assert part_of_one.uuid.startswith("GPU-10111213-")  # its own, as CuPy tells it
     assert idle.model == hot.model == "NVIDIA H100 80GB HBM3, 80 GiB, 700 W"
     assert idle.cause.startswith("a neighbour: process 4321")
     assert hot.cause.startswith("cooling: the clock was held back by heat for")

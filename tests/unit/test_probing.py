@@ -55,8 +55,8 @@ def test_without_others_there_is_the_product_alone(device: VirtualDevice) -> Non
 
 def test_dear_probes_run_seldom(device: VirtualDevice) -> None:
     probing = Probing(device, (), max_intrusion=0.01)
-    probing.end_main([0.019, 0.5, 0.03])
-    assert probing.turns_apart(interval_s=3.0) == 2  # 57 ms of 30
+    probing.end_main([0.015, 0.5, 0.03])
+    assert probing.turns_apart(interval_s=3.0) == 2  # 45 ms and a quarter more, of 30
     assert probing.turns_apart(interval_s=30.0) == 1
 
 

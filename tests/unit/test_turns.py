@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.intrusion import Intrusion
+from collectors.intrusion import OVERHEAD, Intrusion
 from collectors.turns import Turns, jittered
 
 
@@ -47,9 +47,9 @@ def test_a_turn_comes_when_its_number_says_however_long_others_took(
     ("main_s", "other_s", "apart"),
     [
         (0.001, [], 1),  # 3 ms of 3 s
-        (0.001, [0.001, 0.003], 1),  # 3 ms and 9 ms: 12 ms of at most 15
-        (0.001, [0.005], 2),  # 3 and 15: 18 ms
-        (0.02, [0.0001] * 3, 5),  # 60.3 ms
+        (0.001, [0.001, 0.0025], 1),  # 3 ms and 7.5, and a quarter more: 13.1 ms of at most 15
+        (0.001, [0.005], 2),  # 3 and 15, and a quarter more: 22.5 ms
+        (0.02, [0.0001] * 3, 6),  # 60.3, and a quarter more: 75.4 ms
     ],
 )
 def test_a_device_takes_so_few_turns_that_its_probes_stay_within_their_share(
@@ -75,7 +75,7 @@ def test_the_share_is_kept_for_every_cost(rounds: list[list[float]], share: floa
 
     apart = intrusion.turns_apart("main", interval_s)
 
-    cost_s = 0.001 + 3 * min(map(min, rounds))
+    cost_s = OVERHEAD * (0.001 + 3 * min(map(min, rounds)))
     assert cost_s <= apart * interval_s * share * (1 + 1e-9)
     assert apart == 1 or cost_s > (apart - 1) * interval_s * share * (1 - 1e-9)
 

@@ -1,0 +1,79 @@
+"""What a round of probes costs; and what is run on a GPU beside them, on the stand-in for CuPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import neighbour, probers, users
+from benchmarks.intrusion import Cost
+from benchmarks.neighbour import KINDS
+from benchmarks.probers import INTERVAL, PROBERS, Rounds
+from benchmarks.users import USERS
+from collectors.device import GpuDevice
+from tests.fake_cupy.kernels import host_compiler
+from tests.fake_cupy.machine import Board, cupy_on
+
+ON_THE_HOST = {"processor", "host memory"}
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    """Return the board of a machine on which everything is small."""
+    if host_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    for module, name, small in (
+        (neighbour, "GPU_MATRIX", 32),
+        (neighbour, "GPU_ELEMENTS", 100),
+        (neighbour, "GPU_COPY_BYTES", 100),
+        (users, "GPU_WIDTH", 32),
+        (probers, "TINY_S", 0.001),
+        (probers, "TINY_EVERY_S", 0.001),
+        (probers, "CALIBRATED_WITH", 3),
+    ):
+        monkeypatch.setattr(module, name, small)
+    monkeypatch.setenv(INTERVAL, "0.001")
+    on_it = Board()
+    with cupy_on(on_it):
+        yield on_it
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *PROBERS])
+def test_a_neighbour_works_where_it_says(board: Board, kind: str) -> None:
+    works = {**KINDS, **PROBERS}[kind](GpuDevice("0", 0))
+    before = len(board.log)
+    for work in [*works, *works, *works]:  # one that is paced naps first, and decides to work
+        work()
+    assert (len(board.log) > before) is (kind not in ON_THE_HOST)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_user_works_on_the_gpu_in_every_step(board: Board, user: str) -> None:
+    step = USERS[user](GpuDevice("0", 0))
+    for _ in range(3):
+        before = len(board.log)
+        step()
+        assert len(board.log) > before
+
+
+def test_rounds_on_a_gpu_are_as_far_apart_as_their_cost_wants(board: Board) -> None:
+    rounds = Rounds(GpuDevice("0", 0), (), 0.001, max_intrusion=0.005)
+    rounds.run()
+    assert not rounds.run_if_due()  # its watch stands still
+    assert rounds.scheduled_s(3.0) >= 3.0
+    assert rounds.scheduled_s(0.01) > 0.01
+    assert board.log
+
+
+def test_a_round_that_holds_up_a_tenth_of_the_time_costs_a_tenth_of_its_interval() -> None:
+    cost = Cost(interval_s=0.3, scheduled_s=6.0, ratios=[1 / 0.9] * 3)
+    assert cost.round_ms == pytest.approx(30.0)
+    assert cost.intrusion == pytest.approx(0.005)
+    assert cost.error == pytest.approx(0.0, abs=1e-12)
+
+
+def test_blocks_that_differ_leave_the_cost_uncertain() -> None:
+    assert Cost(1.0, 1.0, [1.0, 1 / 0.98]).error == pytest.approx(0.02, rel=1e-6)  # 1 % +- 1.4 %, of two blocks
+    assert math.isnan(Cost(1.0, 1.0, [1.1]).error)
