@@ -162,7 +162,8 @@ def _rows(user: str, device: Device, ways: Sequence[Way], cycles: int, block_s: 
             costs[way.name].ratios.append(with_s / ((before_s + after_s) / 2))
             before_s = after_s
     for name, cost in costs.items():
-        figures = [f"{cost.round_ms:.1f}", f"{cost.scheduled_s:g}", f"{cost.intrusion:.2%}", f"± {cost.error:.2%}"]
+        error = "unknown" if math.isnan(cost.error) else f"± {cost.error:.2%}"
+        figures = [f"{cost.round_ms:.1f}", f"{cost.scheduled_s:g}", f"{cost.intrusion:.2%}", error]
         yield [user, name, *figures]
 
 
