@@ -559,4 +559,4 @@ def test_a_full_disk_ends_the_job_with_state_as_of_the_last_commit(start_job: St
             assert state["n"] in {committed, committed + 1}  # it may have ended before it could note the last one
             assert set(state["array"]) == {state["n"]}
     finally:
-        subprocess.run(["umount", str(small)], check=True)
+        subprocess.run(["umount", "--lazy", str(small)], check=True)

@@ -451,7 +451,7 @@ def test_a_full_disk_under_everysec_is_said_and_the_last_commit_is_kept(tmp_path
                 fill(state)
             assert len(state) > 0
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def fill(state: State) -> None:

@@ -286,4 +286,4 @@ def test_a_full_disk_is_named_and_the_last_commit_is_kept(tmp_path: Path) -> Non
         with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
             assert State(client, server.endpoint, 0)["kept"] == b"x" * 1_000_000
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

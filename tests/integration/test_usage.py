@@ -188,4 +188,4 @@ def test_a_state_directory_without_space(capfd: pytest.CaptureFixture[str], tmp_
         assert line.startswith(f"cannot keep state in {tmp_path / 'state'}: ")
         assert "space" in line
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
