@@ -55,7 +55,9 @@ def test_a_file_is_no_folder_to_download_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no digits", idx(IMAGES)[:-1], idx(IMAGES) + b"x", gzip.compress(idx(LABELS))[:-3]]
+    "content",
+    [b"", b"no digits", idx(IMAGES)[:-1], idx(IMAGES) + b"x", gzip.compress(idx(LABELS))[:-3]],
+    ids=["empty", "text", "too short", "too long", "half a gzip file"],
 )
 def test_what_is_no_whole_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / ("file.gz" if content[:2] == b"\x1f\x8b" else "file")
