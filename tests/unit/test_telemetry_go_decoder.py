@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.integration.serving import go_strict
 
-NOW_S = int(time.time())
+NOW_S = 1_795_000_000
 POINTS = f'{{"{NOW_S}": 1.5}}'
 GOOD = f'{{"metric": "m", "tags": {{"gpu": "0"}}, "aggregateTags": ["host"], "dps": {POINTS}}}'
 
