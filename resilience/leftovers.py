@@ -25,14 +25,26 @@ _POLL_S = 0.02
 def end_marked(mark: str, deadline_s: float) -> bool:
     """Kill every process that carries a mark; return whether none is left at the deadline."""
     until_s = time.monotonic() + deadline_s
-    while marked := [process for process in psutil.process_iter() if _carries(process, mark)]:
+    ending: set[psutil.Process] = set()
+    while True:
+        marked = {process for process in psutil.process_iter() if _carries(process, mark)}
+        # one that is ending loses its environment before it lets go of its files and locks
+        ending = {process for process in ending | marked if not _has_ended(process)}
+        if not ending:
+            return True
         if time.monotonic() > until_s:
             return False
         for process in marked:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(_POLL_S)
-    return True
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:

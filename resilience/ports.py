@@ -7,7 +7,7 @@ import socket
 __all__ = ["claim_port", "free_port", "listens", "port_is_taken"]
 
 _TIMEOUT_S = 1.0
-_claims: dict[int, socket.socket] = {}
+_claims: dict[int, tuple[socket.socket, socket.socket]] = {}
 
 
 def free_port(address: str) -> int:
@@ -32,7 +32,8 @@ def claim_port(port: int, address: str) -> bool:
     """Have a port kept for this job until it ends; False where somebody listens there, or another job has claimed it.
 
     Whoever is to listen there may take its time to start. The claim is a socket's name, which the kernel gives to one
-    process at a time and takes back from a dead one.
+    process at a time and takes back from a dead one; beside it the port itself is bound, so that the kernel gives it to
+    nobody who asks for any free one, and may still be listened on.
     """
     if port in _claims:
         return True
@@ -44,8 +45,15 @@ def claim_port(port: int, address: str) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims[port] = claim
+    _claims[port] = claim, _held(port, address)
     return True
+
+
+def _held(port: int, address: str) -> socket.socket:
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one of the two may listen
+    held.bind((address, port))
+    return held
 
 
 def listens(address: str, port: int) -> bool:
