@@ -67,12 +67,10 @@ class Probing:
         self._probes[GEMM_PROBE].prepare()  # what was made after it may share its memory
         return self._probes[GEMM_PROBE]
 
-    def wake(self) -> None:
-        """Have a device that idles raise its clock, before it is timed."""
-        self._warmed = self._warm_up is not None and self._warm_up(self.main)
-
     def main_seconds(self) -> float:
-        """Run the matrix product once; return its seconds."""
+        """Run the matrix product once; return its seconds. Before the first of a turn, an idle device is woken."""
+        if not self._multiplied:
+            self._warmed = self._warm_up is not None and self._warm_up(self.main)
         self._multiplied = True
         return self.main.seconds()
 

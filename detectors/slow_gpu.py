@@ -181,7 +181,6 @@ class SlowGPUDetector(CollectorDetectorGroup):
     def read(self, turn: int) -> Mapping[str, Sequence[float]]:
         """Return the test kernel's readings, and those of the other probe whose turn it is."""
         here = self._here
-        here.wake()
         readings = dict(super().read(turn))
         here.end_main(readings[self.metric_name])
         if other := here.other(turn // self.turns_apart(), self.repeats):

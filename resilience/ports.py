@@ -39,21 +39,17 @@ def claim_port(port: int, address: str) -> bool:
         return True
     if port_is_taken(port, address):
         return False
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    claim, held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one of the two may listen
     try:
         claim.bind(f"\0laggard-port-{port}")
+        held.bind((address, port))
     except OSError:
         claim.close()
+        held.close()
         return False
-    _claims[port] = claim, _held(port, address)
+    _claims[port] = claim, held
     return True
-
-
-def _held(port: int, address: str) -> socket.socket:
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one of the two may listen
-    held.bind((address, port))
-    return held
 
 
 def listens(address: str, port: int) -> bool:
