@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table beside its peers. Run ``python -m benchmarks NAME``."""
+"""Benchmarks that print tables, most of them compared with other tools. Run ``python -m benchmarks NAME``."""

@@ -6,20 +6,20 @@ import importlib
 import sys
 
 BENCHMARKS = {
-    "chaos": "kills at random moments: is every committed increment there exactly once",
-    "detection": "false alarms, detection rate and delay on real GPU timings, beside the peers' rules",
-    "faults": "from a kill until it is noticed, and until the program counts again, beside Ray's own actor restart",
-    "intrusion": "what probes cost a program, in a process beside it and in its gaps, beside Dragon's documented probe",
-    "probes": "the probes themselves: repeatability, the way to the peak, what they react to, false verdicts",
-    "restart": "after a killed worker, beside torchrun and Ray; from a verdict to the next launch's first line",
-    "scale": "a simulated job of 10,000 nodes, and real launches on up to 32 virtual nodes",
-    "telemetry": "the cost of a sample, queries, the store, beside Dragon's telemetry",
-    "state": "State beside the plain client and files on disk",
+    "chaos": "random kills: checks that every committed increment is stored exactly once",
+    "detection": "false alarms, detection rate and delay on real GPU timings, compared with other tools' rules",
+    "faults": "time until a kill is noticed and until the program works again, compared with Ray's actor restart",
+    "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
+    "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
+    "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
+    "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
+    "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
+    "state": "State compared with the plain Redis client and with files",
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benchmark that the first argument names."""
+    """Run the benchmark named by the first argument."""
     if not arguments or arguments[0] not in BENCHMARKS:
         sys.stderr.write("usage: python -m benchmarks NAME [OPTIONS]\n\n")
         sys.stderr.writelines(f"  {name:<10} {what}\n" for name, what in BENCHMARKS.items())

@@ -1,8 +1,8 @@
-"""Chaos: a job that counts in State while its processes are killed at random moments, several at once, in restarts too.
+"""Chaos: kill processes of a job at random moments, several at a time and during restarts, while it counts in State.
 
-Each storm is a seeded plan of faults (``tests/chaos/plan.py``) on a job on four virtual nodes; at its end every
-committed increment must be there exactly once, and no process may be left. Every fifth storm is on a program with Ray's
-actors, which take several times as long to come back; the others are on copies of a program, one on each node.
+Each storm is a seeded plan of faults (``tests/long/plan.py``) for a job on four virtual nodes. Afterwards every
+committed increment must be stored exactly once, and no process may be left over. Every fifth storm hits a program with
+Ray actors, which take several times as long to restart; the others hit copies of a program, one per node.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from tests.chaos.plan import WITH_RAY, WITHOUT_RAY
-from tests.chaos.storm import storm
+from tests.long.plan import WITH_RAY, WITHOUT_RAY
+from tests.long.storm import storm
 
 FAULTS_IN_A_STORM = 50
-# Storms with Ray among all.
-ONE_IN = 5
+ONE_IN = 5  # storms hits a program with Ray actors
 
 
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=2000, help="kills in all (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first storm (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no storm after that (default: no limit)")
+    parser.add_argument("--faults", type=int, default=2000, help="total number of kills (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first storm (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no storm after this time (default: no limit)"
+    )
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
@@ -42,8 +43,8 @@ def main(arguments: list[str]) -> int:
         ray = seed % ONE_IN == 0
         try:
             outcome = storm(seed, min(FAULTS_IN_A_STORM, left), ray=ray)
-        except AssertionError as wrong:
-            console.print(f"seed {seed}: {wrong}", style="bold red", markup=False)
+        except AssertionError as error:
+            console.print(f"seed {seed}: {error}", style="bold red", markup=False)
             failures += 1
             seed += 1
             continue
@@ -51,9 +52,10 @@ def main(arguments: list[str]) -> int:
         endings += outcome.endings
         launches += outcome.launches
         increments += outcome.increments
-        who = "with Ray" if ray else "copies"
+        kind = "with Ray" if ray else "copies"
+        killed_now = outcome.killed.total()
         console.print(
-            f"seed {seed}, {who}: {outcome.killed.total()} killed, {outcome.increments} increments, none lost or twice"
+            f"seed {seed}, {kind}: {killed_now} killed, {outcome.increments} increments, none lost or repeated"
         )
         seed += 1
     table = Table(title=f"{_total(killed)} kills in {time.monotonic() - began_s:.0f} s", title_justify="left")
@@ -63,9 +65,9 @@ def main(arguments: list[str]) -> int:
     for victim in WITH_RAY:
         table.add_row(victim, str(killed[True][victim]), str(killed[False][victim]) if victim in WITHOUT_RAY else "")
     console.print(table)
-    ends = ", ".join(f"{count} x {code}" for code, count in sorted(endings.items()))
-    console.print(f"{launches} launches, {increments} increments, commands ended with: {ends}")
-    console.print(f"{failures} storms that were not survived as they should be")
+    exit_codes = ", ".join(f"{count} x {code}" for code, count in sorted(endings.items()))
+    console.print(f"{launches} launches, {increments} increments, exit codes: {exit_codes}")
+    console.print(f"{failures} storms failed")
     return 1 if failures else 0
 
 

@@ -1,6 +1,6 @@
-"""Slow-GPU detection on real GPU timings: false alarms, delays, misses; each peer's rule beside ours in the same run.
+"""Slow-GPU detection on real GPU timings: false alarms, delays and misses, compared with other tools' rules.
 
-``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` holds ``sgemm_v100.csv`` and
+``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` contains ``sgemm_v100.csv`` and
 ``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source).
 """
 
@@ -24,64 +24,71 @@ from scipy.stats import beta
 from benchmarks.peers import RULES
 from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
-from detectors import SlowGPUAnalysis, Verdict
+from laggard.collectors.device import DeviceId
+from laggard.detectors import SlowGPUAnalysis, Verdict
 
 __all__ = ["main"]
 
 _SIZES = (2, 3, 4, 8, 64, 256, 1024)
 _LEARNING = 8
 _JUDGED = 16
-_WINDOW = 4  # samples that a peer's rule looks at
+_WINDOW = 4  # samples that another tool's rule looks at
 _WITHIN = 5
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The pools of real series, and how many trials of each kind."""
+    """Pools of real series, and the number of trials of each kind."""
 
     probe: list[Seconds]  # at least 24 runs
     probe_short: list[Seconds]  # at least 4 runs
     steps: list[Seconds]
     trials: int
-    largest: int  # devices of a job
+    largest: int  # devices in a job
 
     @property
     def healthy(self) -> int:
-        """Healthy jobs of each kind."""
+        """Number of healthy jobs of each kind."""
         return max(1, self.trials * 2 // 5)
 
     @property
     def long_jobs(self) -> int:
-        """Jobs of a thousand rounds."""
+        """Number of jobs with a thousand rounds."""
         return max(1, self.trials // 100)
 
     def part(self, divisor: int, at_least: int = 1) -> int:
-        """Return a part of the trials, for what takes long, but at least so many if there are."""
+        """Return a fraction of the trials for slow sections, but not fewer than ``at_least`` unless there are fewer."""
         return min(self.trials, max(at_least, self.trials // divisor))
 
     def sizes(self, *sizes: int) -> list[int]:
-        """Return those that are not too large."""
+        """Return the sizes that do not exceed the largest job."""
         return [size for size in sizes if size <= self.largest]
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, print its tables in Markdown, draw the plot; return the exit code."""
+    """Run the benchmark, print its tables as Markdown and draw the plot; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks detection", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the timings")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
-    parser.add_argument("--trials", type=int, metavar="N", help="jobs of most kinds (default: 1000, or a tenth)")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with the timings")
+    parser.add_argument("--quick", action="store_true", help="run a tenth of the trials")
     parser.add_argument(
-        "--largest", type=int, default=100_000, metavar="N", help="no job of more devices (default: %(default)s)"
+        "--trials", type=int, metavar="N", help="jobs of most kinds (default: 1000, or 100 with --quick)"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot here")
     parser.add_argument(
-        "--only", metavar="NAME", help="one section: " + ", ".join(section.__name__ for section in _SECTIONS)
+        "--largest",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="largest number of devices in a job (default: %(default)s)",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot to FILE")
+    parser.add_argument(
+        "--only", metavar="NAME", help="run one section: " + ", ".join(section.__name__ for section in _SECTIONS)
     )
     options = parser.parse_args(argv)
     sgemm, resnet = options.data / "sgemm_v100.csv", options.data / "resnet_v100.csv"
     for path in (sgemm, resnet):
         if not path.is_file():
-            print(f"{path} is missing: --data names the folder of the timings", file=sys.stderr)
+            print(f"{path} is missing: --data must name the folder with the timings", file=sys.stderr)
             return 2
     setting = Setting(
         probe=healthy_series(sgemm, "perf_ms", _LEARNING + _JUDGED),
@@ -97,21 +104,21 @@ def main(argv: list[str]) -> int:
             continue
         begin_s = time.process_time()
         lines = "\n".join(section(setting))
-        print(f"{lines}\n\n({section.__name__}: {time.process_time() - begin_s:.0f} s of processor time)\n", flush=True)
+        print(f"{lines}\n\n({section.__name__}: {time.process_time() - begin_s:.0f} s of CPU time)\n", flush=True)
     if options.plot is not None:
         plot(setting, options.plot)
     return 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Playing a job
+# Play a job
 
 
 Found = list[tuple[int, Verdict]]
 
 
-def play(seconds: Seconds, devices: tuple[tuple[str, str], ...] = (), **settings: object) -> Found:
-    """Play a job's rounds; return each verdict with its round, from 1."""
+def play(seconds: Seconds, devices: tuple[DeviceId, ...] = (), **settings: object) -> Found:
+    """Play a job's rounds; return each verdict with its round number, counted from 1."""
     names = devices or device_names(seconds.shape[1])
     analysis = SlowGPUAnalysis(**settings)  # type: ignore[arg-type]
     found: Found = []
@@ -120,8 +127,8 @@ def play(seconds: Seconds, devices: tuple[tuple[str, str], ...] = (), **settings
     return found
 
 
-def accused(found: Iterable[Verdict], names: tuple[tuple[str, str], ...], *, restart: bool = False) -> set[int]:
-    """Return the rows of the accused devices; a verdict against a node is one against each of its devices."""
+def accused(found: Iterable[Verdict], names: tuple[DeviceId, ...], *, restart: bool = False) -> set[int]:
+    """Return the rows of the accused devices; a verdict against a node counts for each of its devices."""
     rows: set[int] = set()
     for verdict in found:
         if not restart or verdict.action == "restart":
@@ -135,13 +142,13 @@ def _restarts(jobs: Iterable[Found]) -> int:
 
 
 def bound(count: int, trials: int) -> str:
-    """Give a share with its exact 95 % upper bound (Clopper and Pearson)."""
+    """Format a proportion with its exact 95 % upper bound (Clopper and Pearson)."""
     upper = 1.0 if count == trials else float(beta.ppf(0.95, count + 1, trials - count))
     return f"{count} of {trials} (below {100 * upper:.2g} %)"
 
 
-def at_least(count: int, trials: int) -> str:
-    """Give a share as a percentage."""
+def percentage(count: int, trials: int) -> str:
+    """Format a proportion as a percentage."""
     return f"{100 * count / trials:.1f} %"
 
 
@@ -150,7 +157,7 @@ def at_least(count: int, trials: int) -> str:
 
 
 def healthy_jobs(setting: Setting) -> list[str]:
-    """Count verdicts in healthy jobs of 16 judged rounds, and in long runs with spikes."""
+    """Count verdicts in healthy jobs with 16 judged rounds, and in long runs with spikes."""
     rows = []
     for size in setting.sizes(*_SIZES):
         rng = np.random.default_rng(size)
@@ -163,15 +170,15 @@ def healthy_jobs(setting: Setting) -> list[str]:
     return [
         *lines,
         "",
-        f"Long runs, {setting.long_jobs * 64_000:,} GPU-rounds, 30 % of samples hit: {restarts} restart "
-        f"verdicts, {sum(map(len, spiked))} verdicts in all.",
+        f"Long runs, {setting.long_jobs * 64_000:,} GPU-rounds, 30 % of samples hit by a spike: "
+        f"{restarts} restart verdicts, {sum(map(len, spiked))} verdicts in total.",
     ]
 
 
 def step_job(
     setting: Setting, rng: np.random.Generator, size: int, rows: NDArray[np.intp], ratio: float
 ) -> tuple[Seconds, int]:
-    """Draw a job in which some devices slow down at a random round after learning."""
+    """Draw a job in which some devices slow down in a random round after learning."""
     seconds = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
     onset = int(rng.integers(_LEARNING, _LEARNING + _JUDGED - _WITHIN - 2))
     seconds[onset:, rows] *= ratio
@@ -179,7 +186,7 @@ def step_job(
 
 
 def steps(setting: Setting) -> list[str]:
-    """One device slows down: found within five rounds, and the delays."""
+    """Slow down one device: count how often it is found within five rounds, and measure the delays."""
     rows = []
     for size in setting.sizes(*_SIZES):
         trials = setting.trials if size < 256 else setting.part(2)
@@ -204,9 +211,9 @@ def steps(setting: Setting) -> list[str]:
                 [
                     size,
                     f"{100 * (ratio - 1):.0f} %",
-                    at_least(int(found_in_time.sum()), trials),
+                    percentage(int(found_in_time.sum()), trials),
                     typical,
-                    at_least(restarts, trials),
+                    percentage(restarts, trials),
                     wrong,
                 ]
             )
@@ -216,7 +223,7 @@ def steps(setting: Setting) -> list[str]:
 
 
 def together(setting: Setting) -> list[str]:
-    """Many devices slow down by 10 % at the same time."""
+    """Slow down many devices by 10 % at the same time."""
     rows = []
     for size, share in (
         (4, 0.25),
@@ -240,12 +247,12 @@ def together(setting: Setting) -> list[str]:
             flagged = accused((verdict for _, verdict in play(seconds)), device_names(size))
             all_found += set(slow.tolist()) <= flagged
             wrong += bool(flagged - set(slow.tolist()))
-        rows.append([size, f"{100 * share:.0f} %", at_least(all_found, trials), bound(wrong, trials)])
-    return table(["devices", "slowing by 10 %", "all of them found", "jobs with a healthy one accused"], rows)
+        rows.append([size, f"{100 * share:.0f} %", percentage(all_found, trials), bound(wrong, trials)])
+    return table(["devices", "slowing by 10 %", "all of them found", "jobs with a healthy device accused"], rows)
 
 
 def ramp(setting: Setting) -> list[str]:
-    """One device slows down by and by, to 10 % over 12 rounds."""
+    """Slow down one device gradually, to 10 % over 12 rounds."""
     rows = []
     for size in setting.sizes(4, 8, 64, 256, 1024):
         rng = np.random.default_rng(size)
@@ -259,9 +266,9 @@ def ramp(setting: Setting) -> list[str]:
                 number for number, verdict in play(seconds) if (verdict.host, verdict.gpu) == device_names(size)[row]
             ]
             reached.append(0.1 * (min(hits) - _LEARNING) / 12 if hits else 1.0)
-        in_time = [at_least(int((np.array(reached) <= share).sum()), trials) for share in (0.0584, 0.0667)]
+        in_time = [percentage(int((np.array(reached) <= share).sum()), trials) for share in (0.0584, 0.0667)]
         rows.append([size, *in_time, f"{100 * np.median(reached):.1f} %", f"{100 * max(reached):.1f} %"])
-    head = ["devices", "found by the reading at 5.8 %", "by the first at 6 % or more (6.7 %)", "median at", "worst at"]
+    head = ["devices", "found by the reading at 5.8 %", "by the first at 6 % or more (6.7 %)", "median", "worst"]
     return table(head, rows)
 
 
@@ -270,7 +277,7 @@ def ramp(setting: Setting) -> list[str]:
 
 
 def born_slow(setting: Setting) -> list[str]:
-    """Find devices that are slow from the start: one cross-section of four samples a device."""
+    """Find devices that are slow from the start: one cross-section with four samples per device."""
     rows = []
     for name, pool, healthy in (
         ("probe", setting.probe_short, setting.trials),
@@ -289,12 +296,12 @@ def born_slow(setting: Setting) -> list[str]:
                 if size < 8:
                     row.append("")
             rows.append(row)
-    head = [f"{ratio} %, {who}" for ratio in (10, 20, 150) for who in ("one", "a quarter")]
+    head = [f"{ratio} %, {count}" for ratio in (10, 20, 150) for count in ("one", "a quarter")]
     return table(["readings", "devices", "false restart verdicts", *head], rows)
 
 
 def _check(rng: np.random.Generator, pool: list[Seconds], size: int, count: int, ratio: float) -> tuple[float, int]:
-    """Return the share of slow devices that get a restart verdict, and how many healthy ones do."""
+    """Return the share of slow devices that get a restart verdict, and the number of healthy devices that do."""
     seconds, names = windows(rng, pool, size, _WINDOW), device_names(size)
     slow = set(rng.choice(size, count, replace=False).tolist())
     seconds[list(slow)] *= ratio
@@ -308,7 +315,7 @@ def _check(rng: np.random.Generator, pool: list[Seconds], size: int, count: int,
 
 
 def layouts(setting: Setting) -> list[str]:
-    """Models, stages and whole nodes."""
+    """Mix GPU models, use pipeline stages, and slow down whole nodes."""
     trials = setting.part(5, 10)
     rows = []
     for what, factors in (
@@ -331,15 +338,13 @@ def layouts(setting: Setting) -> list[str]:
                 [what, "labelled" if labelled else "no labels", bound(_restarts(jobs), trials), sum(map(bool, jobs))]
             )
     lines = table(["layout, 48 devices", "groups", "healthy jobs with a restart verdict", "with any verdict"], rows)
-    rng, one, told = np.random.default_rng(4), 0, 0
+    rng, one, all_reported = np.random.default_rng(4), 0, 0
     for _ in range(trials):
         seconds = series_job(rng, setting.probe, 48, _LEARNING + _JUDGED)
         seconds[:, :12] *= 1.5
         suspects = {(verdict.host, verdict.gpu) for _, verdict in play(seconds) if verdict.action == "report"}
-        told += {(f"node{node}", None) for node in range(3)} <= suspects
-    minority = (
-        f"Three nodes of twelve born 50 % slow, no labels: all three reported as suspect in {at_least(told, trials)}"
-    )
+        all_reported += {(f"node{node}", None) for node in range(3)} <= suspects
+    share = percentage(all_reported, trials)
     for _ in range(trials):
         node = int(rng.integers(16))
         seconds, _ = step_job(setting, rng, 64, np.arange(4 * node, 4 * node + 4), 1.2)
@@ -348,13 +353,13 @@ def layouts(setting: Setting) -> list[str]:
     return [
         *lines,
         "",
-        f"{minority} of jobs.",
-        f"A whole node of 16 slows by 20 %: one verdict, against the node, in {at_least(one, trials)} of jobs.",
+        f"Three nodes of twelve born 50 % slow, no labels: all three reported as suspect in {share} of jobs.",
+        f"A whole node of 16 slows by 20 %: one verdict, against the node, in {percentage(one, trials)} of jobs.",
     ]
 
 
 def disturbances(setting: Setting) -> list[str]:
-    """Bursts of a neighbour, a common slowdown, a common drift: nobody is to blame."""
+    """Disturb healthy jobs with bursts from a neighbour, a common slowdown and a common drift."""
     trials = setting.part(2, 10)
     names = device_names(64)
 
@@ -383,20 +388,20 @@ def disturbances(setting: Setting) -> list[str]:
             calm.append(play(seconds))
             disturb(rng, seconds, row)
             disturbed.append(play(seconds))
-            told, told_before = (accused((v for _, v in found[-1]), names) for found in (disturbed, calm))
-            against += row in told - told_before
-        counts = (bound(_restarts(disturbed), trials), _restarts(calm), against, *_jobs_told(disturbed, calm))
+            accused_now, accused_before = (accused((v for _, v in found[-1]), names) for found in (disturbed, calm))
+            against += row in accused_now - accused_before
+        counts = (bound(_restarts(disturbed), trials), _restarts(calm), against, *_jobs_with_verdicts(disturbed, calm))
         rows.append([f"{what}, {rounds} rounds", *counts])
-    head = ["jobs with a restart verdict", "the same jobs undisturbed", "the device that is hit accused"]
+    head = ["jobs with a restart verdict", "the same jobs undisturbed", "disturbed device accused"]
     return table(["disturbance, 64 devices", *head, "with any verdict", "the same jobs undisturbed"], rows)
 
 
-def _jobs_told(*groups: Iterable[Found]) -> list[int]:
+def _jobs_with_verdicts(*groups: Iterable[Found]) -> list[int]:
     return [sum(map(bool, jobs)) for jobs in groups]
 
 
 def virtual(setting: Setting) -> list[str]:
-    """Virtual devices on a noisy CPU machine (simulated): 3 repeats a round, min_slowdown 1.5, no history."""
+    """Simulate virtual devices on a noisy CPU machine: 3 repeats per round, min_slowdown 1.5, no history."""
     rows = []
     for size, nodes in ((2, 1), (3, 3), (4, 2), (8, 4)):
         names = device_names(size, size // nodes)
@@ -420,7 +425,7 @@ def virtual(setting: Setting) -> list[str]:
         rows.append(
             [
                 f"{size} on {nodes}",
-                *(at_least(count, setting.trials) for count in in_time),
+                *(percentage(count, setting.trials) for count in in_time),
                 wrong,
                 bound(false, setting.healthy),
             ]
@@ -437,7 +442,7 @@ def virtual(setting: Setting) -> list[str]:
 
 
 def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
-    """Scatter of 5-20 %, offsets up to 15 %, spikes of 1.5-2x that hit single readings and whole rounds."""
+    """Draw a job with 5-20 % scatter, offsets up to 15 %, and spikes of 1.5-2x on single readings and whole rounds."""
     shape = (rounds, size, 1, 3)
     seconds = 0.05 * (1 + rng.uniform(0, 0.15, (1, size, 1, 1))) * np.exp(rng.normal(0, rng.uniform(0.05, 0.2), shape))
     rate = rng.uniform(0, 0.1)
@@ -446,7 +451,7 @@ def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
 
 
 def guarantee(setting: Setting) -> list[str]:
-    """Measure the bound at budgets that a simulation can: noise correlated at 0.56 between neighbours, with spikes."""
+    """Check the false-alarm bound at measurable budgets, with noise correlated at 0.56 between readings, and spikes."""
     rows = []
     for budget in (0.1, 0.01):
         for scale in (0.002, 0.01, 0.03):
@@ -461,7 +466,7 @@ def guarantee(setting: Setting) -> list[str]:
 
 
 def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
-    """Draw AR(1) noise of correlation 0.56 and 5 % spikes that last one round."""
+    """Draw AR(1) noise with a correlation of 0.56, and spikes of one round in 5 % of the rounds."""
     noise = rng.normal(0, scale, (200, 16))
     for number in range(1, len(noise)):
         noise[number] = 0.56 * noise[number - 1] + (1 - 0.56**2) ** 0.5 * noise[number]
@@ -476,7 +481,7 @@ def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
 
 
 def speed(setting: Setting) -> list[str]:
-    """Processor time of one round of 3 probes on one core: while baselines are learned, and after."""
+    """Measure the CPU time of one round of 3 probes on one core, during and after the learning of baselines."""
     rows = []
     sizes = dict.fromkeys(min(size, setting.largest) for size in (1_000, 10_000, 100_000))
     for size, repeats, case in product(sizes, (1, 3), _CASES):
@@ -493,14 +498,14 @@ def speed(setting: Setting) -> list[str]:
         "slowest of 2-7",
         "round 8",
         "slowest of 9-20",
-        "state a device",
+        "state per device",
     ]
-    return table(["devices", "repeats", "round by", *head], rows)
+    return table(["devices", "repeats", "method", *head], rows)
 
 
 _PROBES = ("clock", "gemm", "triad")
 _CASES = ("`update`", "`update`, two classes found", "`update_arrays`", "`update_arrays`, 5 % spikes")
-_SPEED_RUNS = 3  # the least of so many counts: the machine may be busy
+_SPEED_RUNS = 3  # the fastest counts, since the machine may be busy
 
 
 def _analysis_of(size: int) -> SlowGPUAnalysis:
@@ -529,13 +534,13 @@ def _round_times(size: int, repeats: int, case: str, count: int, *, expected: bo
 
 
 def _ms(call: Callable[[], object]) -> float:
-    begin_s = time.process_time()  # all of it is one thread's, and the machine may be busy
+    begin_s = time.process_time()  # one thread does all the work, and the machine may be busy
     call()
     return 1000 * (time.process_time() - begin_s)
 
 
 def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, tuple[float, float]]:
-    """Return by rule: the share of jobs with a false flag, and of slow devices flagged within five rounds."""
+    """Return, for each rule, the share of jobs with a false flag and the share of slow devices found in five rounds."""
     names = device_names(size)
     false, hits = dict.fromkeys(("laggard", *RULES), 0), dict.fromkeys(("laggard", *RULES), 0)
     rng = np.random.default_rng(size)
@@ -556,7 +561,7 @@ def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, 
 
 
 def rules(setting: Setting) -> list[str]:
-    """Every rule on the same jobs: healthy jobs of 16 rounds with a flag, and a step found within five rounds."""
+    """Compare all rules on the same jobs: healthy jobs with a flag, and steps found within five rounds."""
     trials = setting.part(10, 20)
     lines = []
     for size in setting.sizes(4, 64, 256):
@@ -584,8 +589,8 @@ def rules(setting: Setting) -> list[str]:
 
 
 def plot(setting: Setting, path: Path) -> None:
-    """Draw the share found against the slowdown, and each rule's false alarms in its label."""
-    from matplotlib.figure import Figure  # here, so that the tables need no plotting
+    """Plot the share found against the slowdown, with each rule's false alarms in its label."""
+    from matplotlib.figure import Figure  # imported here, so that the tables do not need it
 
     ratios = (1.01, 1.02, 1.03, 1.05, 1.08, 1.1, 1.15, 1.2, 1.33, 1.5, 2.0, 2.5)
     trials = setting.part(20, 20)

@@ -1,4 +1,4 @@
-"""Draw the guide's picture, a healthy and a slow device: ``python -m benchmarks.detection_picture FILE``."""
+"""Draw the guide's figure of a healthy and a slow device: ``python -m benchmarks.detection_picture FILE``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from detectors import SlowGPUAnalysis
+from laggard.detectors import SlowGPUAnalysis
 
 __all__ = ["draw"]
 
@@ -17,7 +17,7 @@ _LINES = {2: ("tab:blue", "healthy, one disturbed round"), _SLOW: ("tab:red", "s
 
 
 def draw(path: Path) -> None:
-    """Play a simulated job in which one of sixteen devices slows by 6 %, and plot readings and evidence by round."""
+    """Simulate a job in which one of sixteen devices slows down by 6 %; plot readings and evidence by round."""
     rng = np.random.default_rng(11)
     chips, noise = rng.normal(0, 0.012, _DEVICES), rng.normal(0, 0.003, (_ROUNDS, _DEVICES))
     seconds = 0.01 * np.exp(chips + noise)
@@ -25,11 +25,11 @@ def draw(path: Path) -> None:
     seconds[_ONSET:, _SLOW] *= 1.06
     names = tuple((f"node{number // 4}", str(number % 4)) for number in range(_DEVICES))
     analysis = SlowGPUAnalysis()
-    evidence, told = [], 0
+    evidence, verdict_round = [], 0
     for number, one_round in enumerate(seconds):
         verdicts = analysis.update_arrays(names, one_round[:, None, None])
         evidence.append(analysis.to_state()["history"]["evidence"].sum(axis=(0, 2))[0])
-        told = told or (number if verdicts else 0)
+        verdict_round = verdict_round or (number if verdicts else 0)
     rounds = np.arange(1, _ROUNDS + 1)
     figure = Figure(figsize=(8, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
@@ -38,7 +38,7 @@ def draw(path: Path) -> None:
         above.plot(rounds, 1000 * seconds[:, row], color=color, label=label)
         below.semilogy(rounds, np.array(evidence)[:, row], color=color, label=label)
     below.axhline(1 / analysis.false_alarm_budget, color="black", linestyle="--", label="1 / budget: the verdict")
-    below.axvline(told + 1, color="black", linestyle=":")
+    below.axvline(verdict_round + 1, color="black", linestyle=":")
     above.set_ylabel("reading (ms)")
     below.set(xlabel="round", ylabel="evidence")
     above.legend(fontsize="small")

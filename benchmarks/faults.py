@@ -1,7 +1,7 @@
-"""Faults: from the moment of a kill until laggard has noticed it, and until the program counts again.
+"""Faults: time from a kill until laggard notices it, and until the program is counting again.
 
-One job on virtual nodes, two active with one device each, counts in State on every device. Beside it, in the same run:
-a Ray actor that counts and that Ray itself restarts (``max_restarts=-1``); it replaces one process, never a node.
+A job on virtual nodes, two of them active with one device each, counts in State on every device. For comparison, a
+Ray actor that Ray itself restarts (``max_restarts=-1``) counts as well; that replaces one process, never a node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from tests.chaos.storm import ACTORS, COUNT
-from tests.integration.jobs import RunningJob, wait_until
+from tests.integration.jobs import RunningJob
+from tests.long.storm import ACTORS, COUNT
+from tests.waiting import wait_until
 
 Victims = Callable[[RunningJob], list[psutil.Process]]
 
 STATE_SERVER = "state server killed"
-BESIDE = "worker killed, Ray's own actor restart"
+RAY_RESTART = "worker killed, Ray's own actor restart"
 LOSSES: dict[str, tuple[Victims, signal.Signals]] = {
     "a node's raylet killed": (lambda job: [job.process_of(_last_node(job), "raylet/raylet")], signal.SIGKILL),
     "a node's agent killed": (lambda job: [job.agent_of(_last_node(job))], signal.SIGKILL),
@@ -65,28 +66,30 @@ ray.get(Counter.remote().count.remote())
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks faults", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="of each fault (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the faults with this in their name (default: all)")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions of each fault (default: %(default)s)")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only faults whose name contains TEXT (default: all)"
+    )
     options = parser.parse_args(arguments)
-    chosen = [name for name in (*FAULTS, BESIDE) if options.only in name]
+    chosen = [name for name in (*FAULTS, RAY_RESTART) if options.only in name]
     if not chosen:
-        parser.error(f"no fault has {options.only!r} in its name; there are: {', '.join((*FAULTS, BESIDE))}")
+        parser.error(f"no fault has {options.only!r} in its name; the faults are: {', '.join((*FAULTS, RAY_RESTART))}")
     console = Console()
     console.print(description())
-    table = Table(title=f"seconds from the kill, median of {options.repeats} (worst)", title_justify="left")
-    for column in ("fault", "noticed", "counts again"):
+    table = Table(title=f"seconds since the kill, median of {options.repeats} (worst)", title_justify="left")
+    for column in ("fault", "noticed", "counting again"):
         table.add_column(column, justify="left" if column == "fault" else "right")
     if faults := [name for name in chosen if name in FAULTS]:
         for name, (noticed, again) in of_laggard(faults, options.repeats).items():
             table.add_row(name, _shown(noticed), _shown(again))
-    if BESIDE in chosen:
-        table.add_row(BESIDE, "", _shown(of_ray_actor(options.repeats)))
+    if RAY_RESTART in chosen:
+        table.add_row(RAY_RESTART, "", _shown(of_ray_actor(options.repeats)))
     console.print(table)
     return 0
 
 
 def of_laggard(faults: Sequence[str], repeats: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Return, for each fault, the seconds until it was noticed and until the program counted again."""
+    """Return, for each fault, the seconds until it was noticed and until the program was counting again."""
     found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in faults}
     nodes = 2 + repeats * len(LOSSES.keys() & found.keys())
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:
@@ -108,12 +111,12 @@ def of_laggard(faults: Sequence[str], repeats: int) -> dict[str, tuple[list[floa
                 for fault in faults:
                     victims, signum = FAULTS[fault]
                     _wait_until_it_counts(job)
-                    told, launches = _told(job), _launches(job)
+                    noticed, launches = _noticed(job), _launches(job)
                     processes = victims(job)
                     began_s = time.monotonic()
                     for process in processes:
                         process.send_signal(signum)
-                    wait_until(lambda told=told: _told(job) > told, job.everything)  # type: ignore[misc]
+                    wait_until(lambda noticed=noticed: _noticed(job) > noticed, job.everything)  # type: ignore[misc]
                     found[fault][0].append(time.monotonic() - began_s)
                     _wait_for_a_launch(job, launches + (fault != STATE_SERVER))
                     _wait_until_it_counts(job)
@@ -124,7 +127,7 @@ def of_laggard(faults: Sequence[str], repeats: int) -> dict[str, tuple[list[floa
 
 
 def of_ray_actor(repeats: int) -> list[float]:
-    """Return the seconds from the kill of an actor's process until Ray's new one counts."""
+    """Return the seconds from killing an actor's process until Ray's replacement counts."""
     seconds = []
     with tempfile.TemporaryDirectory() as name:
         counted = Path(name) / "counted"
@@ -153,9 +156,9 @@ def _last_node(job: RunningJob) -> str:
     return str(re.findall(r"launch +\d+ on \S+, (\S+) ", job.account)[-1])
 
 
-def _told(job: RunningJob) -> int:
-    """Count what laggard has noticed so far."""
-    return len(re.findall(r"relaunch  |is back with all of its log", job.account))
+def _noticed(job: RunningJob) -> int:
+    """Count the faults that laggard has noticed so far."""
+    return len(re.findall(r"relaunch  |was restarted with all of its log", job.account))
 
 
 def _wait_for_a_launch(job: RunningJob, number: int) -> None:

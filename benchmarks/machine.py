@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on, for the head of its tables."""
+"""Description of the machine that a benchmark ran on, printed above its tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pynvml as nvml
 
 
 def description() -> str:
-    """Return one line: processor, cores, memory, GPUs and driver if any, system, Python, and Ray if it is here."""
+    """Return one line: CPU, cores, memory, GPUs and driver if any, system, Python, and Ray if it is installed."""
     models = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     parts = [
         models[0] if models else platform.processor(),

@@ -1,8 +1,8 @@
-"""Neighbours: processes beside ours that load a device, or its host, while they are told to.
+"""Neighbours: processes that load a device, or its host, on request.
 
-``python -m benchmarks.neighbour KIND GPU`` prints ``ready``. From then on each line on its standard input sets it to
-work or to rest, and is answered with ``busy`` or ``resting``. It ends with its input, so it never outlives whoever has
-started it.
+``python -m benchmarks.neighbour KIND GPU`` prints ``ready``. From then on each line on its standard input starts or
+stops the load, and is answered with ``busy`` or ``resting``. It exits when its input is closed, so it never outlives
+the process that started it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.probers import PROBERS
-from collectors.device import Device, GpuDevice, local_devices
-from collectors.probes.pattern import pattern
+from laggard.collectors.device import Device, GpuDevice, local_devices
+from laggard.collectors.probes.exact_pattern import pattern
 
 __all__ = ["KINDS", "ONE_THREAD", "Neighbour", "kinds_on"]
 
 ROOT = Path(__file__).parents[1]
-READY_WITHIN_S = 120.0  # it loads CuPy, and the driver makes a context
+READY_WITHIN_S = 120.0  # loading CuPy and creating a context takes a while
 ANSWER_WITHIN_S = 30.0
 MIB = 1 << 20
 GPU_MATRIX, GPU_ELEMENTS, GPU_COPY_BYTES = 4096, 64 * MIB, 64 * MIB
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""For the environment of whoever uses virtual devices: one is one core's worth, as in a job."""
+"""Environment variables for programs on virtual devices: a device is worth one core, as in a job."""
 
 Work = Callable[[], object]
 
 
 class Neighbour:
-    """A process that contends with ours; a context manager, which ends it.
+    """A process that contends with ours for a resource; a context manager that ends it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Neighbour:
     gpu
         The device's name on this node.
     environ
-        What its environment has beside ours: the variables that make virtual devices.
+        Environment variables added to ours: those that define virtual devices.
 
     Raises
     ------
@@ -77,22 +77,22 @@ class Neighbour:
             env={**os.environ, **ONE_THREAD, **(environ or {})},
         )
         try:
-            self._hear("ready", READY_WITHIN_S)
+            self._expect("ready", READY_WITHIN_S)
         except BaseException:
             self.close()
             raise
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let it work: it has begun when the block begins, and has ended when the block ends."""
-        self._tell("busy")
+        """Apply the load for the length of a block: it starts before the block is entered and stops when it is left."""
+        self._switch("busy")
         try:
             yield
         finally:
-            self._tell("resting")
+            self._switch("resting")
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018, S101 - for mypy
         self._process.stdin.close()
         self._process.stdout.close()
@@ -110,26 +110,26 @@ class Neighbour:
     ) -> None:
         self.close()
 
-    def _tell(self, answer: str) -> None:
+    def _switch(self, answer: str) -> None:
         assert self._process.stdin is not None  # noqa: S101 - for mypy
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        self._hear(answer, ANSWER_WITHIN_S)
+        self._expect(answer, ANSWER_WITHIN_S)
 
-    def _hear(self, expected: str, within_s: float) -> None:
+    def _expect(self, expected: str, within_s: float) -> None:
         assert self._process.stdout is not None  # noqa: S101 - for mypy
-        here, _, _ = select.select([self._process.stdout], [], [], within_s)
-        heard = self._process.stdout.readline().strip() if here else f"nothing for {within_s:.0f} s"
-        if heard != expected:
-            raise RuntimeError(f"the neighbour {self.kind!r} should say {expected!r} and says {heard!r}: did it die?")
+        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
+        answer = self._process.stdout.readline().strip() if readable else f"nothing for {within_s:.0f} s"
+        if answer != expected:
+            raise RuntimeError(f"neighbour {self.kind!r} answered {answer!r} instead of {expected!r}: did it die?")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What they do. Each returns what its threads do again and again; a round of it takes some 10 ms, so that it rests soon.
+# The kinds. Each returns what its threads repeat; one repetition takes about 10 ms, so that the load stops quickly.
 
 
 def compute(device: Device) -> Sequence[Work]:
-    """Multiply large matrices, back to back: one product runs while the next one waits."""
+    """Multiply large matrices back to back, with one product always queued behind the running one."""
     size, products = (GPU_MATRIX, 8) if isinstance(device, GpuDevice) else (768, 1)
     module: Any = device.array_module
 
@@ -144,24 +144,24 @@ def compute(device: Device) -> Sequence[Work]:
 
 
 def memory(device: Device) -> Sequence[Work]:
-    """Add arrays that no cache holds, back to back."""
+    """Add arrays too large for any cache, back to back."""
     elements, sums = (GPU_ELEMENTS, 24) if isinstance(device, GpuDevice) else (4 * MIB, 1)
     return [_sums(device.array_module, device.run, elements, sums) for _ in range(2)]
 
 
 def bus(device: Device) -> Sequence[Work]:
-    """Copy between the GPU and pinned memory of the host, both ways at once, two copies waiting each way."""
+    """Copy between the GPU and the host's pinned memory, in both directions at once, two copies queued in each."""
     return [_copies(device, kind) for kind in ("memcpyHostToDevice", "memcpyDeviceToHost") for _ in range(2)]
 
 
 def processor(device: Device) -> Sequence[Work]:
-    """Keep every core busy twice over, on what needs no memory."""
+    """Keep every core busy with two threads that need no memory."""
     del device
     return [lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000)] * (2 * (os.cpu_count() or 1))
 
 
 def host_memory(device: Device) -> Sequence[Work]:
-    """Add arrays that no cache holds in the host's memory, on half of its cores."""
+    """Add arrays too large for any cache in the host's memory, on half of its cores."""
     del device
     return [_sums(np, lambda kernel: kernel(), 4 * MIB, 1) for _ in range(max(1, (os.cpu_count() or 1) // 2))]
 
@@ -205,11 +205,11 @@ KINDS: Mapping[str, Callable[[Device], Sequence[Work]]] = {
     "processor": processor,
     "host memory": host_memory,
 }
-"""By kind, what makes the work of its threads."""
+"""For each kind, the function that returns what its threads repeat."""
 
 
 def kinds_on(device: Device) -> list[str]:
-    """Return the kinds that there are for such a device: a virtual one has no bus."""
+    """Return the kinds that apply to a device: a virtual one has no bus."""
     return [kind for kind in KINDS if kind != "bus" or isinstance(device, GpuDevice)]
 
 
@@ -217,9 +217,9 @@ def kinds_on(device: Device) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Work and rest, as it is told to on standard input."""
+    """Start and stop the load as requested on standard input."""
     kind, gpu = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its input, also when the terminal interrupts us both
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it exits with its input, even if the terminal interrupts both of us
     (device,) = [device for device in local_devices() if device.gpu == gpu]
     works = {**KINDS, **PROBERS}[kind](device)
     resting = threading.Event()
@@ -229,18 +229,18 @@ def main(arguments: Sequence[str]) -> int:
             work()
 
     with ThreadPoolExecutor(len(works)) as pool:
-        works[0]()  # the first time pays for loading
+        works[0]()  # warm up: the first call loads libraries
         print("ready", flush=True)
         while sys.stdin.readline():
             resting.clear()
             running = [pool.submit(go_on, work) for work in works]
-            works[0]()  # when it is over, the others have begun
+            works[0]()  # once it is done, the others have started
             print("busy", flush=True)
-            told = sys.stdin.readline()
+            line = sys.stdin.readline()
             resting.set()
             for each in running:
                 each.result()
-            if told:
+            if line:
                 print("resting", flush=True)
     return 0
 

@@ -1,22 +1,22 @@
-"""What a GPU can do at best, by its vendor's data sheet, and the least time that a probe can take there."""
+"""Peak rates of GPUs from their vendors' data sheets, and the shortest time a probe can take at these rates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from collectors.probes import Probe
+from laggard.collectors.probes import Probe
 
 __all__ = ["PEAKS", "floor_s", "peaks_of"]
 
-# Operations or bytes a second by probe: products without sparsity (the sheets' figures for tensor cores are twice that
-# where they say "with sparsity"), copies one way (half of what the sheets give for PCIe and NVLink).
+# Operations or bytes per second by probe: products without sparsity (half of the data sheets' tensor-core figures
+# "with sparsity"), copies in one direction (half of the data sheets' figures for PCIe and NVLink).
 Peaks = Mapping[str, float]
 
 
 def _peaks(
     *, fp64: float, fp32: float, tf32: float, fp16: float, memory: float, bus: float, link: float | None = None
 ) -> Peaks:
-    """Return the peaks by probe, of Tflop/s and GB/s."""
+    """Return the peaks by probe, given in Tflop/s and GB/s."""
     teraflops = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": fp16}
     gigabytes = {"triad": memory, "host_to_device": bus, "device_to_host": bus, "peer_copy": link}
     return {
@@ -25,7 +25,7 @@ def _peaks(
     }
 
 
-# NVIDIA H100 Tensor Core GPU data sheet; double precision is that of the tensor cores.
+# NVIDIA H100 Tensor Core GPU data sheet; double precision on the tensor cores.
 _H100_SXM = _peaks(fp64=67, fp32=67, tf32=494.5, fp16=989.5, memory=3350, bus=64, link=450)
 _H100_PCIE = _peaks(fp64=51, fp32=51, tf32=378, fp16=756.5, memory=2000, bus=64)
 # NVIDIA H200 Tensor Core GPU data sheet.
@@ -46,17 +46,17 @@ PEAKS: Mapping[str, Peaks] = {
     "NVIDIA A100-PCIE-40GB": _a100(1555),
     "NVIDIA A100 80GB PCIe": _a100(1935),
 }
-"""By the name that the driver has for the board."""
+"""Peaks by the driver's name for the board."""
 
 
 def peaks_of(model: str) -> Peaks:
-    """Return the peaks of a device's model; none for one that is not in the table, or for a part of one."""
+    """Return the peaks of a device's model; empty if it is not in the table, or a partition of a GPU."""
     return PEAKS.get(model.split(", ")[0], {})
 
 
 def floor_s(probe: Probe, peaks: Peaks) -> float | None:
-    """Return the least seconds of a repeat: its work divided by the peak; ``None`` where there is no such peak."""
-    name = "triad" if probe.name.startswith("triad") else probe.name  # its name tells of a smaller size
+    """Return the shortest seconds of a repeat, its work divided by the peak; ``None`` if the peak is not known."""
+    name = "triad" if probe.name.startswith("triad") else probe.name  # its name may include a size
     if name not in peaks:
         return None
     work = probe.operations if name.startswith("gemm_") else probe.bytes_moved

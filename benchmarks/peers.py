@@ -1,6 +1,6 @@
-"""Other tools' rules for a slow GPU, from their public sources, each a function of a window of readings.
+"""Other tools' rules for slow GPUs, reimplemented from their public sources as functions of a window of readings.
 
-A rule takes seconds ``(n_devices, n_samples)`` and returns which devices it flags, ``(n_devices,)``.
+A rule takes seconds of shape ``(n_devices, n_samples)`` and returns a mask of flagged devices, ``(n_devices,)``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rule = Callable[[Seconds], NDArray[np.bool_]]
 
 
 def dragon(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return which means lie 2.5 standard deviations of the pooled window above its mean (Dragon)."""
+    """Flag devices whose mean lies 2.5 standard deviations of the pooled window above its mean (Dragon)."""
     spread = seconds.std()
     if spread < 1e-9:
         return np.zeros(len(seconds), np.bool_)
@@ -25,19 +25,19 @@ def dragon(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 def nvrx(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return whose fastest-rank score is under 0.75 (NVIDIA resiliency extension)."""
+    """Flag devices whose score relative to the fastest rank is under 0.75 (NVIDIA resiliency extension)."""
     medians = np.median(seconds, axis=1)
     return np.asarray(medians.min() / medians < 0.75)
 
 
 def dlrover(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return whose faster time of the rounds is over twice the median (DLRover node check)."""
+    """Flag devices whose fastest round takes over twice the median (DLRover node check)."""
     fastest = seconds.min(axis=1)
     return np.asarray(fastest > 2 * np.median(fastest))
 
 
 def megatron(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return whose mean is off the median by one MAD and by 10 % (Megatron-LM sniff test); the slow side only."""
+    """Flag devices whose mean exceeds the median by one MAD and by 10 % (Megatron-LM sniff test, slow side only)."""
     means = seconds.mean(axis=1)
     median = np.median(means)
     mad = np.median(np.abs(means - median))
@@ -45,7 +45,7 @@ def megatron(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 def superbench(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return who is 5 % over the mean of those that are not (SuperBench's baseline rule)."""
+    """Flag devices that are 5 % above the mean of the unflagged ones (SuperBench's baseline rule)."""
     means = seconds.mean(axis=1)
     flagged = np.zeros(len(means), np.bool_)
     for _ in range(len(means)):
@@ -57,13 +57,13 @@ def superbench(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 def greyhound(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return who is 10 % over the median (Greyhound's localisation)."""
+    """Flag devices that are 10 % above the median (Greyhound's localisation)."""
     means = seconds.mean(axis=1)
     return np.asarray(means > 1.1 * np.median(means))
 
 
 def mad_score(seconds: Seconds) -> NDArray[np.bool_]:
-    """Return whose modified z score is over 3.5 (Iglewicz and Hoaglin 1993)."""
+    """Flag devices whose modified z-score is over 3.5 (Iglewicz and Hoaglin 1993)."""
     means = seconds.mean(axis=1)
     offsets = means - np.median(means)
     return np.asarray(0.6745 * offsets > 3.5 * np.median(np.abs(offsets)))

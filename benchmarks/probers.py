@@ -1,4 +1,4 @@
-"""Neighbours that probe a device beside a program: with laggard's probes, or as Dragon's documentation describes."""
+"""Neighbours that probe a device in use: with laggard's probes, or as Dragon's documentation describes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from collectors.device import Device, GpuDevice
-from collectors.probes import PROBE_NAMES
-from collectors.probing import Probing
-from collectors.turns import Turns
+from laggard.collectors.device import Device, GpuDevice
+from laggard.collectors.probe_schedule import ProbeSchedule
+from laggard.collectors.probes import PROBE_NAMES
+from laggard.collectors.probing import Probing
 
 __all__ = ["INTERVAL", "IN_TURN", "PROBERS", "TINY", "TINY_EVERY_S", "Rounds"]
 
 IN_TURN, TINY = "probes in turn", "tiny operations"
 REPEATS = 3
-INTERVAL = "LAGGARD_BENCH_INTERVAL_S"  # in the environment: seconds from one round to the next
+INTERVAL = "LAGGARD_BENCH_INTERVAL_S"  # environment variable: seconds between rounds
 TINY_S, TINY_EVERY_S = 2.0, 5.0
 TINY_ELEMENTS = 16
 TINY_AT_ONCE = 50
@@ -30,19 +30,19 @@ Work = Callable[[], object]
 
 
 class Stopwatch:
-    """Counts the seconds in which it runs: what is paced by it goes on where it was left."""
+    """Measures the time while it is running; a schedule that uses it is suspended while it is stopped."""
 
     def __init__(self) -> None:
         self._before_s = 0.0
         self._since_s: float | None = None
 
     def __call__(self) -> float:
-        """Return the seconds so far."""
+        """Return the seconds measured so far."""
         return self._before_s + (0.0 if self._since_s is None else time.monotonic() - self._since_s)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run for the length of a block."""
+        """Run the stopwatch for the length of a block."""
         self._since_s = time.monotonic()
         try:
             yield
@@ -51,45 +51,45 @@ class Stopwatch:
 
 
 class Rounds:
-    """The rounds of probes of one device, as in a job.
+    """Probe rounds on one device, as in a job.
 
     Parameters
     ----------
     device
-        Which one.
+        The device to probe.
     in_turn
-        The other probes, one of which runs with each round.
+        The other probes, one of which runs in each round.
     interval_s
-        From one round to the next, of the time in which :attr:`watch` runs.
+        Time between rounds, measured by :attr:`watch`.
     max_intrusion
-        The share of the device's time that they may take, for :meth:`scheduled_s`.
+        Share of the device's time that the probes may take, for :meth:`scheduled_s`.
     """
 
     def __init__(self, device: Device, in_turn: Collection[str], interval_s: float, max_intrusion: float = 1.0) -> None:
         self._probing = Probing(device, in_turn, max_intrusion)
         self.watch = Stopwatch()
-        self._turns = Turns(interval_s, self.watch())
+        self._schedule = ProbeSchedule(interval_s, self.watch())
 
     def run(self) -> None:
-        """Run one."""
+        """Run one round."""
         self._probing.end_main([self._probing.main_seconds() for _ in range(REPEATS)])
-        self._probing.other(self._turns.number, REPEATS)
-        self._turns.taken(self.watch())
+        self._probing.other(self._schedule.number, REPEATS)
+        self._schedule.advance(self.watch())
 
     def run_if_due(self) -> bool:
-        """Run one if its turn has come; return whether it had."""
-        if self._turns.wait_s(self.watch()) > 0:
+        """Run a round if one is due; return whether it was."""
+        if self._schedule.wait_s(self.watch()) > 0:
             return False
         self.run()
         return True
 
     def scheduled_s(self, interval_s: float) -> float:
-        """Return the seconds from round to round that the schedule chooses where ``interval_s`` is asked for."""
-        return interval_s * self._probing.turns_apart(interval_s)
+        """Return the seconds between rounds that the schedule chooses for a requested ``interval_s``."""
+        return interval_s * self._probing.stride(interval_s)
 
 
 def probes(device: Device, in_turn: Collection[str]) -> Sequence[Work]:
-    """Run rounds when they are due."""
+    """Run probe rounds when they are due."""
     rounds = Rounds(device, in_turn, float(os.environ[INTERVAL]))
 
     def go_on() -> None:
@@ -101,15 +101,15 @@ def probes(device: Device, in_turn: Collection[str]) -> Sequence[Work]:
 
 
 def tiny_operations(device: Device) -> Sequence[Work]:
-    """Run tiny operations one after the other: as many as take 2 s where nothing else runs, every 5 s.
+    """Run tiny operations one after the other every 5 s, as many as take 2 s on an idle device.
 
-    DragonHPC, "Telemetry", "Slow GPU detection": its collector times such a loop on every GPU.
+    DragonHPC's documentation, "Telemetry", "Slow GPU detection": its collector times such a loop on every GPU.
     """
     module: Any = device.array_module
     a, b = (device.run(lambda: module.full(TINY_ELEMENTS, 1e-3, np.float32)) for _ in range(2))
 
     def some(count: int) -> None:
-        if isinstance(device, GpuDevice):  # submitted one after the other, and waited for at the end
+        if isinstance(device, GpuDevice):  # submit one after the other, wait at the end
             device.run(lambda: [module.multiply(a, b, out=a) for _ in range(count)])
         else:
             for _ in range(count):
@@ -119,7 +119,7 @@ def tiny_operations(device: Device) -> Sequence[Work]:
     begun_s = time.perf_counter()
     some(CALIBRATED_WITH)
     count = round(CALIBRATED_WITH * TINY_S / (time.perf_counter() - begun_s))
-    watch, turns, left = Stopwatch(), Turns(TINY_EVERY_S, 0.0), 0
+    watch, schedule, left = Stopwatch(), ProbeSchedule(TINY_EVERY_S, 0.0), 0
 
     def go_on() -> None:
         nonlocal left
@@ -127,9 +127,9 @@ def tiny_operations(device: Device) -> Sequence[Work]:
             if left > 0:
                 some(TINY_AT_ONCE)
                 left -= TINY_AT_ONCE
-            elif turns.wait_s(watch()) <= 0:
+            elif schedule.wait_s(watch()) <= 0:
                 left = count
-                turns.taken(watch())
+                schedule.advance(watch())
             else:
                 time.sleep(NAP_S)
 
@@ -137,7 +137,7 @@ def tiny_operations(device: Device) -> Sequence[Work]:
 
 
 def _one_at_a_time(work: Work) -> Work:
-    """Return work that two threads may call: a neighbour does so in its beginning."""
+    """Return work that two threads may call at once, as a neighbour does when it starts."""
     lock = threading.Lock()
 
     def locked() -> None:
@@ -152,4 +152,4 @@ PROBERS: Mapping[str, Callable[[Device], Sequence[Work]]] = {
     IN_TURN: lambda device: probes(device, PROBE_NAMES),
     TINY: tiny_operations,
 }
-"""By kind, what makes the work of its threads."""
+"""For each kind, the function that returns what its threads repeat."""

@@ -1,8 +1,9 @@
-"""The probes themselves: how well they repeat, how near the hardware's peak, what they react to, whether they mislead.
+"""The probes: repeatability, distance from the hardware's peak, what they react to, and whether they mislead.
 
-On the GPUs of this machine, or without one on virtual devices. All faults are made by contention: a neighbour in a
-process of its own loads the device, its memory, its bus, or the host. Rounds take turns (nobody, each neighbour, nobody
-again, ...), so that a drift of the machine hits all alike. A reading is the fastest of three repeats, as in a job.
+Runs on the machine's GPUs, or on virtual devices if there are none. All faults are contention: a neighbour, a separate
+process, loads the device, its memory, its bus, or the host. Rounds alternate (no neighbour, each neighbour in turn, no
+neighbour again), so that drift of the machine affects all equally. A reading is the fastest of three repeats, as in a
+job.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from benchmarks.neighbour import KINDS, ONE_THREAD, Neighbour, kinds_on
 from benchmarks.peaks import floor_s, peaks_of
 from benchmarks.tables import table
 from benchmarks.timings import device_names
-from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, gpu_names, local_devices
-from collectors.probes import PROBE_NAMES, Probe, probes_of
-from detectors import SlowGPUAnalysis, Verdict
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, gpu_names, local_devices
+from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
+from laggard.detectors import SlowGPUAnalysis, Verdict
 
 __all__ = ["cell", "main", "verdicts_of"]
 
 REPEATS = 3
-IDLE, BUSY = "idle", "compute"  # the conditions of which the first table tells
-SERIES = 4  # devices that are judged together, at least
+IDLE, BUSY = "idle", "compute"  # the conditions in the first table
+SERIES = 4  # judged together, at least
 MUCH = 1.5
 SPREADS = 3
-MAD_TO_SIGMA = 1.4826  # of a normal law
+MAD_TO_SIGMA = 1.4826  # for a normal distribution
 
 Readings = Mapping[str, Sequence[float]]
 """Seconds of one probe, by condition: the fastest repeat of each round."""
@@ -47,25 +48,29 @@ Repeats = dict[str, list[float]]
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, print its tables in Markdown; return the exit code."""
+    """Run the benchmark and print its tables as Markdown; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks probes", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50, help="of each condition (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds for each condition (default: %(default)s)")
     parser.add_argument(
-        "--saturated-rounds", type=int, default=200, help="of devices that are all busy (default: %(default)s)"
+        "--saturated-rounds", type=int, default=200, help="rounds with all devices busy (default: %(default)s)"
     )
-    parser.add_argument("--probes", default=",".join(PROBE_NAMES), metavar="NAME,NAME", help="(default: all)")
-    parser.add_argument("--devices", type=int, default=SERIES, help="virtual ones, without GPUs (default: %(default)s)")
     parser.add_argument(
-        "--minutes", type=float, default=7.0, help="at most, in all; then rounds are left out (default: %(default)s)"
+        "--probes", default=",".join(PROBE_NAMES), metavar="NAME,NAME", help="probes to run (default: all)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all readings here")
+    parser.add_argument(
+        "--devices", type=int, default=SERIES, help="virtual devices, if there are no GPUs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=7.0, help="time limit; further rounds are skipped (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all readings to FILE")
     options = parser.parse_args(argv)
     names = options.probes.split(",")
     if unknown := set(names) - set(PROBE_NAMES):
-        parser.error(f"there is no probe {min(unknown)!r}: there are {', '.join(PROBE_NAMES)}")
+        parser.error(f"unknown probe {min(unknown)!r}: choose from {', '.join(PROBE_NAMES)}")
     if min(options.rounds, options.saturated_rounds, options.devices) < 1:
-        parser.error("--rounds, --saturated-rounds and --devices are 1 or more")
-    if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads it when it is loaded
+        parser.error("--rounds, --saturated-rounds and --devices must be at least 1")
+    if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads them when it is loaded
         os.execve(sys.executable, sys.orig_argv, os.environ | ONE_THREAD)  # noqa: S606 - this very command
     with tempfile.TemporaryDirectory() as folder:
         environ = {} if gpu_names() else {VIRTUAL_DEVICES: str(options.devices), VIRTUAL_DEVICE_DIR: folder}
@@ -73,27 +78,27 @@ def main(argv: list[str]) -> int:
         print(f"{description()}\n\nProbed: {devices[0].model}; a reading is the fastest of {REPEATS} repeats.")
         probes = [probes_of(device, names) for device in devices]
         if not probes[0]:
-            parser.error(f"a device of the model {devices[0].model!r} can run none of these probes")
+            parser.error(f"a device of model {devices[0].model!r} cannot run any of these probes")
         begun_s = time.monotonic()
         readings = interleaved(devices[0], probes[0], environ, rounds("idle and contended", options, begun_s, 0.5))
         report(devices[0], probes[0], readings)
         busy = saturated(devices, probes, environ, rounds("saturated", options, begun_s, 1.0))
     report_verdicts(devices, busy, readings)
     if options.json:
-        told = {"machine": description(), "model": devices[0].model, "interleaved": readings, "saturated": busy}
-        options.json.write_text(json.dumps(told))
+        written = {"machine": description(), "model": devices[0].model, "interleaved": readings, "saturated": busy}
+        options.json.write_text(json.dumps(written))
     return 0
 
 
 def rounds(what: str, options: argparse.Namespace, begun_s: float, share: float) -> Iterable[int]:
-    """Count rounds from 0, with a progress bar, until there were enough or a share of the time is over."""
+    """Count rounds from 0, with a progress bar, until there are enough or a share of the time limit has passed."""
     count = options.saturated_rounds if what == "saturated" else options.rounds
     numbers: Iterable[int] = range(count)
     try:
         from rich.console import Console
         from rich.progress import track
     except ImportError:
-        pass  # a machine with GPUs may have nothing but what the probes need
+        pass  # a machine with GPUs may have only what the probes need
     else:
         numbers = track(numbers, f"{what:<20}", console=Console(stderr=True), transient=True)
     until_s = begun_s + 60 * share * options.minutes
@@ -113,11 +118,11 @@ def repeats_of(probe: Probe) -> list[float]:
 def interleaved(
     device: Device, probes: Sequence[Probe], environ: Mapping[str, str], numbers: Iterable[int]
 ) -> dict[str, dict[str, list[float]]]:
-    """Return the readings by probe and condition: idle, and beside each kind of neighbour."""
+    """Return the readings by probe and condition: idle, and with each kind of neighbour."""
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         neighbours = [stack.enter_context(Neighbour(kind, device.gpu, environ)) for kind in kinds_on(device)]
-        for number in _after_one_for_warmth(numbers):
+        for number in _with_warm_up(numbers):
             for neighbour in (None, *neighbours):
                 with neighbour.at_work() if neighbour else nullcontext():
                     for probe in probes:
@@ -128,7 +133,7 @@ def interleaved(
     return found
 
 
-def _after_one_for_warmth(numbers: Iterable[int]) -> Iterator[int | None]:
+def _with_warm_up(numbers: Iterable[int]) -> Iterator[int | None]:
     yield None  # an idle GPU's clock is low at first
     yield from numbers
 
@@ -136,9 +141,9 @@ def _after_one_for_warmth(numbers: Iterable[int]) -> Iterator[int | None]:
 def saturated(
     devices: Sequence[Device], probes: Sequence[Sequence[Probe]], environ: Mapping[str, str], numbers: Iterable[int]
 ) -> list[list[Repeats]]:
-    """Return the repeats of each round, by series, while each device has a user who keeps it busy.
+    """Return the repeats of each round, by series, while a neighbour keeps each device busy.
 
-    Of fewer than four devices each gives several series: one after the other in each round.
+    With fewer than four devices, each device yields several series, one after the other in each round.
     """
     series = -(-SERIES // len(devices))
 
@@ -153,7 +158,7 @@ def saturated(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Judged
+# Judge
 
 
 def variation(seconds: ArrayLike) -> float:
@@ -165,7 +170,7 @@ def variation(seconds: ArrayLike) -> float:
 def cell(fault: Sequence[float], idle: Sequence[float]) -> str:
     """Return the ratio of the medians, marked by how far the fault lies above idle.
 
-    ``!!``: more than half as long again. ``!``: by more than three robust spreads of the idle readings.
+    ``!!``: more than 1.5 times as long. ``!``: more than three robust spreads of the idle readings longer.
     """
     middle = float(np.median(idle))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(np.array(idle) - middle)))
@@ -175,7 +180,7 @@ def cell(fault: Sequence[float], idle: Sequence[float]) -> str:
 
 
 def verdicts_of(taken: Sequence[Sequence[Repeats]], probe: str, min_slowdown: float) -> list[Verdict]:
-    """Judge one probe's rounds as a job's detector does: devices of one model, each on a node of its own."""
+    """Judge one probe's rounds as a job's detector does: devices of one model, each on its own node."""
     names = device_names(len(taken[0]), 1)
     analysis = SlowGPUAnalysis(groups=dict.fromkeys(names, "one model"), min_slowdown=min_slowdown)
     return [
@@ -186,21 +191,23 @@ def verdicts_of(taken: Sequence[Sequence[Repeats]], probe: str, min_slowdown: fl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Printed
+# Print
 
 
 def report(device: Device, probes: Sequence[Probe], readings: Mapping[str, Readings]) -> None:
-    """Print repeatability, the way to the floor, and what each probe reacts to."""
+    """Print repeatability, distance from the floor, and what each probe reacts to."""
     count = len(readings[probes[0].name][IDLE])
-    print(f"\n## Repeatability\n\n{count} rounds; busy: a neighbour multiplies matrices, back to back.\n")
+    print(f"\n## Repeatability\n\n{count} rounds; busy: a neighbour multiplies matrices back to back.\n")
     head = ["probe", "CV idle", "CV busy", "median idle", "median busy", "unit"]
     print("\n".join(table(head, (_repeatability(probe, readings[probe.name]) for probe in probes))))
 
-    print("\n## Against the floor\n\nFloor: the work by the data sheet's peak, or the best of all readings here.\n")
-    head = ["probe", "median idle, ms", "floor, ms", "idle / floor", "floor from"]
+    print(
+        "\n## Against the floor\n\nFloor: the work divided by the data sheet's peak, or the best reading of this run.\n"
+    )
+    head = ["probe", "median idle, ms", "floor, ms", "idle / floor", "source of the floor"]
     print("\n".join(table(head, (_floor(device, probe, readings[probe.name]) for probe in probes))))
 
-    print(f"\n## Reaction\n\nMedian beside a neighbour by median idle. !!: over {MUCH}; !: {SPREADS} spreads above.\n")
+    print(f"\n## Reaction\n\nMedian with a neighbour / median idle. !!: over {MUCH}; !: {SPREADS} spreads above.\n")
     rows = (
         [name, *(cell(found[kind], found[IDLE]) if kind in found else "-" for kind in KINDS)]
         for name, found in readings.items()
@@ -225,27 +232,29 @@ def _floor(device: Device, probe: Probe, found: Readings) -> list[str]:
 def report_verdicts(
     devices: Sequence[Device], taken: Sequence[Sequence[Repeats]], readings: Mapping[str, Readings]
 ) -> None:
-    """Print what the detector says of devices that are all busy and all healthy, and how busy their readings look."""
-    who = f"{len(devices)} devices, each with a user of its own"
+    """Print the detector's verdicts on devices that are all busy and healthy, and how busy their readings look."""
+    what = f"{len(devices)} devices, each with its own user"
     if len(devices) < SERIES:
-        who = f"{len(taken[0])} series of {len(devices)} busy device(s), taken in turn, as if each were a device"
-    print(f"\n## Verdicts under saturation\n\n{who}; {len(taken)} rounds; all healthy, so each verdict is false.\n")
+        what = f"{len(taken[0])} series of {len(devices)} busy device(s), taken in turn, as if each were a device"
+    print(f"\n## Verdicts under saturation\n\n{what}; {len(taken)} rounds; all healthy, so any verdict is false.\n")
     min_slowdown = _min_slowdown(devices[0])
     rows = []
     for probe in taken[0][0]:
-        told = verdicts_of(taken, probe, min_slowdown)
-        restarts = sum(verdict.action == "restart" for verdict in told)
+        verdicts = verdicts_of(taken, probe, min_slowdown)
+        restarts = sum(verdict.action == "restart" for verdict in verdicts)
         fastest = np.array([[min(series[probe]) for series in one] for one in taken])
         seen = float(np.mean(fastest > MUCH * np.median(readings[probe][IDLE])))
-        rows.append([probe, restarts, len(told) - restarts, f"{100 * seen:.0f} %", f"{100 * variation(fastest):.1f} %"])
+        rows.append(
+            [probe, restarts, len(verdicts) - restarts, f"{100 * seen:.0f} %", f"{100 * variation(fastest):.1f} %"]
+        )
     head = ["probe", "restart verdicts", "suspects", f"readings over {MUCH} x idle", "CV"]
     print("\n".join(table(head, rows)))
 
 
 def _min_slowdown(device: Device) -> float:
-    """Return what SlowGPUDetector takes for the smallest slowdown that matters on such a device."""
+    """Return the smallest slowdown that matters to SlowGPUDetector on such a device."""
     if isinstance(device, GpuDevice):
-        return SlowGPUAnalysis().thresholds.min_slowdown  # the detector loads what beside a GPU may be missing
-    from detectors.slow_gpu import VIRTUAL_MIN_SLOWDOWN
+        return SlowGPUAnalysis().thresholds.min_slowdown  # the detector would import what may be missing here
+    from laggard.detectors.slow_gpu import VIRTUAL_MIN_SLOWDOWN
 
     return VIRTUAL_MIN_SLOWDOWN

@@ -1,9 +1,9 @@
-"""Restart: from a verdict to the first line of the program in the next launch, and where the time goes.
+"""Restart: time from a verdict to the program's first line in the next launch, and what it is spent on.
 
-One job on virtual nodes, two active and two virtual devices each. In every launch the program brings one actor up on
-each device, then a verdict accuses its last node; the controller relaunches with a node of the reserve. Also: from the
-command to the program's first line, with three virtual nodes. Then the peers: a killed worker, see
-:mod:`benchmarks.restart_peers`.
+A job on virtual nodes has two active ones, with two virtual devices each. In every launch the program starts one actor
+on each device, then a verdict accuses its last node, and the controller relaunches with a reserve node. Also measured:
+the time from the command to the program's first line, with three virtual nodes, and the recovery from a killed worker
+compared with other tools (:mod:`benchmarks.restart_peers`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ print("first line", time.time(), flush=True)
 
 import dataclasses, sys
 import ray
-from detectors import Verdict
-from kvstore.control import Control
-from kvstore.session import current_session
-from resilience import Job
+from laggard.detectors import Verdict
+from laggard.kvstore.control import Control
+from laggard.kvstore.connection import current_session
+from laggard.resilience import Job
 
 job = Job.current()
 if not job.reserve:
@@ -46,7 +46,7 @@ class Worker:
 
 workers = [Worker.remote() for node in job.nodes for _ in node.devices]
 ray.get([worker.ready.remote() for worker in workers])
-job.progress(1)  # launches in a row that get nowhere would end the job
+job.progress(1)  # launches in a row without progress would end the job
 session = current_session()
 control = Control(session.client, session.endpoint, session.environment.launch)
 verdict = Verdict(job.nodes[-1].hostname, "0", 2.0, "very slow", "the benchmark accuses it", action="restart")
@@ -60,41 +60,43 @@ DEADLINE_S = 600
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks restart", description=__doc__)
-    parser.add_argument("--relaunches", type=int, default=10, help="by a verdict (default: %(default)s)")
-    parser.add_argument("--startups", type=int, default=5, help="of the command (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=10, help="of each peer's worker (default: %(default)s)")
+    parser.add_argument(
+        "--relaunches", type=int, default=10, help="relaunches caused by a verdict (default: %(default)s)"
+    )
+    parser.add_argument("--startups", type=int, default=5, help="starts of the command (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=10, help="kills of each candidate's worker (default: %(default)s)")
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
     if options.kills:
-        beside_peers(console, options.kills)
+        compare_with_peers(console, options.kills)
     if options.relaunches:
         from_verdict_to_first_line(console, options.relaunches, options.startups)
     return 0
 
 
-def beside_peers(console: Console, kills: int) -> None:
-    """Print how long each candidate takes to come back after a killed worker."""
-    here = [candidate for candidate in CANDIDATES if candidate.is_here]
+def compare_with_peers(console: Console, kills: int) -> None:
+    """Print how long each candidate takes to recover from a killed worker."""
+    available = [candidate for candidate in CANDIDATES if candidate.is_available]
     for candidate in CANDIDATES:
-        if candidate not in here:
-            console.print(f"{candidate.name} is left out: {candidate.needs} is not installed")
-    table = Table(title=f"seconds from a killed worker until all get on, median of {kills}", title_justify="left")
+        if candidate not in available:
+            console.print(f"{candidate.name} is skipped: {candidate.needs} is not installed")
+    table = Table(title=f"seconds from a kill until all workers are working again, {kills} kills", title_justify="left")
     for column in ("", "median", "worst", "best", "can replace"):
         table.add_column(column, justify="right" if column in {"median", "worst", "best"} else "left")
-    seconds = seconds_of(here, kills)
-    for candidate in here:
+    seconds = seconds_of(available, kills)
+    for candidate in available:
         table.add_row(candidate.name, *spread(seconds[candidate.name]), candidate.replaces)
     console.print(table)
 
 
 def spread(values: list[float]) -> tuple[str, str, str]:
-    """Return median, largest and smallest, to print."""
+    """Format the median, the largest and the smallest value."""
     return f"{statistics.median(values):.2f}", f"{max(values):.2f}", f"{min(values):.2f}"
 
 
 def from_verdict_to_first_line(console: Console, relaunches: int, n_startups: int) -> None:
-    """Print how long a relaunch takes, and where the time goes."""
+    """Print how long a relaunch takes, and what the time is spent on."""
     startups = [startup_s() for _ in range(n_startups)]
     output, account = run(PROGRAM, relaunches + 2)
     firsts = [float(moment) for moment in re.findall(r"first line (\S+)", output)]
@@ -107,10 +109,10 @@ def from_verdict_to_first_line(console: Console, relaunches: int, n_startups: in
     ends, fences, changes = (list(values) for values in zip(*phases, strict=True))
     rows = {
         f"verdict to first line, {len(gaps)} relaunches": gaps,
-        "- the program ends": ends,
-        "- fence, log on disk, leftovers ended": fences,
-        "- the nodes change": changes,
-        "- hearing the verdict, starting Python": [gap - sum(parts) for gap, parts in zip(gaps, phases, strict=True)],
+        "- program shutdown": ends,
+        "- fencing, log to disk, cleanup": fences,
+        "- replacing nodes": changes,
+        "- receiving the verdict, starting Python": [gap - sum(parts) for gap, parts in zip(gaps, phases, strict=True)],
         f"command to first line, {len(startups)} starts": startups,
     }
     table = Table(title="seconds")
@@ -133,7 +135,7 @@ def run(source: str, nodes: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "program.py"
         program.write_text(source)
-        command = [sys.executable, "-m", "resilience.cli", f"--local-nodes={nodes}", "--nodes=2"]
+        command = [sys.executable, "-m", "laggard", f"--local-nodes={nodes}", "--nodes=2"]
         done = subprocess.run(
             [*command, "--virtual-gpus=2", "--resilient", str(program)],
             capture_output=True,

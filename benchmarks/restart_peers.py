@@ -1,8 +1,8 @@
-"""A killed worker, and how long until every worker gets on again: laggard beside what users have today.
+"""Time from killing one worker until every worker is working again: laggard compared with what users have today.
 
-All run the same toy program: two workers, each of which writes a line every 20 ms and needs nothing else, so that no
-candidate pays for the loading of a framework. One worker is killed; the clock stops when a new process writes in its
-place, and then every worker has written once more.
+All candidates run the same toy program: two workers, each of which writes a line every 20 ms and needs nothing else, so
+that none has to load a framework. One worker is killed; the clock stops once a new process writes in its place and
+every worker has then written once more.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ import os, threading, time
 
 def settle(rank):
     if "LAGGARD_LAUNCH" in os.environ:
-        from resilience import Job
-        Job.current().progress(1)  # launches in a row that get nowhere would end the job
+        from laggard.resilience import Job
+        Job.current().progress(1)  # launches in a row without progress would end the job
     with open(f"{os.environ['TOY']}/settled{rank}", "a") as file:
         file.write(f"{os.getpid()}\\n")
 
@@ -84,27 +84,27 @@ DataParallelTrainer(
 ).fit()
 """
 LOCAL = "num_cpus=2, include_dashboard=False, "
-LAGGARD = ("-m", "resilience.cli", "--local-nodes=2", "--virtual-gpus=1", "--resilient", "--grace=1")
+LAGGARD = ("-m", "laggard", "--local-nodes=2", "--virtual-gpus=1", "--resilient", "--grace=1")
 LAGGARD_LIMITS = ("--max-restarts-per-hour=1000",)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1000")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to come back after a killed worker.
+    """One way to recover from a killed worker.
 
     Attributes
     ----------
     name
-        For the table.
+        Name in the table.
     program
-        Source of the program.
+        Source code of the program.
     command
-        What stands before the program's name, after the interpreter.
+        Arguments between the interpreter and the program's name.
     needs
-        Module without which it cannot run here.
+        Module that must be installed.
     replaces
-        What it can replace besides the process.
+        What it can replace besides a process.
     """
 
     name: str
@@ -114,8 +114,8 @@ class Candidate:
     replaces: str = ""
 
     @property
-    def is_here(self) -> bool:
-        """Whether it can run here."""
+    def is_available(self) -> bool:
+        """Whether it can run in this environment."""
         return not self.needs or importlib.util.find_spec(self.needs) is not None
 
 
@@ -124,27 +124,27 @@ CANDIDATES = (
     Candidate(
         "laggard, Ray actors", ACTORS.format(init="", options="num_gpus=1"), (*LAGGARD, *LAGGARD_LIMITS), "", "a node"
     ),
-    Candidate("torchrun elastic", ALONE, TORCHRUN, "torch", "a node, by --nnodes=MIN:MAX"),
+    Candidate("torchrun elastic", ALONE, TORCHRUN, "torch", "a node, with --nnodes=MIN:MAX"),
     Candidate("Ray Train", TRAIN, (), "pyarrow", "a node"),
     Candidate(
         "Ray actor, max_restarts",
         ACTORS.format(init=LOCAL, options="max_restarts=-1, max_task_retries=-1"),
-        replaces="nothing: one process again",
+        replaces="nothing else",
     ),
 )
 
 
 def seconds_of(candidates: Sequence[Candidate], repeats: int) -> dict[str, list[float]]:
-    """Return, by candidate, the seconds from each kill until every worker gets on.
+    """Return, by candidate, the seconds from each kill until every worker is working again.
 
-    They all run at once and are hit in turn, so that a busy moment of the machine hits them alike.
+    All candidates run at once and take turns, so that other load on the machine affects them equally.
     """
     seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     with contextlib.ExitStack() as stack:
         running = {candidate.name: stack.enter_context(_running(candidate)) for candidate in candidates}
         for _ in range(repeats):
             for name, (toy, process) in running.items():
-                seconds[name].append(_second_of_a_kill(toy, process))
+                seconds[name].append(_seconds_after_a_kill(toy, process))
     return seconds
 
 
@@ -169,8 +169,8 @@ def _running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[byte
                 _end(process)
 
 
-def _second_of_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
-    _wait_until_all_get_on(toy, process)
+def _seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
+    _wait_until_all_work(toy, process)
     _wait(
         lambda: all(_newest_pid(toy / f"settled{rank}") == _newest_pid(toy / f"steps{rank}") for rank in RANKS),
         toy,
@@ -180,11 +180,11 @@ def _second_of_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
     began_s = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     _wait(lambda: _newest_pid(toy / "steps1") != victim, toy, process)
-    _wait_until_all_get_on(toy, process)
+    _wait_until_all_work(toy, process)
     return time.monotonic() - began_s
 
 
-def _wait_until_all_get_on(toy: Path, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_all_work(toy: Path, process: subprocess.Popen[bytes]) -> None:
     before = [_size(toy, rank) for rank in RANKS]
     _wait(lambda: all(_size(toy, rank) > before[rank] for rank in RANKS), toy, process)
 
@@ -193,7 +193,7 @@ def _wait(done: Callable[[], bool], toy: Path, process: subprocess.Popen[bytes])
     until_s = time.monotonic() + DEADLINE_S
     while not done():
         if time.monotonic() > until_s or process.poll() is not None:
-            raise RuntimeError(f"it does not get on:\n{(toy / 'log').read_text()[-4000:]}")
+            raise RuntimeError(f"the workers are not working again:\n{(toy / 'log').read_text()[-4000:]}")
         time.sleep(POLL_S)
 
 
@@ -208,7 +208,7 @@ def _newest_pid(file: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the candidate in good order, then whatever it has left."""
+    """Terminate the candidate, then kill any process it has left behind."""
     descendants = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
     try:

@@ -1,7 +1,7 @@
-"""How far it goes: a simulated job of many nodes, or real launches on more and more virtual nodes.
+"""Scale: a simulated job with many nodes, or real launches on a growing number of virtual nodes.
 
 Without ``--nodes``: the primary of a job with ``--hosts`` times ``--devices`` devices, one round every ``--interval``
-seconds. With ``--nodes``: the start of a job on this machine, and its memory, for each number of virtual nodes.
+seconds. With ``--nodes``: startup time and memory of a job on this machine, for each number of virtual nodes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from rich.table import Table
 from benchmarks.machine import description
 from benchmarks.scaling.launches import Start, measure
 from benchmarks.scaling.simulation import Scale, Seen, simulate
-from collectors.turns import JITTER
+from laggard.collectors.probe_schedule import JITTER
 
 __all__ = ["main"]
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
-    parser.add_argument("--nodes", type=_numbers, metavar="N,N", help="real launches on so many virtual nodes")
+    parser.add_argument("--nodes", type=_numbers, metavar="N,N", help="numbers of virtual nodes for real launches")
     parser.add_argument("--repeats", type=int, default=1, help="launches of each size (default: %(default)s)")
     parser.add_argument(
-        "--hosts", type=_numbers, default=[1000, 10_000], metavar="N,N", help="simulated (default: 1000,10000)"
+        "--hosts",
+        type=_numbers,
+        default=[1000, 10_000],
+        metavar="N,N",
+        help="numbers of simulated hosts (default: 1000,10000)",
     )
-    parser.add_argument("--devices", type=int, default=8, help="of each host (default: %(default)s)")
-    parser.add_argument("--interval", type=float, default=10.0, help="seconds from round to round (default: 10)")
-    parser.add_argument("--rounds", type=int, default=16, help="(default: %(default)s)")
-    parser.add_argument("--slow-round", type=int, default=8, help="when a device becomes slow (default: %(default)s)")
+    parser.add_argument("--devices", type=int, default=8, help="devices per host (default: %(default)s)")
+    parser.add_argument("--interval", type=float, default=10.0, help="seconds between rounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=16, help="number of rounds (default: %(default)s)")
+    parser.add_argument(
+        "--slow-round", type=int, default=8, help="round in which a device becomes slow (default: %(default)s)"
+    )
     options = parser.parse_args(argv)
     console = Console(width=120)
     console.print(description())
@@ -51,26 +57,26 @@ def _numbers(text: str) -> list[int]:
 def _table(results: list[tuple[Scale, Seen]]) -> Table:
     table = Table("", *(f"{scale.hosts} x {scale.devices}" for scale, _ in results))
     columns: dict[str, Callable[[Scale, Seen], str]] = {
-        "samples a second, sent / stored / refused": lambda scale, seen: (
+        "samples per second, sent / stored / refused": lambda scale, seen: (
             f"{seen.sent / scale.rounds / scale.interval_s:.0f} / {seen.stored / scale.rounds / scale.interval_s:.0f}"
             f" / {seen.refused}"
         ),
-        "nodes were late, at worst": lambda _, seen: f"{seen.behind_s:.1f} s",
+        "largest delay in sending a sample": lambda _, seen: f"{seen.behind_s:.1f} s",
         "rounds judged, devices in the last": lambda _, seen: (
             f"{len(seen.judged)}, {seen.judged[-1][1] if seen.judged else 0}"
         ),
-        "end of a round to its judgement, median": lambda scale, seen: _lag(scale, seen),
+        "end of round to judgement, median": lambda scale, seen: _lag(scale, seen),
         "judging a round: first, median": lambda _, seen: _judging(seen),
         "slow device to verdict": lambda scale, seen: _delay(scale, seen),
         "hosts accused": lambda _, seen: ", ".join(seen.accused) or "none",
-        "deciding": lambda _, seen: f"{seen.decided_s * 1000:.1f} ms",
+        "time to decide": lambda _, seen: f"{seen.decided_s * 1000:.1f} ms",
         "fencing, record of the next launch": lambda _, seen: f"{seen.record_s * 1000:.0f} ms, {seen.record_mb:.2f} MB",
-        "processor for a round: watcher and controller": lambda _, seen: f"{seen.watcher_cpu_s:.2f} s",
-        "processor for a round: state server": lambda _, seen: f"{seen.server_cpu_s:.2f} s",
+        "CPU time per round: watcher and controller": lambda _, seen: f"{seen.watcher_cpu_s:.2f} s",
+        "CPU time per round: state server": lambda _, seen: f"{seen.server_cpu_s:.2f} s",
         "memory: watcher and controller": lambda _, seen: f"{seen.watcher_mb:.0f} MB",
         "memory: state server": lambda _, seen: f"{seen.server_mb:.0f} MB",
-        "of it samples": lambda _, seen: f"{seen.window_mb:.0f} MB",
-        "append-only file": lambda _, seen: f"+{seen.file_mb_s:.2f} MB/s",
+        "- samples": lambda _, seen: f"{seen.window_mb:.0f} MB",
+        "append-only file": lambda _, seen: f"{seen.file_mb_s:.2f} MB/s",
     }
     for name, column in columns.items():
         table.add_row(name, *(column(scale, seen) for scale, seen in results))
@@ -97,7 +103,7 @@ def _delay(scale: Scale, seen: Seen) -> str:
 
 def _table_of_starts(starts: list[Start]) -> Table:
     table = Table(
-        "nodes", "command to the program's first line", "a node", "processor time", "memory", "a node more", "processes"
+        "nodes", "command to first line", "per node", "CPU time until then", "memory", "per added node", "processes"
     )
     for before, start in zip([None, *starts], starts, strict=False):
         more = "" if before is None or before.nodes == start.nodes else _more(before, start)
@@ -105,7 +111,7 @@ def _table_of_starts(starts: list[Start]) -> Table:
             str(start.nodes),
             f"{start.seconds:.1f} s",
             f"{start.seconds / start.nodes:.2f} s",
-            f"{start.processor_s:.1f} s",
+            f"{start.cpu_s:.1f} s",
             f"{start.megabytes:.0f} MB",
             more,
             str(start.processes),

@@ -1,7 +1,7 @@
-"""State beside the plain Redis client and beside NumPy's own files: large arrays, and small transactions.
+"""State compared with the plain Redis client and with NumPy's files: large arrays and small transactions.
 
-The candidates take turns, array by array and transaction by transaction, so that a busy moment of the machine hits them
-alike; the table shows medians.
+The candidates take turns, array by array and transaction by transaction, so that other load on the machine affects them
+equally; the tables show medians.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from kvstore.codec import encode
-from kvstore.fence import begin_launch
-from kvstore.server import Fsync, StateServer
-from kvstore.state import State
+from laggard.kvstore.codec import encode
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import Fsync, StateServer
+from laggard.kvstore.state import State
 
 __all__ = ["main"]
 
@@ -39,13 +39,19 @@ T = TypeVar("T")
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks state", description=__doc__)
-    parser.add_argument("--gib", type=float, default=1.0, help="how much to save and restore (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="repetitions of everything (default: %(default)s)")
-    parser.add_argument("--transactions", type=int, default=500, help="small ones a repetition (default: %(default)s)")
     parser.add_argument(
-        "--fsync", choices=get_args(Fsync), default="always", help="the server's (default: %(default)s)"
+        "--gib", type=float, default=1.0, help="amount of data to save and restore (default: %(default)s)"
     )
-    parser.add_argument("--directory", type=Path, help="where servers and files keep their data (default: temporary)")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions of everything (default: %(default)s)")
+    parser.add_argument(
+        "--transactions", type=int, default=500, help="small transactions per repetition (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--fsync", choices=get_args(Fsync), default="always", help="the server's fsync policy (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="directory for the data of servers and files (default: a temporary one)"
+    )
     options = parser.parse_args(argv)
 
     times: Times = defaultdict(list)
@@ -68,7 +74,7 @@ def make_arrays(gib: float, seed: int) -> list[Array]:
 
 @contextmanager
 def clients(directory: Path, fsync: Fsync, times: Times) -> Iterator[tuple[redis.Redis, State]]:
-    """Start a server and connect to it, as anybody would and as State does."""
+    """Start a server, and connect to it with the plain client and with State."""
     start = time.perf_counter()
     with StateServer.start(directory, job="bench", fsync=fsync) as server:
         times["start"].append(time.perf_counter() - start)
@@ -99,7 +105,7 @@ def large(raw: redis.Redis, state: State, folder: Path, arrays: Sequence[Array],
         restored = clock(times, "State restore", lambda: state[f"w{n}"])  # noqa: B023
         clock(times, "numpy restore", lambda: np.load(folder / f"{n}.npy"))  # noqa: B023
         if not np.array_equal(restored, array):
-            raise AssertionError("State gave back another array than it was given")
+            raise AssertionError("State restored a different array than it had saved")
         clock(times, "checksum", lambda: zlib.crc32(array.view(np.uint8).data))  # noqa: B023
         clock(times, "copy", array.copy)
 
@@ -121,7 +127,7 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
             pipe.rpush("log", ready)
             pipe.execute()
 
-    def raw_that_reads() -> None:
+    def raw_reading() -> None:
         with raw.pipeline() as pipe:
             pipe.watch("n")  # type: ignore[no-untyped-call]
             n = int(pipe.get("n") or 0)
@@ -135,7 +141,7 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
             t.increment("n")
             t.append("log", data)
 
-    def state_that_reads() -> None:
+    def state_reading() -> None:
         with state.transaction() as t:
             t["n"] = t.get("n", 0) + 1
             t.append("log", data)
@@ -143,9 +149,9 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
     raw.config_resetstat()
     for _ in range(count):
         clock(times, "raw transaction", raw_transaction)
-        clock(times, "raw, reading transaction", raw_that_reads)
+        clock(times, "raw, reading transaction", raw_reading)
         clock(times, "State transaction", state_transaction)
-        clock(times, "State, reading transaction", state_that_reads)
+        clock(times, "State, reading transaction", state_reading)
         clock(times, "read", lambda: state["n"])
         clock(times, "encode", lambda: zlib.crc32(encode("log", data).snapshot().joined()))
     for command, spent in cast("Any", raw.info("commandstats")).items():
@@ -159,35 +165,35 @@ def report(times: Times, fsync: Fsync) -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, appendfsync {fsync}")
     print(f"medians of {len(times['raw save'])} arrays of {ARRAY_BYTES >> 20} MiB\n")
     print(f"{'':14}{'save s/GB':>10}{'(quartiles)':>14}{'restore s/GB':>14}{'(quartiles)':>14}")
-    for who in ("raw", "State", "numpy"):
+    for name in ("raw", "State", "numpy"):
         cells = ""
         for what, width in (("save", 10), ("restore", 14)):
-            low, middle, high = (per_gb * value for value in quartiles(times[f"{who} {what}"]))
+            low, middle, high = (per_gb * value for value in quartiles(times[f"{name} {what}"]))
             cells += f"{middle:{width}.2f}{f'{low:.2f}-{high:.2f}':>14}"
-        print(f"{who:14}{cells}")
+        print(f"{name:14}{cells}")
     speed = [median[f"raw {what}"] / median[f"State {what}"] for what in ("save", "restore")]
     print(f"{'State / raw':14}{speed[0]:10.0%}{'':14}{speed[1]:14.0%}   (speed; higher is better)\n")
     print(f"within State: checksum {per_gb * median['checksum']:.2f} s/GB each way,", end=" ")
     print(f"copy into the array {per_gb * median['copy']:.2f} s/GB on restore")
-    print(f"start of a server: {1e3 * median['start']:.0f} ms\n")
+    print(f"server start: {1e3 * median['start']:.0f} ms\n")
     print(f"{'transaction':14}{'median ms':>10}{'(quartiles)':>14}")
-    for who in ("raw", "State", "raw, reading", "State, reading"):
-        low, middle, high = (1e3 * value for value in quartiles(times[f"{who} transaction"]))
-        print(f"{who:14}{middle:10.2f}{f'{low:.2f}-{high:.2f}':>14}")
+    for name in ("raw", "State", "raw, reading", "State, reading"):
+        low, middle, high = (1e3 * value for value in quartiles(times[f"{name} transaction"]))
+        print(f"{name:14}{middle:10.2f}{f'{low:.2f}-{high:.2f}':>14}")
     for how in ("", ", reading"):
         ratio, fast = ratios(times[f"State{how} transaction"], times[f"raw{how} transaction"])
-        print(f"State / raw{how}: {ratio:.2f}, at the fastest quarter {fast:.2f}   (time; lower is better)")
+        print(f"State / raw{how}: {ratio:.2f}, at the lower quartile {fast:.2f}   (time; lower is better)")
     parts = {
         "reading the counter": median["read"],
         "encoding and checksum": median["encode"],
         "the commit in the server": median["cmdstat_evalsha"],
-        "raw's in the server": median["cmdstat_exec"],
+        "raw's commit in the server": median["cmdstat_exec"],
     }
-    print("of it, in ms: " + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in parts.items()))
+    print("breakdown in ms: " + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in parts.items()))
 
 
 def ratios(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Return the ratio of the medians, and of the lower quartiles: how it is while the machine leaves us alone."""
+    """Return the ratio of the medians, and that of the lower quartiles, which other load affects less."""
     (fast_ours, ours_s, _), (fast_theirs, theirs_s, _) = quartiles(ours), quartiles(theirs)
     return ours_s / theirs_s, fast_ours / fast_theirs
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown, as the documents print them."""
+"""Markdown tables, as used in the documents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["table"]
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Lay out a Markdown table; returns its lines."""
+    """Return the lines of a Markdown table."""
     lines = [list(map(str, head)), *([str(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(line) + " |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])]

@@ -1,6 +1,6 @@
-"""The telemetry: what a sample costs, what the store holds, how fast queries are answered, and whether rubbish harms.
+"""Telemetry: cost of a sample, size of the store, speed of queries, and robustness against bad requests.
 
-Where a Python with ``dragonhpc[telemetry]`` is named, Dragon's own code runs beside it in the same run.
+Given a Python with ``dragonhpc[telemetry]``, the benchmark also measures Dragon's own code in the same run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import psutil
 from numpy.typing import NDArray
 
 from benchmarks.machine import description
-from benchmarks.telemetry_rubbish import NotBorneError, face_rubbish
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from kvstore.server import StateServer
-from kvstore.session import Session
-from kvstore.store import SampleStore, key_of
-from telemetry.batches import socket_name
-from telemetry.bus import NodeAsker
-from telemetry.sender import BatchSocket
-from telemetry.server.runtime import TOKEN_FILE
+from benchmarks.telemetry_fuzz import BadAnswerError, fuzz
+from laggard.kvstore.connection import Session
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.sample_store import SampleStore, key_of
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.batches import socket_name
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.sender import BatchSocket
+from laggard.telemetry.server.runtime import TOKEN_FILE
 
 __all__ = ["main"]
 
@@ -47,7 +47,7 @@ SLICE_S = 0.5
 
 ADD = """
 import statistics, sys, time
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 rate, seconds, timings = float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 telemetry = Telemetry()
 costs = []
@@ -72,7 +72,7 @@ print(statistics.median(costs), costs[timings * 95 // 100], count, count / elaps
 
 EXIT = """
 import os, sys, time
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 telemetry = Telemetry()
 until = time.perf_counter() + 0.7 + 0.01 * int(sys.argv[1])
 while time.perf_counter() < until:
@@ -85,7 +85,7 @@ os._exit(0)
 
 READ = """
 import statistics, time
-from telemetry import AnalysisClient
+from laggard.telemetry import AnalysisClient
 client = AnalysisClient()
 client.connect()
 times = []
@@ -100,7 +100,7 @@ print(statistics.median(times), max(times))
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured of what has no option of its own: timings of 100 calls, sudden ends, slices, and so on."""
+    """How much to measure where there is no option: timings of 100 calls, abrupt exits, time slices, and so on."""
 
     timings: int = 1000
     exits: int = 10
@@ -109,12 +109,12 @@ class Amount:
     windows_s: tuple[int, ...] = (300, 3600)
 
 
-FEW = Amount(timings=50, exits=1, slices=1, load_s=1.0, windows_s=(10,))
+QUICK = Amount(timings=50, exits=1, slices=1, load_s=1.0, windows_s=(10,))
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of one node, with its agent and its server."""
+    """A job on one node, with its agent and its server."""
 
     session: Session
     variables: dict[str, str]
@@ -125,11 +125,11 @@ class Job:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """All that work on a query."""
+        """All processes that take part in a query."""
         return [self.server, self.agent, self.state_server]
 
     def run(self, source: str, *arguments: object) -> list[float]:
-        """Run a program of the job; return the numbers that it prints."""
+        """Run a program in the job; return the numbers that it prints."""
         done = subprocess.run(
             [sys.executable, "-c", source, *map(str, arguments)],
             env=self.variables,
@@ -146,21 +146,25 @@ class Job:
         return {each["tags"].get("run", ""): (each["time_us"] / 1e6, each["value"]) for each in series}
 
     def samples(self) -> int:
-        """Return how many samples the node has."""
+        """Return the number of samples on the node."""
         return int(self.newest("telemetry_samples").get("", (0, 0))[1])
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks telemetry", description=__doc__)
-    parser.add_argument("--dragon", type=Path, metavar="PYTHON", help="a Python that has dragonhpc[telemetry]")
-    parser.add_argument("--rate", type=int, default=300_000, help="samples a second to sustain (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for how long (default: %(default)s)")
+    parser.add_argument("--dragon", type=Path, metavar="PYTHON", help="a Python interpreter with dragonhpc[telemetry]")
+    parser.add_argument(
+        "--rate", type=int, default=300_000, help="samples per second to sustain (default: %(default)s)"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to sustain them (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=20_000, help="bad requests to send (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the bad requests (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a little of all else, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure only a little of everything else, as a smoke test"
+    )
     options = parser.parse_args(argv)
 
-    amount = FEW if options.quick else Amount()
+    amount = QUICK if options.quick else Amount()
     print(description(), end="\n\n")
     with tempfile.TemporaryDirectory(prefix="laggard-") as directory, _job(Path(directory)) as job:
         _print_add(job, options.rate, options.seconds, amount, options.dragon)
@@ -168,7 +172,7 @@ def main(argv: list[str]) -> int:
         _print_read(job)
         _print_agent(job, amount.load_s)
         _print_store(amount.windows_s)
-        return _print_rubbish(job, options.requests, options.seed)
+        return _print_fuzz(job, options.requests, options.seed)
 
 
 def _print_add(job: Job, rate: int, seconds: float, amount: Amount, dragon: Path | None) -> None:
@@ -180,19 +184,19 @@ def _print_add(job: Job, rate: int, seconds: float, amount: Amount, dragon: Path
     print(f"  laggard                     {us:9.2f} us  {p95_us:12.2f} us  {reached:14,.0f}  {dropped:8.0f}")
     print(f"  ({count:,.0f} samples in {seconds:g} s, paced; all but those dropped were in the store afterwards)")
     loss_s = _exit_loss_s(job, amount.exits)
-    print(f"  {amount.exits} processes that ended without a word lost at most their last {1000 * loss_s:.0f} ms")
+    print(f"  {amount.exits} processes that exited abruptly lost at most their last {1000 * loss_s:.0f} ms")
     if dragon is not None:
         with _dragon(dragon, "store") as (port, _):
             n_calls = 500
             ns, total_ns = _numbers([str(dragon), "-m", "benchmarks.telemetry_peer", "add", str(n_calls), str(port)])
             rate_per_s = n_calls / total_ns * 1e9
             print(f"  Dragon                      {ns / 1000:9.2f} us  {'':15}  {rate_per_s:14,.0f}")
-            print(f"  {ns / median:,.0f} times less a call")
+            print(f"  {ns / median:,.0f} times faster per call")
     print()
 
 
 def _exit_loss_s(job: Job, exits: int) -> float:
-    """Return the longest time before a sudden end from which samples are missing."""
+    """Return the longest time before an abrupt exit from which samples are missing."""
     ends = {str(run): job.run(EXIT, run)[0] for run in range(exits)}
     _wait_for(lambda: job.newest("exit").keys() == ends.keys())
     return max(ends[run] - time_s for run, (time_s, _) in job.newest("exit").items())
@@ -207,42 +211,42 @@ def _print_query(job: Job, slices: int, dragon: Path | None) -> None:
     numbers = itertools.count()
 
     def ours(number: int) -> bytes:
-        # The number makes it another question, with as long an answer.
+        # The number makes it a different query with an answer of the same size.
         marked = {**query, "downsample": "1s-avg", "number": number}
         return json.dumps({"start": start, "end": start + QUERY_POINTS + 1, "queries": [marked]}).encode()
 
     _wait_for(lambda: _n_points(_post(job.port, ours(next(numbers)))) == QUERY_SERIES * QUERY_POINTS)
     with contextlib.ExitStack() as stack:
         rows = [
-            _Asked("laggard, each another", job.port, lambda: ours(next(numbers)), job.processes),
-            _Asked("laggard, the same again", job.port, lambda: ours(0), job.processes),
+            _Queried("laggard, distinct queries", job.port, lambda: ours(next(numbers)), job.processes),
+            _Queried("laggard, repeated query", job.port, lambda: ours(0), job.processes),
         ]
         if dragon is not None:
             port, process = stack.enter_context(_dragon(dragon, "query", QUERY_SERIES, QUERY_POINTS))
-            rows.append(_Asked("Dragon", port, lambda: theirs, [process, *process.children(recursive=True)]))
+            rows.append(_Queried("Dragon", port, lambda: theirs, [process, *process.children(recursive=True)]))
         for n_clients in (1, 4):
-            _print_asked(rows, n_clients, slices)
+            _print_queried(rows, n_clients, slices)
 
 
 def _send_ticks(job: Job) -> int:
-    """Fill 64 series, tick by tick as collectors do; return the Unix time before the first."""
-    # Part of them lie in the future: the node lets go of what is older than five minutes.
+    """Fill 64 series, tick by tick as collectors do; return the Unix time before the first tick."""
+    # Some of them lie in the future, since the node drops samples older than five minutes.
     first_us = (int(time.time()) - QUERY_POINTS // 3) * 1_000_000
-    with contextlib.closing(_door(job)) as door:
+    with contextlib.closing(_batch_socket(job)) as batches:
         for tick in range(QUERY_POINTS):
             times, values = np.array([first_us + tick * 1_000_000]), np.array([300.0 + tick % 7])
             keys = (key_of("power", {"host": "node1", "gpu": str(gpu)}) for gpu in range(QUERY_SERIES))
-            assert door.send(dict.fromkeys(keys, (times, values)))  # noqa: S101
+            assert batches.send(dict.fromkeys(keys, (times, values)))  # noqa: S101
     return first_us // 1_000_000 - 1
 
 
-def _door(job: Job) -> BatchSocket:
+def _batch_socket(job: Job) -> BatchSocket:
     return BatchSocket(job.session.environment.endpoint_file.parent / socket_name("node1"))
 
 
 @dataclass
-class _Asked:
-    """A server, what it is asked, how long each answer took, and the processor time of its processes."""
+class _Queried:
+    """A server, its query, how long each answer took, and the CPU time of its processes."""
 
     name: str
     port: int
@@ -252,7 +256,7 @@ class _Asked:
     cpu_s: float = 0.0
 
     def ask(self, n_clients: int) -> None:
-        """Ask for a moment, with so many clients at once."""
+        """Query the server for one time slice, with this number of clients at once."""
         begun_s = sum(map(_cpu_s, self.processes))
         with ThreadPoolExecutor(n_clients) as clients:
             for times_s in clients.map(lambda _: self._ask(), range(n_clients)):
@@ -272,10 +276,10 @@ class _Asked:
         return times_s
 
 
-def _print_asked(rows: Sequence[_Asked], n_clients: int, slices: int) -> None:
+def _print_queried(rows: Sequence[_Queried], n_clients: int, slices: int) -> None:
     for row in rows:
         row.times_s, row.cpu_s = [], 0.0
-    for _ in range(slices):  # in turn, so that what else the machine does hits all alike
+    for _ in range(slices):  # in turn, so that other load on the machine affects all equally
         for row in rows:
             row.ask(n_clients)
     clients = "1 client " if n_clients == 1 else f"{n_clients} clients"
@@ -310,8 +314,8 @@ def _n_points(answer: bytes) -> int:
 
 def _print_read(job: Job) -> None:
     times = int(time.time()) * 1_000_000 - np.arange(30_000, dtype=np.int64)[::-1] * 1000
-    with contextlib.closing(_door(job)) as door:
-        assert door.send({key_of("many", {"host": "node1"}): (times, np.random.default_rng(1).normal(size=30_000))})  # noqa: S101
+    with contextlib.closing(_batch_socket(job)) as batches:
+        assert batches.send({key_of("many", {"host": "node1"}): (times, np.random.default_rng(1).normal(size=30_000))})  # noqa: S101
     time.sleep(0.5)  # until it is stored
     median_s, worst_s = job.run(READ)
     print(f"get_data of 30,000 points: {1000 * median_s:.1f} ms, the slowest of 21 {1000 * worst_s:.1f} ms\n")
@@ -325,15 +329,15 @@ def _print_agent(job: Job, load_s: float) -> None:
         if built.returncode == 0:
             variables = {name: value for name, value in job.variables.items() if "VIRTUAL" not in name}
             variables |= {NODE: "node2", "LD_LIBRARY_PATH": directory, "FAKE_NVML_COUNT": "8"}
-            with _process([sys.executable, "-m", "collectors.node_agent"], variables) as agent:
+            with _process([sys.executable, "-m", "laggard.collectors.metrics.process"], variables) as agent:
                 _wait_for(lambda: "node2" in NodeAsker(job.session.client, job.session.endpoint).hosts())
                 load = _load(psutil.Process(agent.pid), load_s)
-                print(f"  8 devices through NVML's binding on a library of the tests: {load}")
+                print(f"  8 devices through NVML's binding on a test library: {load}")
     print()
 
 
 def _load(agent: psutil.Process, load_s: float) -> str:
-    time.sleep(load_s / 10)  # for the agent to be under way
+    time.sleep(load_s / 10)  # until the agent has settled
     used_s, begun_s = _cpu_s(agent), time.monotonic()
     time.sleep(load_s)
     share = (_cpu_s(agent) - used_s) / (time.monotonic() - begun_s)
@@ -369,7 +373,7 @@ def _measure_store(window_s: int) -> tuple[int, int]:
 
 
 def _column(n: int, kind: int) -> NDArray[np.float64]:
-    """Return a metric's values: constants, counts, milliwatts, bytes that add up, a slow curve with one decimal."""
+    """Return a metric's values: constants, counts, milliwatts, a byte counter, or a slow curve with one decimal."""
     generator = np.random.default_rng(kind)
     values: NDArray[np.float64]
     match kind % 5:
@@ -386,16 +390,16 @@ def _column(n: int, kind: int) -> NDArray[np.float64]:
     return values
 
 
-def _print_rubbish(job: Job, n_requests: int, seed: int) -> int:
+def _print_fuzz(job: Job, n_requests: int, seed: int) -> int:
     token = (job.session.environment.endpoint_file.parent / TOKEN_FILE).read_text()
     try:
-        faced = face_rubbish(job.port, token, n_requests=n_requests, random_seed=seed)
-    except (NotBorneError, http.client.HTTPException, OSError) as failure:
-        print(f"a request was not borne: {failure!r}")
+        answers = fuzz(job.port, token, n_requests=n_requests, random_seed=seed)
+    except (BadAnswerError, http.client.HTTPException, OSError) as failure:
+        print(f"a request was answered wrongly: {failure!r}")
         return 1
-    found = ", ".join(f"{n} x {status or 'closed'}" for status, n in sorted(faced.statuses.items()))
-    print(f"{faced.statuses.total():,} requests of rubbish: {found}")
-    print(f"  slowest {faced.slowest_s:.2f} s, server at {job.server.memory_info().rss / 2**20:.0f} MiB afterwards")
+    found = ", ".join(f"{n} x {status or 'closed'}" for status, n in sorted(answers.statuses.items()))
+    print(f"{answers.statuses.total():,} bad requests: {found}")
+    print(f"  slowest {answers.slowest_s:.2f} s, server at {job.server.memory_info().rss / 2**20:.0f} MiB afterwards")
     return 0
 
 
@@ -406,11 +410,11 @@ def _job(directory: Path) -> Iterator[Job]:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(StateServer.start(directory / "state", job="benchmark"))
         server.endpoint.save(directory / "endpoint.json")
-        agent = stack.enter_context(_process([sys.executable, "-m", "collectors.node_agent"], variables))
+        agent = stack.enter_context(_process([sys.executable, "-m", "laggard.collectors.metrics.process"], variables))
         asker = NodeAsker(server.endpoint.connect(), server.endpoint)
         _wait_for(lambda: asker.hosts() == ["node1"])
         http_server = stack.enter_context(
-            _process([sys.executable, "-m", "telemetry.server", "--port", "0"], variables)
+            _process([sys.executable, "-m", "laggard.telemetry.server", "--port", "0"], variables)
         )
         assert http_server.stdout is not None  # noqa: S101
         port = int(http_server.stdout.readline().rsplit(b":", 1)[1])
@@ -461,7 +465,7 @@ def _wait_for(done: Callable[[], object]) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while not done():
         if time.monotonic() > until_s:
-            raise TimeoutError("the benchmark's processes did not come up")
+            raise TimeoutError("timed out waiting for a process of the benchmark")
         threading.Event().wait(0.05)
 
 

@@ -1,9 +1,9 @@
-"""Dragon's own telemetry code as a peer, run by a Python that has ``dragonhpc[telemetry]``, without Dragon's runtime.
+"""Dragon's telemetry code as a peer, run by a Python with ``dragonhpc[telemetry]`` but without Dragon's runtime.
 
-``add N PORT``: N calls of its ``add_data``, the median of a call in nanoseconds on standard output.
-``store PORT``: its node database server, as it starts it: gunicorn with one worker, SQLite.
-``query PORT N_SERIES N_POINTS``: its aggregator, one worker, on a database with that many series and points; the queue
-between aggregator and node is a thread's instead of Dragon's.
+``add N PORT``: calls its ``add_data`` N times; prints the median and the sum of the calls in nanoseconds.
+``store PORT``: its node database server, started as Dragon does: gunicorn with one worker, SQLite.
+``query PORT N_SERIES N_POINTS``: its aggregator with one worker, on a database with that many series and points; a
+thread queue connects aggregator and node instead of Dragon's own.
 """
 
 from __future__ import annotations

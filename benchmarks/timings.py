@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.collectors.device import DeviceId
+
 __all__ = ["Seconds", "device_names", "healthy_series", "long_run", "series_job", "windows"]
 
 Seconds = NDArray[np.float64]
 
-_SWING = 0.05  # a GPU whose own runs differ by more is a real fail-slow, and no healthy one
+_SWING = 0.05  # a GPU whose own runs differ by more is not healthy
 _BLOCK = 8
 
 
 def healthy_series(path: Path, column: str, shortest: int, swing: float = _SWING) -> list[Seconds]:
-    """Read each GPU's seconds in time order; leave out short series and GPUs that swing."""
+    """Read each GPU's seconds in time order; exclude short series and GPUs whose runs differ by more than ``swing``."""
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -31,13 +33,13 @@ def healthy_series(path: Path, column: str, shortest: int, swing: float = _SWING
     return [runs for runs in ordered if len(runs) >= shortest and np.ptp(np.log(runs)) < swing]
 
 
-def device_names(devices: int, per_node: int = 4) -> tuple[tuple[str, str], ...]:
-    """Name devices, four to a node."""
+def device_names(devices: int, per_node: int = 4) -> tuple[DeviceId, ...]:
+    """Name devices, ``per_node`` on each node."""
     return tuple((f"node{number // per_node}", str(number % per_node)) for number in range(devices))
 
 
 def windows(rng: np.random.Generator, pool: list[Seconds], devices: int, samples: int) -> Seconds:
-    """Draw devices, each with that many consecutive real samples, ``(n_devices, n_samples)``."""
+    """Draw devices with this number of consecutive real samples each, ``(n_devices, n_samples)``."""
     found = np.empty((devices, samples))
     for row, number in enumerate(rng.choice(len(pool), devices, replace=devices > len(pool))):
         start = rng.integers(len(pool[number]) - samples + 1)
@@ -46,17 +48,17 @@ def windows(rng: np.random.Generator, pool: list[Seconds], devices: int, samples
 
 
 def series_job(rng: np.random.Generator, pool: list[Seconds], devices: int, rounds: int) -> Seconds:
-    """Draw a job of consecutive real samples, ``(n_rounds, n_devices, 1 probe, 1 repeat)``."""
+    """Draw a job from consecutive real samples, ``(n_rounds, n_devices, 1 probe, 1 repeat)``."""
     return windows(rng, pool, devices, rounds).T[:, :, None, None]
 
 
 def long_run(
     rng: np.random.Generator, pool: list[Seconds], devices: int, rounds: int, repeats: int, spikes: float
 ) -> Seconds:
-    """Draw a long job: chips as far apart as real ones, real residuals in blocks of eight, spikes of 1.1 to 3 times.
+    """Draw a long job: chips that differ as much as real ones, real residuals in blocks of eight, spikes of 1.1 to 3x.
 
-    Neighbours in time stay neighbours, so that the noise keeps its correlation.  The repeats of a round share its
-    residual, and each is hit by a spike of its own.  Shape ``(n_rounds, n_devices, 1, n_repeats)``.
+    Consecutive readings stay together, so that the noise keeps its correlation. The repeats of a round share its
+    residual, but each has its own spikes. Shape ``(n_rounds, n_devices, 1, n_repeats)``.
     """
     chips = np.log([np.median(series) for series in pool])
     residuals = [np.log(series / np.median(series)) for series in pool if len(series) >= _BLOCK]

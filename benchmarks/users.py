@@ -1,4 +1,4 @@
-"""Users: programs that keep one device busy, step after step."""
+"""Users: programs that keep one device busy, one step after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.neighbour import compute, memory
-from collectors.device import Device, GpuDevice
+from laggard.collectors.device import Device, GpuDevice
 
 __all__ = ["USERS"]
 
@@ -19,7 +19,7 @@ Step = Callable[[], object]
 
 
 def training(device: Device) -> Step:
-    """Train a perceptron of three layers by gradient descent, a batch a step, in single precision."""
+    """Train a three-layer perceptron by gradient descent, one batch per step, in single precision."""
     batch, width = (GPU_WIDTH, GPU_WIDTH) if isinstance(device, GpuDevice) else (256, 512)
     module: Any = device.array_module
     random = np.random.default_rng(1)
@@ -50,4 +50,4 @@ USERS: Mapping[str, Callable[[Device], Step]] = {
     "memory": lambda device: memory(device)[0],
     "training": training,
 }
-"""By name, what makes the step that is done again and again."""
+"""For each name, the function that returns the step to repeat."""

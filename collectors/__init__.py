@@ -1,6 +1,6 @@
 """Readings: devices, the probes that time them, and collectors that run on every device of a launch.
 
-What only a job needs is loaded on first use: beside a GPU the probes run without.
+Names are loaded on first use: a light module below this one loads neither NumPy nor a driver's library.
 """
 
 from __future__ import annotations
@@ -8,19 +8,63 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from collectors.device import Device, local_device, local_devices
-
 if TYPE_CHECKING:
-    from collectors.gaps import Gaps
-    from collectors.group import CollectorGroup
+    from laggard.collectors.device import VIRTUAL_DEVICES, Device, DeviceId, local_device, local_devices
+    from laggard.collectors.errors import (
+        CollectorError,
+        DeviceError,
+        DeviceLostError,
+        DeviceReadError,
+        DriverUnavailableError,
+        NoClusterError,
+        NoDeviceError,
+        ProbeUnavailableError,
+        UnknownNodeError,
+    )
+    from laggard.collectors.group import CollectorGroup
+    from laggard.collectors.inline_probe import InlineProbe
+    from laggard.collectors.metrics.gpu import device_readers
+    from laggard.collectors.probes import PROBE_NAMES
+    from laggard.collectors.ray_actors import node_strategy
 
-__all__ = ["CollectorGroup", "Device", "Gaps", "local_device", "local_devices"]
+__all__ = [
+    "PROBE_NAMES",
+    "VIRTUAL_DEVICES",
+    "CollectorError",
+    "CollectorGroup",
+    "Device",
+    "DeviceError",
+    "DeviceId",
+    "DeviceLostError",
+    "DeviceReadError",
+    "DriverUnavailableError",
+    "InlineProbe",
+    "NoClusterError",
+    "NoDeviceError",
+    "ProbeUnavailableError",
+    "UnknownNodeError",
+    "device_readers",
+    "local_device",
+    "local_devices",
+    "node_strategy",
+]
 
-_HOMES = {"CollectorGroup": "collectors.group", "Gaps": "collectors.gaps"}
+_HOMES = {
+    "CollectorGroup": "group",
+    "InlineProbe": "inline_probe",
+    "PROBE_NAMES": "probes",
+    "device_readers": "metrics.gpu",
+    "node_strategy": "ray_actors",
+    **dict.fromkeys(("VIRTUAL_DEVICES", "Device", "DeviceId", "local_device", "local_devices"), "device"),
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,23 +1,25 @@
-"""Causes: from symptoms to a sentence. A table of rules, the first that holds is told.
+"""Causes: a table of rules that turn symptoms into a sentence. The first rule that holds gives the cause.
 
-The order is from what cannot be mistaken to what may be: a part that asks for its replacement before a clock that was
-held back, and both before other users of the device.
+The most certain rules come first: hardware that reports a fault, then a clock that was held back, then other users of
+the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from collectors.symptoms import Symptoms
+if TYPE_CHECKING:
+    from laggard.collectors.symptoms import Symptoms
 
 __all__ = ["RULES", "UNKNOWN", "Rule", "cause_of"]
 
 UNKNOWN = "unknown"
-HELD_SHARE = 0.05  # of the time: below it, a clock that is held back does not explain a slowdown that is told
-RESTORED = 0.98  # of the default power limit: rounding is not lowering
+HELD_SHARE = 0.05  # of the time: below this, a clock that was held back does not explain a slowdown worth a verdict
+LOWERED_LIMIT = 0.98  # of the default power limit: a smaller difference is rounding
 
-# NVIDIA, "XID Errors": memory that is being repaired or could not be, and a fallen bus.
+# NVIDIA, "XID Errors": memory that is being repaired or cannot be, and a GPU that has fallen off the bus.
 MEMORY_XIDS = frozenset({48, 63, 64, 92, 94, 95})
 LOST_XIDS = frozenset({79, 119, 120})
 NVLINK_XIDS = frozenset({74})
@@ -36,9 +38,9 @@ class Rule:
     name
         The cause in a word or two.
     source
-        Where it is documented that the symptoms means this.
+        The document that gives the symptoms this meaning.
     sentence
-        Returns what to tell, with numbers, or nothing if the rule does not hold.
+        Returns the cause with its numbers, or None if the rule does not hold.
     """
 
     name: str
@@ -47,8 +49,8 @@ class Rule:
 
 
 def cause_of(symptoms: Symptoms) -> str:
-    """Return the likely cause of a device's slowness in a sentence, ``unknown`` if no rule holds."""
-    return next((said for rule in RULES if (said := rule.sentence(symptoms))), UNKNOWN)
+    """Return the likely cause of a device's slowness in a sentence; ``unknown`` if no rule holds."""
+    return next((sentence for rule in RULES if (sentence := rule.sentence(symptoms))), UNKNOWN)
 
 
 def _memory(symptoms: Symptoms) -> str | None:
@@ -56,7 +58,7 @@ def _memory(symptoms: Symptoms) -> str | None:
     if now.get("remap_failed"):
         return "memory: a row could not be remapped; the GPU should be replaced"
     if now.get("remap_pending") or now.get("pages_retiring"):
-        return "memory: a repair waits for a reset of the GPU"
+        return "memory: a repair is pending until the GPU is reset"
     if found := sorted(MEMORY_XIDS.intersection(symptoms.xids)):
         return f"memory: the driver reported XID {found[0]}"
     if errors := risen.get("ecc_uncorrected"):
@@ -68,7 +70,9 @@ def _memory(symptoms: Symptoms) -> str | None:
 
 def _lost(symptoms: Symptoms) -> str | None:
     found = sorted(LOST_XIDS.intersection(symptoms.xids))
-    return f"GPU: the driver reported XID {found[0]}; the GPU has fallen off or does not answer" if found else None
+    return (
+        f"GPU: the driver reported XID {found[0]}; the GPU has fallen off the bus or does not answer" if found else None
+    )
 
 
 def _nvlink(symptoms: Symptoms) -> str | None:
@@ -77,8 +81,8 @@ def _nvlink(symptoms: Symptoms) -> str | None:
     if found := sorted(NVLINK_XIDS.intersection(symptoms.xids)):
         return f"NVLink: the driver reported XID {found[0]}"
     names = {"nvlink_recoveries": "recoveries", "nvlink_replays": "replays", "nvlink_crc_errors": "CRC errors"}
-    told = [f"{symptoms.risen[name]:.0f} {what}" for name, what in names.items() if symptoms.risen.get(name)]
-    return f"NVLink: {', '.join(told)} during the round" if told else None
+    counts = [f"{symptoms.risen[name]:.0f} {what}" for name, what in names.items() if symptoms.risen.get(name)]
+    return f"NVLink: {', '.join(counts)} during the round" if counts else None
 
 
 def _cooling(symptoms: Symptoms) -> str | None:
@@ -98,9 +102,9 @@ def _power_brake(symptoms: Symptoms) -> str | None:
 
 def _lowered_limit(symptoms: Symptoms) -> str | None:
     limit_w, default_w = (symptoms.now.get(name, 0.0) for name in ("power_limit_w", "power_limit_default_w"))
-    if not 0 < limit_w < RESTORED * default_w:
+    if not 0 < limit_w < LOWERED_LIMIT * default_w:
         return None
-    return f"power cap: the limit was set to {limit_w:.0f} W, the board's own is {default_w:.0f} W"
+    return f"power cap: the limit was set to {limit_w:.0f} W, the board's default is {default_w:.0f} W"
 
 
 def _pcie(symptoms: Symptoms) -> str | None:
@@ -108,7 +112,7 @@ def _pcie(symptoms: Symptoms) -> str | None:
     for what in ("width", "generation"):
         is_now, could_be = now.get(f"pcie_{what}", 0.0), now.get(f"pcie_{what}_max", 0.0)
         if 0 < is_now < could_be:
-            return f"PCIe: the link's {what} is {is_now:.0f}, where {could_be:.0f} is possible"
+            return f"PCIe: the link's {what} is {is_now:.0f}, but {could_be:.0f} is possible"
     replays = symptoms.risen.get("pcie_replays")
     return f"PCIe: {replays:.0f} replays during the round" if replays else None
 
@@ -117,7 +121,7 @@ def _neighbour(symptoms: Symptoms) -> str | None:
     if not symptoms.strangers:
         return None
     pids = ", ".join(map(str, symptoms.strangers[:3])) + (", ..." if len(symptoms.strangers) > 3 else "")
-    return f"a neighbour: process {pids} of another job computes there; the hardware is not to blame"
+    return f"a neighbour: process {pids} of another job runs on the device; the hardware is not to blame"
 
 
 def _power_cap(symptoms: Symptoms) -> str | None:

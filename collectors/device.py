@@ -1,7 +1,7 @@
 """Devices: a GPU, or a virtual device that stands in for one where there is none.
 
-A kernel runs on a device with :meth:`Device.run`; :meth:`Device.timed` also tells how long it took on the device's own
-clock, from its submission to its end, so that whatever else the device had to do in between is counted.
+:meth:`Device.run` runs a kernel on a device; :meth:`Device.timed` also returns how long it took on the device's own
+clock. That time is counted from submission to completion, so it includes whatever else the device had to do in between.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-from collectors.symptoms import board_power_limit_w, board_uuid
-from kvstore.environment import NODE
+from laggard.collectors.errors import DeviceError, NoDeviceError
+from laggard.kvstore.environment import NODE
 
 __all__ = [
     "VIRTUAL_DEVICES",
     "VIRTUAL_DEVICE_DIR",
     "Device",
     "DeviceError",
+    "DeviceId",
     "GpuDevice",
     "VirtualDevice",
     "device_makers",
@@ -38,17 +37,15 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+DeviceId = tuple[str, str]
+"""A device of a job: the host name of its node, and the GPU's name on that node."""
 
 VIRTUAL_DEVICES = "LAGGARD_VIRTUAL_DEVICES"
 VIRTUAL_DEVICE_DIR = "LAGGARD_VIRTUAL_DEVICE_DIR"
 
 
-class DeviceError(RuntimeError):
-    """There is no such device here, or it cannot be used."""
-
-
 class Device(Protocol):
-    """One GPU, or one virtual device, of the node that this process runs on."""
+    """One GPU or virtual device of the node that this process runs on."""
 
     @property
     def gpu(self) -> str:
@@ -56,46 +53,45 @@ class Device(Protocol):
 
     @property
     def model(self) -> str:
-        """The device's model: only devices of one model are peers."""
+        """The device's model: only devices of the same model are peers."""
 
     @property
     def uuid(self) -> str:
-        """A name that stays with the device wherever it sits; empty if it has none."""
+        """A name that stays with the device when it moves to another slot or node; empty if it has none."""
 
     @property
     def array_module(self) -> ModuleType:
-        """CuPy for a GPU, NumPy for a virtual device: make the kernel's arrays with it."""
+        """The module to create the kernel's arrays with: CuPy for a GPU, NumPy for a virtual device."""
 
     def run(self, kernel: Callable[[], T]) -> T:
-        """Run one kernel to its end and return its result."""
+        """Run one kernel to completion and return its result."""
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel; return its result and the seconds on the device's clock from submission to end."""
+        """Run one kernel; return its result and the seconds from submission to completion on the device's clock."""
 
     def wait_until_free(self) -> None:
-        """Wait for all that this process has submitted to the device."""
+        """Wait for everything that this process has submitted to the device."""
 
 
 class VirtualDevice:
-    """A CPU-backed device that runs one kernel at a time, in whichever process it was submitted.
+    """A CPU-backed device that runs one kernel at a time, whichever process submitted it.
 
-    Kernels queue for the device as they do for a GPU that several processes share: a kernel that is submitted again
-    goes behind those that wait. The device's clock is the processor time that its kernels have used. It stands still
-    while the device is idle and while the machine's few cores are busy elsewhere, so a reading tells of the load on
-    this device, not of the load on the machine.
+    Kernels queue for the device as they do for a GPU that several processes share: each new kernel goes to the end of
+    the queue. The device's clock is the processor time that its kernels have used. It stands still while the device is
+    idle and while the machine's cores are busy elsewhere, so a reading shows the load on this device, not the load on
+    the machine.
 
     Parameters
     ----------
     gpu
         The device's name on its node.
     directory
-        Folder that all processes of the node share; the device keeps its queue and its clock there.
+        Folder shared by all processes of the node; it holds the device's queue and clock.
     host
         Name of the node.
     """
 
     model = "virtual"
-    array_module: ModuleType = np
 
     def __init__(self, gpu: str, directory: Path, host: str = "localhost") -> None:
         self.gpu = gpu
@@ -103,15 +99,22 @@ class VirtualDevice:
         self._entrance_path = directory / f"device-{gpu}.entrance"
         self._clock_path = directory / f"device-{gpu}.clock"
 
+    @property
+    def array_module(self) -> ModuleType:
+        """NumPy, loaded with the first kernel's arrays."""
+        import numpy
+
+        return numpy
+
     def run(self, kernel: Callable[[], T]) -> T:
-        """Run one kernel to its end and return its result."""
+        """Run one kernel to completion and return its result."""
         return self.timed(kernel)[0]
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel; return its result and the seconds on the device's clock from submission to end."""
+        """Run one kernel; return its result and the seconds from submission to completion on the device's clock."""
         with _opened(self._clock_path) as clock:
             submitted_s = _read_seconds(clock)
-            with self._turn(clock):
+            with self._exclusive(clock):
                 begun_s = time.thread_time()
                 try:
                     result = kernel()
@@ -121,18 +124,18 @@ class VirtualDevice:
         return result, ended_s - submitted_s
 
     def wait_until_free(self) -> None:
-        """Do nothing: whoever submits a kernel waits for its end."""
+        """Do nothing: submitting a kernel already waits for its completion."""
 
     @contextlib.contextmanager
-    def _turn(self, clock: int) -> Iterator[None]:
-        # Two locks make a queue: whoever waits for the device holds the entrance, so the one who leaves the device and
-        # comes back finds itself behind. With the device's lock alone it would win most of the time.
+    def _exclusive(self, clock: int) -> Iterator[None]:
+        # Two locks make a queue: the process that waits for the device holds the entrance, so a process that leaves the
+        # device and comes back has to wait behind it. With the device's lock alone it would win most of the time.
         with _opened(self._entrance_path) as entrance:
             fcntl.flock(entrance, fcntl.LOCK_EX)
             fcntl.flock(clock, fcntl.LOCK_EX)
             fcntl.flock(entrance, fcntl.LOCK_UN)
-            os.sched_yield()  # who waits at the entrance was woken, and takes its place before somebody new comes
-        yield  # closing the clock's file releases the device, also when the process dies
+            os.sched_yield()  # lets the process that was waiting at the entrance take it before a newcomer does
+        yield  # closing the clock's file releases the device, even if the process dies
 
 
 _SECONDS = struct.Struct("<d")
@@ -160,19 +163,21 @@ class GpuDevice:
     gpu
         The device's name on its node.
     ordinal
-        Its number among the GPUs that this process can see.
+        Its index among the GPUs that this process can see.
 
     Attributes
     ----------
     model
-        The name of the board (a MIG slice's says its profile), its memory and, where it tells one, the power limit that
-        it left the factory with.
+        The board's name (a MIG slice's includes its profile), its memory and, if the driver reports it, the factory
+        power limit.
     bus_address
-        Where it sits, as NVML knows it; that of the whole GPU for a slice of one.
+        The PCI address by which NVML knows it; for a MIG slice, that of the whole GPU.
     """
 
     def __init__(self, gpu: str, ordinal: int) -> None:
         import cupy
+
+        from laggard.collectors.symptoms import board_power_limit_w, board_uuid  # loads NVML's library
 
         self._cupy: Any = cupy
         self.gpu = gpu
@@ -180,27 +185,27 @@ class GpuDevice:
         self.array_module: ModuleType = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         name = properties["name"].decode()
-        # NVML counts the devices in another order than CUDA may; on the bus there is only one of each.
+        # NVML and CUDA may number the devices differently; the bus address is unambiguous.
         self.bus_address = str(cupy.cuda.runtime.deviceGetPCIBusId(ordinal))
-        # A slice has a UUID of its own, which only CuPy tells; of the others CuPy tells no more than up to a zero byte.
+        # Only CuPy knows the UUID of a MIG slice; CuPy cuts UUIDs at their first zero byte, so NVML is preferred.
         whole = "" if " MIG " in name else board_uuid(self.bus_address)
         self.uuid = whole or uuid_text(properties.get("uuid", b""))
         limit_w = board_power_limit_w(self.bus_address)
         power = "" if limit_w is None else f", {limit_w:.0f} W"
         self.model = f"{name}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
         with cupy.cuda.Device(ordinal):
-            # Streams begin at the lowest priority, 0: whatever the program raises above it goes before the probes.
+            # 0 is the lowest stream priority: work that the program gives a higher one runs before the probes.
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=0)
 
     def run(self, kernel: Callable[[], T]) -> T:
-        """Run one kernel to its end and return its result."""
+        """Run one kernel to completion and return its result."""
         with self._cupy.cuda.Device(self.ordinal):
             result = kernel()
             self._cupy.cuda.get_current_stream().synchronize()
         return result
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel in a stream of the lowest priority; return its result and the seconds between two events."""
+        """Run one kernel in a lowest-priority stream; return its result and the seconds between two events."""
         with self._cupy.cuda.Device(self.ordinal), self._stream:
             submitted, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
             submitted.record()
@@ -211,26 +216,26 @@ class GpuDevice:
         return result, float(elapsed_ms) / 1000
 
     def wait_until_free(self) -> None:
-        """Wait for all that this process has submitted to the device, in any stream."""
+        """Wait for everything that this process has submitted to the device, in any stream."""
         self._cupy.cuda.Device(self.ordinal).synchronize()
 
 
 def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
-    """Return the devices of this node that this process may use: all those of :func:`device_makers`."""
+    """Return all devices of this node that this process may use; see :func:`device_makers`."""
     return [make() for make in device_makers(environ).values()]
 
 
 def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable[[], Device]]:
-    """Return, by its name, what makes each device of this node that this process may use.
+    """Return a factory for each device of this node that this process may use, by device name.
 
-    Only making a GPU touches it: one that is lost or stuck does not keep the others from being used.
-
-    Virtual ones where the launcher made some, else the GPUs that CuPy sees (``CUDA_VISIBLE_DEVICES`` is respected).
+    These are virtual devices if the launcher created some, else the GPUs that CuPy sees (``CUDA_VISIBLE_DEVICES`` is
+    respected). A GPU is not touched before its factory is called, so one that is lost or stuck does not block the
+    others.
 
     Raises
     ------
-    DeviceError
-        If there is neither.
+    NoDeviceError
+        If there are neither.
     """
     virtual = int(environ.get(VIRTUAL_DEVICES, "0"))
     if virtual:
@@ -240,17 +245,17 @@ def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable
         return {name: partial(VirtualDevice, name, directory, host) for name in virtual_names}
     names = gpu_names(environ)
     if not names:
-        raise DeviceError("no GPU here: --virtual-gpus=K makes K virtual devices a node")
+        raise NoDeviceError
     return {name: partial(GpuDevice, name, ordinal) for ordinal, name in enumerate(names)}
 
 
 def local_device(environ: Mapping[str, str] = os.environ) -> Device:
-    """Return the device that was allotted to this process (the first, if several)."""
+    """Return the device that was assigned to this process (the first one, if there are several)."""
     return next(iter(device_makers(environ).values()))()
 
 
 def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the GPUs that CuPy sees here, as ``CUDA_VISIBLE_DEVICES`` calls them; none without CuPy."""
+    """Return the names of the GPUs that CuPy sees, as in ``CUDA_VISIBLE_DEVICES``; none without CuPy."""
     try:
         import cupy
     except ImportError:
@@ -260,7 +265,7 @@ def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def uuid_text(raw: bytes) -> str:
-    """Write a GPU's 16 bytes as NVIDIA's tools do; CuPy hands them over up to the first zero byte, or not at all."""
+    """Format a GPU's 16-byte UUID as NVIDIA's tools do; CuPy cuts it at the first zero byte, or has none."""
     return f"GPU-{uuid.UUID(bytes=raw[:16].ljust(16, bytes(1)))}" if raw else ""
 
 

@@ -1,4 +1,4 @@
-"""CollectorGroup: a test that runs on every device (or node) at a fixed rate, its readings stored as samples."""
+"""CollectorGroup: a test that runs on every device (or node) at a fixed rate and stores its readings as samples."""
 
 from __future__ import annotations
 
@@ -10,109 +10,36 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from collectors.device import Device, DeviceError, device_makers
-from collectors.placement import NodeActors, start_on_every_node
-from collectors.turns import Turns
-from kvstore.control import Control, NodeRecord
-from kvstore.errors import FencedError, KVStoreError
-from kvstore.series import Sample, Series
-from kvstore.session import current_session
-from telemetry.sender import Telemetry
+from laggard.collectors.device import Device, device_makers
+from laggard.collectors.errors import NoDeviceError
+from laggard.collectors.probe_schedule import ProbeSchedule
+from laggard.collectors.ray_actors import NodeActors, start_on_every_node
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control, NodeRecord
+from laggard.kvstore.errors import FencedError, KVStoreError
+from laggard.kvstore.series import Sample, Series
+from laggard.telemetry.sender import Telemetry
 
-__all__ = ["APART", "CollectorGroup", "DeviceCollector", "NodeCollector", "SampleWriter"]
+__all__ = ["STRIDE", "CollectorGroup", "DeviceCollector", "NodeCollector", "SampleWriter", "Startable"]
 
 _log = logging.getLogger("laggard.collectors")
 
-APART = "turns_apart"  # the tag of a device that does not take each turn
+STRIDE = "stride"  # the tag of a device that skips rounds: how many intervals apart its samples are
+ERROR = "error"  # the tag of a sample without a reading: why there is none
+MAX_ERROR = 300
 _current = threading.local()
 
 
-class CollectorGroup(ABC):
-    """Runs :meth:`collector_test` on every device of the launch, every ``collection_rate`` seconds.
-
-    Each test is up to 20 % of that early or late, by chance, so that none keeps step with a periodic disturbance.
-
-    Make a subclass, then ``start()`` it in the program, or use it as a context manager. One collector process a node
-    serves all of that node's devices, a thread each, so a stalled device stalls no other. Instances are sent to the
-    nodes, so keep their attributes plain.
-
-    Attributes
-    ----------
-    metric_name
-        Under which the readings are stored, with the tags ``host``, ``gpu``, ``model`` and ``uuid``.
-    per_gpu
-        Whether the test runs on each device, or once on each node (then with the tag ``host`` alone).
-    repeats
-        How often the test runs for one sample.
-
-    Parameters
-    ----------
-    collection_rate
-        Seconds from one sample to the next.
-    collector_args
-        Given to each call of the test.
-    """
-
-    metric_name: ClassVar[str]
-    per_gpu: ClassVar[bool] = True
-    repeats: ClassVar[int] = 1
-
-    def __init__(self, collection_rate: float = 3.0, collector_args: Any = None) -> None:
-        if not collection_rate > 0:
-            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
-        self.collection_rate = collection_rate
-        self.collector_args = collector_args
-        self._collectors: NodeActors | NodeCollector | None = None
+class Startable(ABC):
+    """Something that is started and stopped, or used as a context manager."""
 
     @abstractmethod
-    def collector_test(self, args: Any) -> float:
-        """Return one reading; ``self.device`` is the device to test."""
-
-    def read(self, turn: int) -> Mapping[str, Sequence[float]]:
-        """Return the readings of one turn, by metric: those of :meth:`collector_test`, unless a subclass has more."""
-        del turn  # each is like the others
-        return {self.metric_name: [self.collector_test(self.collector_args) for _ in range(self.repeats)]}
-
-    def turns_apart(self) -> int:
-        """Return how many times ``collection_rate`` lies between two turns of this device: 1 unless it costs more."""
-        return 1
-
-    def sample_tags(self) -> Mapping[str, str]:
-        """Return more tags for the sample that was just read; none unless a subclass has some."""
-        return {}
-
-    @property
-    def device(self) -> Device:
-        """The device that the running test is for; only inside the tests of a per-GPU group."""
-        return _current.device  # type: ignore[no-any-return]
-
     def start(self) -> Self:
-        """Start a collector on every node of this launch; a test of devices on those that have some.
+        """Start it."""
 
-        Raises
-        ------
-        NotInJobError
-            If the process was not started by laggard.
-        DeviceError
-            If it is a test of devices, and there are none.
-        """
-        session = current_session()
-        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        nodes = [node for node in launch.nodes if node.devices or not self.per_gpu]
-        if not nodes:
-            raise DeviceError("no node of this job has a GPU: --virtual-gpus=K makes K virtual devices a node")
-        self._collectors = self._place(nodes)
-        return self
-
-    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
-        """Start the collectors of a launch."""
-        return start_on_every_node(nodes, NodeCollector, self)
-
+    @abstractmethod
     def stop(self) -> None:
-        """End the collectors. Stopping twice does nothing."""
-        if self._collectors is not None:
-            self._collectors.stop()
-            self._collectors = None
+        """Stop it. Stopping twice does nothing."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -122,12 +49,101 @@ class CollectorGroup(ABC):
     ) -> None:
         self.stop()
 
+
+class CollectorGroup(Startable):
+    """Runs :meth:`collector_test` on every device of the launch, every ``collection_rate`` seconds.
+
+    Each test is early or late by up to 20 % of that, at random, so that it does not stay in step with a periodic
+    disturbance.
+
+    Write a subclass, then ``start()`` it in the program or use it as a context manager. One collector process per node
+    serves all devices of the node, with one thread each, so a stalled device does not delay the others. The instance
+    is sent to the nodes with its plain attributes; those whose names begin with an underscore are not sent.
+
+    Attributes
+    ----------
+    metric_name
+        The metric under which the readings are stored, with the tags ``host``, ``gpu``, ``model`` and ``uuid``.
+    per_gpu
+        Whether the test runs on each device, or once on each node (then with the tag ``host`` alone).
+    repeats
+        How many times the test runs for one sample.
+
+    Parameters
+    ----------
+    collection_rate
+        Seconds from one sample to the next.
+    collector_args
+        Passed to each call of the test.
+    """
+
+    metric_name: str
+    per_gpu: ClassVar[bool] = True
+    repeats: int = 1
+    _collectors: NodeActors | NodeCollector | None = None
+
+    def __init__(self, collection_rate: float = 3.0, collector_args: Any = None) -> None:
+        if not collection_rate > 0:
+            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
+        self.collection_rate = collection_rate
+        self.collector_args = collector_args
+
+    @abstractmethod
+    def collector_test(self, args: Any) -> float:
+        """Return one reading; ``self.device`` is the device to test."""
+
+    def read(self, round_number: int) -> Mapping[str, Sequence[float]]:
+        """Return one round's readings by metric: those of :meth:`collector_test`, unless a subclass has more."""
+        del round_number  # all rounds are alike
+        return {self.metric_name: [self.collector_test(self.collector_args) for _ in range(self.repeats)]}
+
+    def stride(self) -> int:
+        """Return how many intervals apart this device's rounds must be: 1 unless the test costs too much."""
+        return 1
+
+    def sample_tags(self) -> Mapping[str, str]:
+        """Return additional tags for the sample that was just read; none unless a subclass has some."""
+        return {}
+
+    @property
+    def device(self) -> Device:
+        """The device to test; only available inside the tests of a per-GPU group."""
+        return _current.device  # type: ignore[no-any-return]
+
+    def start(self) -> Self:
+        """Start a collector on every node of this launch; if the test is per GPU, on every node that has devices.
+
+        Raises
+        ------
+        NotInJobError
+            If the process was not started by laggard.
+        NoDeviceError
+            If the test is per GPU and no node has a device.
+        """
+        session = current_session()
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        nodes = [node for node in launch.nodes if node.devices or not self.per_gpu]
+        if not nodes:
+            raise NoDeviceError(in_job=True)
+        self._collectors = self._place(nodes)
+        return self
+
+    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
+        """Start the collectors of these nodes."""
+        return start_on_every_node(nodes, NodeCollector, self.for_nodes())
+
+    def for_nodes(self) -> CollectorGroup:
+        """Return the group that is sent to the nodes: this one, unless a subclass leaves the test to another."""
+        return self
+
+    def stop(self) -> None:
+        """Stop the collectors. Stopping twice does nothing."""
+        if self._collectors is not None:
+            self._collectors.stop()
+            self._collectors = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._collectors = None
 
 
 class NodeCollector:
@@ -142,14 +158,16 @@ class NodeCollector:
             threading.Thread(target=self._collect, args=(name, make), name=f"collector-{name}", daemon=True).start()
 
     def stop(self) -> None:
-        """Collect no more; a reading that was begun is the last."""
+        """Stop after the reading that is under way, if any."""
         self._ended.set()
 
     def _collect(self, name: str, make: Callable[[], Device | None]) -> None:
         try:
             collector = DeviceCollector(self._group, make())
-        except RuntimeError:  # CuPy's own are of this kind
-            _log.exception("gpu %s cannot be tested; the others are", name)
+        except Exception as error:  # noqa: BLE001 - a driver or its library may raise anything; the other devices go on
+            _log.exception("gpu %s cannot be tested; the others are tested", name)
+            tags = {"host": current_session().environment.node, "gpu": name, ERROR: _in_a_line(error)}
+            self._writer.write([Sample(self._group.metric_name, time.time(), (float("nan"),), tags)])
             return
         while not self._ended.wait(collector.wait_s()):
             if not self._writer.write(collector.collect()):
@@ -157,14 +175,14 @@ class NodeCollector:
 
 
 class DeviceCollector:
-    """Runs a group's test on one device, when its turn has come.
+    """Runs a group's test on one device, whenever a round is due.
 
     Parameters
     ----------
     group
-        Whose test.
+        The group whose test to run.
     device
-        Where; ``None``: on the node.
+        The device to test; ``None`` for a test of the whole node.
     """
 
     def __init__(self, group: CollectorGroup, device: Device | None) -> None:
@@ -172,34 +190,35 @@ class DeviceCollector:
         self._device = device
         self.host = current_session().environment.node
         self._tags = {"host": self.host} | (_tags_of(device) if device else {})
-        self._turns = Turns(group.collection_rate, time.monotonic())
-        self._apart = 1
+        self._schedule = ProbeSchedule(group.collection_rate, time.monotonic())
+        self._stride = 1
 
     def wait_s(self) -> float:
-        """Return the seconds until its turn."""
-        return self._turns.wait_s(time.monotonic())
+        """Return the seconds until the next round."""
+        return self._schedule.wait_s(time.monotonic())
 
     def collect(self) -> list[Sample]:
-        """Run the test; return its samples, a failed one with no number in it."""
+        """Run the test; return its samples, with NaN as the value if the test failed."""
         group = self._group
         _current.device = self._device
         tags = self._tags
         try:
-            readings = group.read(self._turns.number)
+            readings = group.read(self._schedule.number)
             tags = {**tags, **group.sample_tags()}
-            self._apart = group.turns_apart()
-        except Exception:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not an absent one
+            self._stride = group.stride()
+        except Exception as error:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not a missing one
             _log.exception("the test of %s failed on %s", group.metric_name, tags)
             readings = {group.metric_name: [float("nan")]}
-        if self._apart > 1:
-            tags = tags | {APART: str(self._apart)}
-        self._turns.taken(time.monotonic(), self._apart)
+            tags = {**tags, ERROR: _in_a_line(error)}
+        if self._stride > 1:
+            tags = tags | {STRIDE: str(self._stride)}
+        self._schedule.advance(time.monotonic(), self._stride)
         now_s = time.time()
         return [Sample(metric, now_s, tuple(values), tags) for metric, values in readings.items()]
 
 
 class SampleWriter:
-    """Where collectors put their samples: detectors find them in the state server, people in the telemetry."""
+    """Stores collectors' samples: for detectors in the state server, for people in the telemetry."""
 
     def __init__(self) -> None:
         session = current_session()
@@ -207,7 +226,7 @@ class SampleWriter:
         self._telemetry = Telemetry()
 
     def write(self, samples: Sequence[Sample]) -> bool:
-        """Store samples; return whether there may be more: not if this launch is over."""
+        """Store samples; return whether to go on: False once this launch is over."""
         for sample in samples:
             tag = ("gpu", sample.tags["gpu"]) if "gpu" in sample.tags else (None, None)
             self._telemetry.add_data(sample.metric, min(sample.values), tagk=tag[0], tagv=tag[1])
@@ -218,6 +237,11 @@ class SampleWriter:
         except KVStoreError as error:
             _log.warning("%d samples of %s were dropped: %s", len(samples), samples[0].tags, error)
         return True
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return an error as the last line of its traceback has it, for a notice to the user."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR]
 
 
 def _tags_of(device: Device) -> dict[str, str]:

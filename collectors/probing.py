@@ -1,38 +1,92 @@
-"""Probing one device in a job: a matrix product in each turn, and with it one of the other probes, in turn."""
+"""Probing one device of a job: a matrix product in every round, and one of the other probes in turn."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from collectors.causes import UNKNOWN, cause_of
-from collectors.device import Device
-from collectors.idle import WarmUp
-from collectors.intrusion import Intrusion
-from collectors.job_symptoms import is_of_this_job, symptom_reader
-from collectors.probes import GEMM_PROBE, WRONG, Probe, ProbeUnavailableError, probes_of
-from collectors.symptoms import SymptomsSince
+import psutil
 
-__all__ = ["Probing"]
+from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.device import Device, GpuDevice
+from laggard.collectors.errors import DriverUnavailableError, ProbeUnavailableError
+from laggard.collectors.probe_schedule import Intrusion
+from laggard.collectors.probes import GEMM_PROBE, WRONG, Probe, probes_of
+from laggard.collectors.symptoms import SymptomReader, SymptomTracker
+from laggard.kvstore.environment import ENDPOINT_FILE
 
+__all__ = ["Probing", "WarmUp", "is_of_this_job", "symptom_reader"]
+
+WARM_UP_LIMIT_S = 0.2
 _MAIN = "main"
-# What NVML tells of the bus is right just after these.
+# NVML's figures for the bus are only right just after these probes.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
 
 
+class WarmUp:
+    """Raises the clock of an idle device.
+
+    Parameters
+    ----------
+    is_idle
+        Tells whether the device's clock is as low as that of an idle device.
+    """
+
+    def __init__(self, is_idle: Callable[[], bool]) -> None:
+        self._is_idle = is_idle
+        self._helps = True
+
+    def __call__(self, probe: Probe) -> bool:
+        """Run a probe until the clock has risen, for 0.2 s at most; return whether the clock was low.
+
+        If the clock did not rise, something else keeps it low, and warming up is not tried again.
+        """
+        if not self._helps or not self._is_idle():
+            return False
+        until_s = time.monotonic() + WARM_UP_LIMIT_S
+        while time.monotonic() < until_s:
+            probe.seconds()
+            if not self._is_idle():
+                return True
+        self._helps = False
+        return True
+
+
+def symptom_reader(device: Device) -> SymptomReader | None:
+    """Return a reader of the device's symptoms; None if no driver reports any."""
+    if not isinstance(device, GpuDevice):
+        return None
+    try:
+        return SymptomReader(device.bus_address)
+    except DriverUnavailableError:
+        return None  # an AMD device, or a driver without NVML
+
+
+def is_of_this_job(pid: int) -> bool:
+    """Tell whether a process belongs to the same job as this one; another user's never does."""
+    try:
+        theirs = psutil.Process(pid).environ().get(ENDPOINT_FILE)
+    except psutil.AccessDenied:
+        return False
+    except psutil.NoSuchProcess:
+        return True  # it has ended, or runs outside our container: there is no process to blame
+    return pid == os.getpid() or theirs == os.environ.get(ENDPOINT_FILE, "no job")
+
+
 class Probing:
-    """The probes of one device, and what its driver tells between two turns.
+    """The probes of one device, and what its driver reports from round to round.
 
     Parameters
     ----------
     device
-        Where to run.
+        The device to run on.
     in_turn
-        Names of the other probes; those that the device cannot run at their full size are left out, since readings of
-        another size have no peers.
+        Names of the other probes. Those that the device cannot run at full size are left out, because readings of
+        another size cannot be compared with the peers'.
     max_intrusion
-        The share of the device's time that the probes may take.
+        The largest share of the device's time that the probes may take.
     """
 
     def __init__(self, device: Device, in_turn: Collection[str], max_intrusion: float) -> None:
@@ -40,8 +94,8 @@ class Probing:
         self._in_turn = in_turn
         self._intrusion = Intrusion(max_intrusion)
         reader = symptom_reader(device)
-        self._symptoms = SymptomsSince(reader, is_of_this_job) if reader else None
-        self._warm_up = WarmUp(reader.idles) if reader else None
+        self._symptoms = SymptomTracker(reader, is_of_this_job) if reader else None
+        self._warm_up = WarmUp(reader.is_idle) if reader else None
         self._warmed = self._copied = self._multiplied = False
         self._wrong = ""
 
@@ -60,33 +114,33 @@ class Probing:
         Raises
         ------
         ProbeUnavailableError
-            If the device's memory is too short for it.
+            If the device has too little memory for it.
         """
         if GEMM_PROBE not in self._probes:
-            raise ProbeUnavailableError(f"gpu {self._device.gpu} cannot run {GEMM_PROBE}: its memory is short")
-        self._probes[GEMM_PROBE].prepare()  # what was made after it may share its memory
+            raise ProbeUnavailableError(self._device.gpu, f"has too little free memory to run {GEMM_PROBE}")
+        self._probes[GEMM_PROBE].prepare()  # a probe created after it may share its memory
         return self._probes[GEMM_PROBE]
 
     def main_seconds(self) -> float:
-        """Run the matrix product once; return its seconds. Before the first of a turn, an idle device is woken."""
+        """Run the matrix product once; return its seconds. An idle device is warmed up before a round's first run."""
         if not self._multiplied:
             self._warmed = self._warm_up is not None and self._warm_up(self.main)
         self._multiplied = True
         return self.main.seconds()
 
     def end_main(self, seconds: Sequence[float]) -> None:
-        """Take what the main test has cost, and check the product if it was one."""
+        """Record what the main test cost, and check the product if there was one."""
         begun_s = time.perf_counter()
         self._wrong = self.main.fault() if self._multiplied else ""
         self._multiplied = False
         self._intrusion.note(_MAIN, seconds, time.perf_counter() - begun_s)
 
-    def other(self, turn: int, repeats: int) -> tuple[str, tuple[float, ...]] | None:
-        """Run the other probe whose turn it is; return its name and readings, nothing if there is none."""
+    def other(self, number: int, repeats: int) -> tuple[str, tuple[float, ...]] | None:
+        """Run the other probe whose turn it is in this round; return its name and readings, None if there is none."""
         self._copied = False
         if not self._in_turn or not self._others:
             return None
-        probe = self._others[turn % len(self._others)]
+        probe = self._others[number % len(self._others)]
         begun_s = time.perf_counter()
         probe.prepare()
         prepared_s = time.perf_counter()
@@ -98,14 +152,15 @@ class Probing:
         self._copied = probe.name in _COPIES
         return probe.name, seconds
 
-    def turns_apart(self, interval_s: float) -> int:
-        """Return how many turns must lie between two, for the probes to take no more than they may."""
-        return self._intrusion.turns_apart(_MAIN, interval_s)
+    def stride(self, interval_s: float) -> int:
+        """Return how many intervals apart the rounds must be, for the probes to keep to their share of the time."""
+        return self._intrusion.stride(_MAIN, interval_s)
 
     def tags(self) -> dict[str, str]:
-        """Return what should be known of this turn's readings.
+        """Return the tags of this round's readings.
 
-        ``cause``: what may have slowed them; ``warmed``: the device had to be woken; ``wrong``: it computes wrongly.
+        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``wrong``: the
+        device computes wrong results.
         """
         cause = UNKNOWN
         if self._symptoms is not None:

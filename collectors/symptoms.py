@@ -1,6 +1,6 @@
-"""Symptoms: what NVML tells of a device before and after a round of probes, from which a cause is read.
+"""Symptoms: what NVML reports about a device before and after a round of probes, from which a cause is inferred.
 
-What a device or its driver does not tell is left out, never 0.
+What a device or its driver does not report is left out, never reported as 0.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any
 
 import pynvml as nvml
 
-from collectors.nvml import field_values, nvml_handle
+from laggard.collectors.errors import DriverUnavailableError
+from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
-__all__ = ["Snapshot", "SymptomReader", "Symptoms", "SymptomsSince", "board_power_limit_w", "board_uuid"]
+__all__ = ["Snapshot", "SymptomReader", "SymptomTracker", "Symptoms", "board_power_limit_w", "board_uuid"]
 
 _log = logging.getLogger("laggard.collectors")
 
-IDLE_CLOCK = 0.6  # of the highest: a busy device's clock is above it even when it is held back, an idle one's below
+IDLE_CLOCK = 0.6  # of the maximum: even a throttled clock is above this on a busy device, and below it on an idle one
 
-# Cumulative times in which the clock was held back, in nanoseconds, and counters. The names are ours; the meaning is
-# that of NVIDIA's NVML API reference, "Field Value Enums".
+# Counters, and cumulative times in nanoseconds for which the clock was held back. The names are ours; for the meaning
+# see NVIDIA's NVML API reference, "Field Value Enums".
 _COUNTERS: Mapping[int, str] = {
     nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: "held_by_power_cap_ns",
     nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: "held_by_heat_ns",
@@ -57,7 +58,7 @@ _VALUES: Mapping[str, Value] = {
     "power_limit_w": lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
     "power_limit_default_w": lambda h: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1000,
 }
-# An idle link may rest at a lower generation, so these are asked for only while it is in use.
+# An idle link may drop to a lower generation, so these are only read while it is in use.
 _BUS_VALUES: Mapping[str, Value] = {
     "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth,
     "pcie_width_max": nvml.nvmlDeviceGetMaxPcieLinkWidth,
@@ -68,7 +69,7 @@ _BUS_VALUES: Mapping[str, Value] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What NVML tells of a device at one time.
+    """What NVML reports about a device at one moment.
 
     Attributes
     ----------
@@ -77,11 +78,11 @@ class Snapshot:
     values
         By name, with the unit in it.
     processes
-        Numbers of the processes that compute on the device.
+        PIDs of the processes that compute on the device.
     links_down
-        NVLinks that are not active, of those that the device has.
+        The device's NVLinks that are not active.
     xids
-        XID errors that the driver has reported since the snapshot before.
+        XID errors that the driver has reported since the previous snapshot.
     """
 
     time_s: float
@@ -93,22 +94,22 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """What happened to a device from one snapshot to the next.
+    """What happened to a device between two snapshots.
 
     Attributes
     ----------
     seconds
-        Between the two.
+        Time between the two.
     now
         Values after the round, by name.
     risen
-        By how much counters have risen since before the round.
+        By how much each counter rose during the round.
     strangers
-        Numbers of the processes that compute there and are not the job's.
+        PIDs of processes of other jobs that compute on the device.
     links_down
         NVLinks that are not active.
     xids
-        XID errors that the driver has reported lately.
+        XID errors that the driver has reported since the snapshot before the round.
     """
 
     seconds: float
@@ -120,7 +121,7 @@ class Symptoms:
 
     @classmethod
     def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Symptoms:
-        """Compare two snapshots of a device; ``is_ours`` tells whether a process is of this job."""
+        """Compare two snapshots of a device; ``is_ours`` tells whether a process belongs to this job."""
         risen = {
             name: after.values[name] - before.values[name]
             for name in _COUNTERS.values()
@@ -147,11 +148,11 @@ class SymptomReader:
     Parameters
     ----------
     name
-        The device's address on the bus, or as CUDA calls it: a number or a UUID.
+        The device's PCI address, or its CUDA name: an index or a UUID.
 
     Raises
     ------
-    OSError
+    DriverUnavailableError
         If NVML does not know it, or there is no driver.
     """
 
@@ -161,13 +162,13 @@ class SymptomReader:
             nvml.nvmlInit()
             self._handle = nvml_handle(name)
         except nvml.NVMLError as error:
-            raise OSError(f"nothing can be told of gpu {name}: {error}") from error
+            raise DriverUnavailableError(name, str(error)) from error
         with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no events
             self._events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
     def snapshot(self, *, bus_in_use: bool = False) -> Snapshot:
-        """Ask for everything; what is not supported is left out, and the link's speed unless it was just in use."""
+        """Read everything that is supported; the bus's width and generation only if it was just in use."""
         handle = self._handle
         values: dict[str, float] = {}
         for name, ask in {**_VALUES, **(_BUS_VALUES if bus_in_use else {})}.items():
@@ -180,8 +181,8 @@ class SymptomReader:
             processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Snapshot(time.monotonic(), values, processes, _links_down(handle), tuple(self._xids()))
 
-    def idles(self) -> bool:
-        """Tell whether the clock is as low as that of an idle device; False where the driver does not tell."""
+    def is_idle(self) -> bool:
+        """Tell whether the clock is as low as that of an idle device; False if the driver does not report it."""
         try:
             clock, highest = (_VALUES[name](self._handle) for name in ("sm_clock_mhz", "sm_clock_max_mhz"))
         except nvml.NVMLError:
@@ -189,20 +190,20 @@ class SymptomReader:
         return 0 < clock < IDLE_CLOCK * highest
 
     def _xids(self) -> Iterator[int]:
-        with contextlib.suppress(nvml.NVMLError):  # a time-out ends the list
+        with contextlib.suppress(nvml.NVMLError):  # a timeout ends the list
             while self._events is not None:
                 yield int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)
 
 
-class SymptomsSince:
+class SymptomTracker:
     """Symptoms from one round to the next.
 
     Parameters
     ----------
     reader
-        Of the device.
+        Reads the device.
     is_ours
-        Tells whether a process is of this job.
+        Tells whether a process belongs to this job.
     """
 
     def __init__(self, reader: SymptomReader, is_ours: Callable[[int], bool]) -> None:
@@ -210,21 +211,21 @@ class SymptomsSince:
         self._last = reader.snapshot()
 
     def take(self, *, bus_in_use: bool = False) -> Symptoms:
-        """Return the symptoms since the last call; ``bus_in_use``: something was copied to or from it just now."""
+        """Return the symptoms since the last call; ``bus_in_use``: something was just copied to or from the device."""
         before, self._last = self._last, self._reader.snapshot(bus_in_use=bus_in_use)
         return Symptoms.between(before, self._last, self._is_ours)
 
 
 def _links_down(handle: Any) -> tuple[int, ...]:
-    """Return the links that are not active; none where no link is: that board has no bridge."""
+    """Return the links that are not active; none if no link is, because that board has no bridge."""
     active: list[bool] = []
-    with contextlib.suppress(nvml.NVMLError):  # the first link that the device does not have ends the list
+    with contextlib.suppress(nvml.NVMLError):  # the first missing link ends the list
         active.extend(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
     return tuple(link for link, is_active in enumerate(active) if not is_active) if any(active) else ()
 
 
 def board_uuid(name: str) -> str:
-    """Return the UUID of a whole GPU; empty where no driver tells one."""
+    """Return the UUID of a whole GPU; empty if no driver reports it."""
     try:
         nvml.nvmlInit()
         return str(nvml.nvmlDeviceGetUUID(nvml_handle(name)))
@@ -234,9 +235,9 @@ def board_uuid(name: str) -> str:
 
 
 def board_power_limit_w(name: str) -> float | None:
-    """Return the power limit that the board left the factory with; None where it tells none.
+    """Return the board's factory power limit; None if the driver does not report it.
 
-    The limit that is in force may have been lowered: that is a cause of slowness, not another kind of device.
+    The limit in force may have been lowered: that is a cause of slowness, not another kind of device.
     """
     try:
         nvml.nvmlInit()

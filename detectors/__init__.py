@@ -1,6 +1,6 @@
-"""Verdicts: which device is slow, and how sure we are.
+"""Verdicts: which device is slow, and how certain that is.
 
-The detectors are loaded on first use, with what only a job needs: the statistics run without.
+Names are loaded on first use: a light module below this one loads neither NumPy nor what only a job needs.
 """
 
 from __future__ import annotations
@@ -8,25 +8,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from detectors.analysis import SlowGPUAnalysis
-from detectors.cost import RestartCost
-from detectors.verdict import Verdict
-
 if TYPE_CHECKING:
-    from detectors.detector import CollectorDetectorGroup, Detector
-    from detectors.slow_gpu import SlowGPUDetector
+    from laggard.detectors.analysis import SlowGPUAnalysis
+    from laggard.detectors.detector import CollectorDetectorGroup, Detector
+    from laggard.detectors.errors import DetectorError, StateVersionError
+    from laggard.detectors.restart_cost import RestartCost
+    from laggard.detectors.slow_gpu import SlowGPUDetector
+    from laggard.detectors.verdict import Verdict
 
-__all__ = ["CollectorDetectorGroup", "Detector", "RestartCost", "SlowGPUAnalysis", "SlowGPUDetector", "Verdict"]
+__all__ = [
+    "CollectorDetectorGroup",
+    "Detector",
+    "DetectorError",
+    "RestartCost",
+    "SlowGPUAnalysis",
+    "SlowGPUDetector",
+    "StateVersionError",
+    "Verdict",
+]
 
 _HOMES = {
-    "CollectorDetectorGroup": "detectors.detector",
-    "Detector": "detectors.detector",
-    "SlowGPUDetector": "detectors.slow_gpu",
+    "CollectorDetectorGroup": "detector",
+    "Detector": "detector",
+    "DetectorError": "errors",
+    "RestartCost": "restart_cost",
+    "SlowGPUAnalysis": "analysis",
+    "SlowGPUDetector": "slow_gpu",
+    "StateVersionError": "errors",
+    "Verdict": "verdict",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Finds slow devices in rounds of probe readings, with a stated false-alarm budget; pure: it reads no clock."""
+"""SlowGPUAnalysis: finds slow devices in rounds of probe readings, within a false-alarm budget. Reads no clock."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.classes import joint_classes, slow_minorities
-from detectors.cost import RestartCost
-from detectors.cross_section import born_slow
-from detectors.evidence import Rates, accumulate
-from detectors.exceedance import Scales, compare
-from detectors.findings import Finding, Terms, merged_by_node, verdict_of
-from detectors.grouping import Grouping, codes_of
-from detectors.history import PEER, REPORT, RESTART, SELF, History
-from detectors.news import News
-from detectors.readings import ONLY_PROBE, Device, Readings, as_array
-from detectors.roster import Roster
-from detectors.saved import Saved
-from detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
-from detectors.thresholds import Thresholds
-from detectors.verdict import Verdict
+from laggard.collectors.device import DeviceId
+from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array
+from laggard.detectors.exceedance import Scales, born_slow, compare
+from laggard.detectors.false_alarm_budget import Rates, accumulate
+from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
+from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History, Saved
+from laggard.detectors.new_verdicts import NewVerdicts
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
+from laggard.detectors.thresholds import Thresholds
+from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, peers, verdict_of
 
 __all__ = ["SlowGPUAnalysis"]
 
-_CLASS_ROUNDS = (1, 2, 4, 8)  # of the same devices together, when to look for clear classes; then they stay
+_CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _OTHER_KIND = (
-    "which looks like another model or pipeline stage, so it is compared with its like only: "
+    "which looks like another model or pipeline stage, so it is only compared with devices like it: "
     "say with groups={device: label} which devices are peers"
 )
 
@@ -36,39 +32,40 @@ _OTHER_KIND = (
 class SlowGPUAnalysis:
     """Streaming detector of slow devices.
 
-    Each round, a device's fastest reading is compared with its own past (after what its group has in common is taken
-    out) and with its peers; each comparison that exceeds what a healthy device may show multiplies the evidence against
-    it, each that does not divides it.
+    In each round, a device's fastest reading is compared with its own past (after removing what its group has in
+    common) and with its peers.  A comparison that exceeds what a healthy device may show multiplies the evidence
+    against the device; one that does not divides it.
 
-    **Guarantee.** If, given everything before, no healthy device exceeds in a round with a chance above the rate that
-    the detector holds against it, then over the whole run, whatever its length, and whatever the dependence between
-    devices, probes and rounds, the chance of any restart verdict against a healthy device is at most
-    ``false_alarm_budget``.  For then its evidence, summed over healthy devices, probes and both tests, with the budget
-    of a round spread over them, is a non-negative supermartingale, and Ville's inequality holds [1]_ [2]_ [3]_.  The
-    rate starts at 2 % (1 % for one more exceedance), is learned from the exceedances that ended by themselves, and
-    never falls below 0.5 %; no distribution is assumed.  "Healthy" means: no slower than its own first eight rounds by
-    ``min_slowdown``, and no further from its peers than ordinary silicon (7 %, or 3.5 spreads).  The same bound holds
-    apart for suspect verdicts against devices that exceed the smaller, report limits by chance only.  :meth:`check`
-    judges one cross-section and is outside this guarantee: its error rate is measured (``docs/benchmarks``).
+    **Guarantee.** Assume that, given everything before, no healthy device exceeds its limit in a round with a
+    probability above the rate that the detector assumes for it.  Then the probability of any restart verdict against a
+    healthy device, over the whole run, is at most ``false_alarm_budget``, whatever the length of the run and the
+    dependence between devices, probes and rounds.  This is because the evidence, summed over healthy devices, probes
+    and both tests, with a round's budget divided among them, is a non-negative supermartingale, so Ville's inequality
+    holds [1]_ [2]_ [3]_.  The rate starts at 2 % (1 % for repeated exceedances), is learned from runs of exceedances
+    that have ended, and never falls below 0.5 %; no distribution is assumed.  "Healthy" means: not slower than its own
+    first eight rounds by ``min_slowdown``, and no further from its peers than ordinary chips (7 %, or 3.5 spreads).
+    The same bound holds separately for suspect verdicts against devices that exceed the smaller report limits only by
+    chance.  :meth:`check` judges one cross-section and is outside this guarantee: its error rate is measured
+    (``docs/benchmarks``).
 
-    **Few devices.** One device: no claim.  Two: by history, the one that rose against its own past while the other did
-    not; without history, only a difference by a factor of two (or ``min_slowdown`` squared) accuses the slower one.
-    Three and more: also by peers, with a margin that shrinks with their number (5 % at three, 2.2 % at four).  When
-    45 % or more of a group look slow at once the peers cannot say who is right: then only a device that rose against
-    its own past is accused, and of devices born so nobody.
+    **Few devices.** One device: no claim.  Two: with history, the one that became slower than its own past while the
+    other did not; without history, the slower one, but only if it is slower by a factor of two (or ``min_slowdown``
+    squared).  Three and more: also by comparison with the peers, with a margin that shrinks with their number (5 % at
+    three, 2.2 % at four).  If 45 % or more of a group look slow at once, the peers cannot tell which devices are slow:
+    then only a device that became slower than its own past is accused, and none that was slow from the start.
 
     Parameters
     ----------
     false_alarm_budget
-        Bound on the chance of any false restart verdict over the whole run, however long.
+        Bound on the probability of any false restart verdict over the whole run, however long.
     min_slowdown
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     groups
-        Label of each device (model, stage, ...); devices are compared within their label.  ``None``: one group,
-        in which clear classes are recognised; of a slower class that is the smaller one, each device is reported once
-        as a suspect that looks like another model.
+        Label of each device (model, stage, ...); only devices with the same label are compared.  ``None``: one group,
+        in which clear classes are recognised; if the slower class is the smaller one, each of its devices is reported
+        once, as a suspect that looks like another model.
     restart_cost
-        When a restart is worth it; ``None``: always.  May be set while the job runs.
+        When a restart is worth it; ``None``: always.  May be changed while the job runs.
     very_slow
         Slowdown from which a verdict is ``very slow``.
 
@@ -91,7 +88,7 @@ class SlowGPUAnalysis:
         *,
         false_alarm_budget: float = 1e-4,
         min_slowdown: float = 1.05,
-        groups: Mapping[Device, Hashable] | None = None,
+        groups: Mapping[DeviceId, Hashable] | None = None,
         restart_cost: RestartCost | None = None,
         very_slow: float = 1.33,
     ) -> None:
@@ -101,16 +98,16 @@ class SlowGPUAnalysis:
         self.restart_cost = restart_cost
         self.thresholds = Thresholds(min_slowdown, very_slow)
         self._labels = groups
-        self._roster = Roster()
+        self._index = DeviceIndex()
         self._probes: list[str] = []
         self._history = History.empty(0, 0)
         self._rounds_tested = np.zeros(2, np.int64)
-        self._news = News()
-        self._told_kinds: set[tuple[str, str | None]] = set()
+        self._new_verdicts = NewVerdicts()
+        self._reported_kinds: set[tuple[str, str | None]] = set()
         self._rates, self._scales = Rates(0, 0), Scales(self._history, Grouping(np.zeros(0, np.int32)))
         self._regroup()
 
-    # -- readings in ---------------------------------------------------------------------------------------------------
+    # -- readings ------------------------------------------------------------------------------------------------------
 
     def update(self, readings: Readings, now_s: float | None = None) -> list[Verdict]:
         """Take one round of readings and return the verdicts that are new.
@@ -119,150 +116,150 @@ class SlowGPUAnalysis:
         ----------
         readings
             Seconds by device, one or more repeats; with several probes, a mapping of probe to seconds by device.  A
-            device may be missing or new; readings that are no positive finite number are counted and ignored.
+            device may be missing or new; readings that are not positive and finite are counted and ignored.
         now_s
-            Unix time of the round, for "since" (told in UTC) and for the cost of waiting.
+            Unix time of the round, for "since" (in UTC) and for the cost of waiting.
         """
         devices, probes, seconds = as_array(readings)
         return self.update_arrays(devices, seconds, probes=probes, now_s=now_s)
 
     def update_arrays(
         self,
-        devices: tuple[Device, ...],
+        devices: tuple[DeviceId, ...],
         seconds: NDArray[np.floating],
         *,
         probes: Sequence[str] = (ONLY_PROBE,),
         now_s: float | None = None,
     ) -> list[Verdict]:
-        """Take one round as an array; the same devices as last time need no looking up.
+        """Take one round as an array; the same devices as last time are not looked up again.
 
         Parameters
         ----------
         seconds
             Shape ``(n_devices, n_probes, n_repeats)``, ``NaN`` where there is no reading.
         """
-        rows = self._place(devices, probes)
+        rows = self._rows_of(devices, probes)
         repeats, bad = repeats_of(seconds)
         self._history.bad_readings[rows] += bad
-        log_seconds = self._placed(log_fastest(repeats), rows, probes)
+        log_seconds = self._in_rows(log_fastest(repeats), rows, probes)
         learning = np.isnan(self._history.baseline).any()
-        noise = self._placed(repeat_noise(repeats), rows, probes) if learning else None
+        noise = self._in_rows(repeat_noise(repeats), rows, probes) if learning else None
         if not log_seconds.size:
             return []
         now_s = np.nan if now_s is None else now_s
         kinds = self._recognise(log_seconds) if self._labels is None else []
         self._judge(log_seconds, noise, now_s)
-        news = self._news.of_round(self._history, self._roster, self._grouping, self._terms, now_s)
-        return [verdict_of(found) for found in [*news, *kinds]]
+        new = self._new_verdicts.of_round(self._history, self._index, self._grouping, self._terms, now_s)
+        return [verdict_of(found) for found in [*new, *kinds]]
 
     def check(self, readings: Readings) -> list[Verdict]:
-        """Judge one cross-section without history: which devices are born slow.
+        """Judge one cross-section without history: which devices are slower than their peers.
 
-        ``readings`` as for :meth:`update`; of a device's samples the fastest counts.
+        ``readings`` are as for :meth:`update`; only the fastest of a device's samples counts.
         """
         devices, _, seconds = as_array(readings)
         if not seconds.size:
             return []
         repeats, _ = repeats_of(seconds)
-        log_seconds, roster = log_fastest(repeats), Roster(devices)
+        log_seconds, index = log_fastest(repeats), DeviceIndex(devices)
         grouping = self._labelled(devices)
         if self._labels is None:
-            grouping = Grouping(joint_classes(log_seconds, roster))
+            grouping = Grouping(joint_classes(log_seconds, index))
         slowdown, level = born_slow(log_seconds, repeat_noise(repeats), grouping.groups, self.thresholds)
         findings = [
             self._terms.finding(
                 devices[row],
                 float(slowdown[row]),
                 sure=bool(level[row] == RESTART),
-                reference=f"its {grouping.size_at(row) - 1} peers",
+                reference=f"its {peers(grouping.size_at(row) - 1)}",
             )
             for row in map(int, np.flatnonzero(level >= REPORT))
         ]
-        kinds = self._of_another_kind(log_seconds, grouping, roster, {(found.host, found.gpu) for found in findings})
-        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], roster.devices_of)]
+        kinds = self._of_another_kind(log_seconds, grouping, index, {(found.host, found.gpu) for found in findings})
+        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], index.devices_of)]
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- devices -------------------------------------------------------------------------------------------------------
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[DeviceId, ...]:
         """The devices that are expected."""
-        return self._roster.devices
+        return self._index.devices
 
     @property
-    def bad_readings(self) -> dict[Device, int]:
-        """How many readings of a device were zero, negative or infinite; devices without any are left out."""
+    def bad_readings(self) -> dict[DeviceId, int]:
+        """The number of readings that were zero, negative or infinite, for each device that had any."""
         counts = self._history.bad_readings
-        return {self._roster.devices[row]: int(counts[row]) for row in np.flatnonzero(counts)}
+        return {self._index.devices[row]: int(counts[row]) for row in np.flatnonzero(counts)}
 
     @property
     def learned(self) -> int:
-        """How many devices have a past of their own to be compared with."""
+        """How many devices have a baseline to be compared with."""
         return int(np.count_nonzero(~np.isnan(self._history.baseline).any(axis=0)))
 
-    def expect(self, devices: Iterable[Device], probes: Iterable[str] = ()) -> None:
+    def expect(self, devices: Iterable[DeviceId], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""
         self._make_room(devices, probes)
-        self._roster = self._roster.numbered()
+        self._index = self._index.numbered()
 
-    def _make_room(self, devices: Iterable[Device], probes: Iterable[str]) -> None:
+    def _make_room(self, devices: Iterable[DeviceId], probes: Iterable[str]) -> None:
         new_probes = [probe for probe in probes if probe not in self._probes]
-        roster = self._roster.extended(devices)
-        if new_probes or roster is not self._roster:
+        index = self._index.extended(devices)
+        if new_probes or index is not self._index:
             self._probes += new_probes
-            self._roster = roster
-            self._history = self._history.extended(len(self._roster), len(self._probes))
+            self._index = index
+            self._history = self._history.extended(len(self._index), len(self._probes))
             self._regroup()
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
-        gone = set(hosts)
-        kept = self._roster.rows_but_of(gone)
+        left = set(hosts)
+        kept = self._index.rows_outside(left)
         self._history = self._history.take(kept)
-        self._roster = Roster(self._roster.devices[row] for row in kept)
-        for host in gone:
-            self._news.told_hosts.pop(host, None)
+        self._index = DeviceIndex(self._index.devices[row] for row in kept)
+        for host in left:
+            self._new_verdicts.reported_hosts.pop(host, None)
         self._regroup()
 
     def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
-        """Change the thresholds while the job runs; what is known of the devices stays."""
+        """Change the thresholds while the job runs; the devices' history stays."""
         now = self.thresholds
         self.thresholds = Thresholds(min_slowdown or now.min_slowdown, very_slow or now.very_slow)
 
-    def set_groups(self, groups: Mapping[Device, Hashable] | None) -> None:
-        """Change the devices' labels while the job runs; what is known of the devices stays."""
+    def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
+        """Change the devices' labels while the job runs; the devices' history stays."""
         self._labels = groups
         self._regroup()
 
-    def _place(self, devices: tuple[Device, ...], probes: Sequence[str]) -> NDArray[np.intp]:
-        """Make room for what is new; return the devices' rows."""
+    def _rows_of(self, devices: tuple[DeviceId, ...], probes: Sequence[str]) -> NDArray[np.intp]:
+        """Make room for new devices and probes; return the devices' rows."""
         try:
-            rows = self._roster.rows_of(devices)
+            rows = self._index.rows_of(devices)
         except KeyError:
             self._make_room(devices, probes)
-            return self._roster.rows_of(devices)
+            return self._index.rows_of(devices)
         self._make_room((), probes)
         return rows
 
-    def _placed(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
-        """Put a round's values where their devices and probes are, ``NaN`` where nothing came."""
+    def _in_rows(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
+        """Put a round's values in the rows of their devices and probes, with ``NaN`` where there is none."""
         columns = [self._probes.index(probe) for probe in probes]
-        shape = (len(self._probes), len(self._roster))
+        shape = (len(self._probes), len(self._index))
         if values.shape == shape and columns == list(range(shape[0])) and np.array_equal(rows, np.arange(shape[1])):
             return values
         whole = np.full(shape, np.nan, np.float32)
         whole[np.array(columns, np.intp)[:, None], rows] = values
         return whole
 
-    # -- who is compared with whom -------------------------------------------------------------------------------------
+    # -- groups --------------------------------------------------------------------------------------------------------
 
-    def _labelled(self, devices: Sequence[Device]) -> Grouping:
+    def _labelled(self, devices: Sequence[DeviceId]) -> Grouping:
         if self._labels is None:
             return Grouping(np.zeros(len(devices), np.int32))
         return Grouping(codes_of([self._labels.get(device) for device in devices]))
 
     def _regroup(self, codes: NDArray[np.int32] | None = None) -> None:
-        """Group the devices anew, after some came or left; what the groups learned stays where their number does."""
-        self._grouping = self._labelled(self._roster.devices) if codes is None else Grouping(codes)
+        """Regroup the devices after some came or left; if the number of groups is the same, what they learned stays."""
+        self._grouping = self._labelled(self._index.devices) if codes is None else Grouping(codes)
         self._rounds_together = 0
         shape = (len(self._probes), len(self._grouping))
         if self._rates.rounds.shape[2:] == shape:
@@ -275,11 +272,11 @@ class SlowGPUAnalysis:
         self._scales = Scales(self._history, self._grouping)
 
     def _recognise(self, log_seconds: Floats) -> list[Finding]:
-        """Look for clear classes; where they changed, a device that is still learning its baseline begins again."""
+        """Look for clear classes; if they changed, a device that is still learning its baseline starts again."""
         self._rounds_together += 1
         if self._rounds_together not in _CLASS_ROUNDS:
             return []
-        codes = joint_classes(log_seconds, self._roster)
+        codes = joint_classes(log_seconds, self._index)
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
@@ -287,24 +284,24 @@ class SlowGPUAnalysis:
             self._begin_learning()
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
-        kinds = self._of_another_kind(log_seconds, self._grouping, self._roster, self._told_kinds)
+        kinds = self._of_another_kind(log_seconds, self._grouping, self._index, self._reported_kinds)
         if not kinds:
             return []
-        self._told_kinds |= {(found.host, found.gpu) for found in kinds}
-        return merged_by_node(kinds, self._roster.devices_of)
+        self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
+        return merged_by_node(kinds, self._index.devices_of)
 
     def _of_another_kind(
-        self, log_seconds: Floats, grouping: Grouping, roster: Roster, told: Container[tuple[str, str | None]]
+        self, log_seconds: Floats, grouping: Grouping, index: DeviceIndex, reported: Container[tuple[str, str | None]]
     ) -> list[Finding]:
-        """Return who is slow as a class is: it may be another model, so it is told of and not accused."""
+        """Return the devices of a slow class: it may be another model, so they are reported but not accused."""
         if self._labels is not None or len(grouping) == 1:
             return []
         return [
             self._terms.finding(
-                roster.devices[row], slowdown, sure=False, reference="the largest class of devices", note=_OTHER_KIND
+                index.devices[row], slowdown, sure=False, reference="the largest class of devices", note=_OTHER_KIND
             )
             for row, slowdown in slow_minorities(log_seconds, grouping).items()
-            if roster.devices[row] not in told
+            if index.devices[row] not in reported
         ]
 
     # -- one round -----------------------------------------------------------------------------------------------------
@@ -331,20 +328,20 @@ class SlowGPUAnalysis:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def to_state(self, identity: Mapping[Device, str] | None = None) -> dict[str, Any]:
-        """Return all that is remembered, as plain values and arrays.
+    def to_state(self, identity: Mapping[DeviceId, str] | None = None) -> dict[str, Any]:
+        """Return everything that is remembered, as plain values and arrays.
 
         Parameters
         ----------
         identity
-            A name that stays with the device when it moves (its UUID); without one a device is its host and gpu.
+            Each device's name that stays with it when it moves (its UUID); without one, a device is its host and gpu.
         """
         saved = Saved(
-            list(self._roster.devices),
+            list(self._index.devices),
             self._probes,
             self._history,
             self._rounds_tested,
-            self._news.told_hosts,
+            self._new_verdicts.reported_hosts,
             self._grouping.codes,
         )
         return saved.to_state(identity or {})
@@ -354,33 +351,33 @@ class SlowGPUAnalysis:
         cls,
         state: Mapping[str, Any],
         *,
-        identity: Mapping[Device, str] | None = None,
+        identity: Mapping[DeviceId, str] | None = None,
         same_run: bool = True,
         **parameters: Any,
     ) -> Self:
-        """Return an analysis that remembers.
+        """Return an analysis that continues from a saved state.
 
         Parameters
         ----------
         state
-            From :meth:`to_state`; arrays may have become lists.
+            As :meth:`to_state` returned it; arrays may have become lists.
         identity
-            The devices' present names by host and gpu: a known name brings its past along, wherever it sat.
+            The devices' current names by host and gpu: a known name keeps its history, wherever the device was.
         same_run
-            The budget is one run's: ``True`` goes on with it (a relaunch), ``False`` begins a new job, which knows the
-            devices' past.
+            ``True`` continues the run with its budget (a relaunch); ``False`` starts a new run with a new budget, which
+            knows the devices' history.
         parameters
             As for the constructor.
 
         Raises
         ------
-        ValueError
-            If the state was written by a program of another version.
+        StateVersionError
+            If the state was written by another version of laggard.
         """
         saved = Saved.from_state(state, identity or {}, same_run=same_run)
         analysis = cls(**parameters)
-        analysis._roster, analysis._probes, analysis._history = Roster(saved.devices), saved.probes, saved.history
-        analysis._rounds_tested, analysis._news.told_hosts = saved.rounds_tested, saved.told_hosts
+        analysis._index, analysis._probes, analysis._history = DeviceIndex(saved.devices), saved.probes, saved.history
+        analysis._rounds_tested, analysis._new_verdicts.reported_hosts = saved.rounds_tested, saved.reported_hosts
         analysis._regroup(saved.codes if analysis._labels is None else None)
         return analysis
 

@@ -1,7 +1,7 @@
 """Detectors: watch a metric, judge each round of readings, and write verdicts for the controller to read.
 
-A detector never ends anything. :class:`Detector` watches a metric that something else collects;
-:class:`CollectorDetectorGroup` also collects it.
+:class:`Detector` watches a metric that something else collects; :class:`CollectorDetectorGroup` also collects it. A
+detector never stops a job: that is left to the controller.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import threading
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
 
-from collectors.group import APART, CollectorGroup
-from detectors.rounds import DeviceKey, Round, RoundAssembler
-from detectors.verdict import Verdict
-from kvstore.control import Control, RequestKind
-from kvstore.errors import FencedError, StateFullError, StateUnavailableError
-from kvstore.series import Series
-from kvstore.session import current_session
+from laggard.collectors.device import DeviceId
+from laggard.collectors.group import ERROR, STRIDE, CollectorGroup, Startable
+from laggard.collectors.ray_actors import NodeActors
+from laggard.detectors.rounds import Round, RoundAssembler
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control, RequestKind
+from laggard.kvstore.errors import FencedError, StateFullError, StateUnavailableError
+from laggard.kvstore.series import Series
 
 __all__ = ["CollectorDetectorGroup", "Detector", "Judge"]
 
@@ -31,41 +32,51 @@ _log = logging.getLogger("laggard.detectors")
 WATCHES_PER_INTERVAL = 10
 STOP_DEADLINE_S = 2.0
 WINDOW_ROUNDS = 4
-# The server answers others meanwhile, and neither end holds a large job's whole round as one text.
-READ_AT_ONCE = 5000
+# Small enough for the server to answer others meanwhile, and for neither side to hold a large job's round in one reply.
+READ_LIMIT = 5000
 
-Window = dict[DeviceKey, list[float]]
+Window = dict[DeviceId, list[float]]
 """Each device's readings of the last rounds, oldest first."""
 
 
 class Judge(Protocol):
-    """What a watcher asks."""
+    """Judges rounds of readings for a watcher."""
 
-    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        """Take note of a device that is heard for the first time, or whose tags have changed."""
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record the tags of a device; called with its first sample, and whenever they change."""
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
 
 
 class Watcher:
-    """A thread that puts a metric's samples together into rounds, has them judged, and tells the controller.
+    """A thread that assembles a metric's samples into rounds, has them judged, and sends verdicts to the controller.
 
-    It outlives a restart of the state server: what it has to tell waits.
+    It survives a restart of the state server: its requests wait.
 
     Parameters
     ----------
     metric_name
-        What to watch.
+        The metric to watch.
     interval_s
-        Seconds between two rounds.
+        Seconds from one round to the next.
     judge
-        Meets each device and judges each round.
-    tells_silence
-        Whether devices that have no good reading are told of.
+        Judges each round.
+    reports_silence
+        Whether to send a notice about devices that give no good reading.
+    failure_on
+        Returns why there is no collector on a host; empty if there is one, or if it is not known.
     """
 
-    def __init__(self, metric_name: str, interval_s: float, judge: Judge, *, tells_silence: bool = True) -> None:
+    def __init__(
+        self,
+        metric_name: str,
+        interval_s: float,
+        judge: Judge,
+        *,
+        reports_silence: bool = True,
+        failure_on: Callable[[str], str] = lambda _: "",
+    ) -> None:
         session = current_session()
         launch = session.environment.launch
         self._control = Control(session.client, session.endpoint, launch)
@@ -73,56 +84,68 @@ class Watcher:
         self._metric_name = metric_name
         self._interval_s = interval_s
         self._judge = judge
-        self._tells_silence = tells_silence
-        self._last_id = self._series.last_id(metric_name)  # what an earlier launch measured is not ours to judge
+        self._reports_silence = reports_silence
+        self._failure_on = failure_on
+        self._last_id = self._series.last_id(metric_name)  # readings of earlier launches are not judged
         devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
         self._rounds = RoundAssembler(devices, interval_s, time.monotonic())
-        self._met: dict[DeviceKey, Mapping[str, str]] = {}
-        self._to_tell: deque[tuple[RequestKind, list[Any]]] = deque()
-        self._said: str | None = None
-        self._ended = threading.Event()
+        self._tags: dict[DeviceId, Mapping[str, str]] = {}
+        self._requests: deque[tuple[RequestKind, list[Any]]] = deque()  # not sent yet
+        self._logged_trouble = False
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch-{metric_name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
+        """Stop the thread."""
+        self._stopping.set()
         self._thread.join(STOP_DEADLINE_S)
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._interval_s / WATCHES_PER_INTERVAL):
+        while not self._stopping.wait(self._interval_s / WATCHES_PER_INTERVAL):
             try:
-                self._look()
-                self._tell()
-                self._say_once(None)
+                self._process_samples()
+                self._send_requests()
+                self._logged_trouble = False
             except FencedError:
                 return  # this launch is over
             except (StateUnavailableError, StateFullError) as error:
-                self._say_once(f"the detector of {self._metric_name} waits for the state server: {error}")
+                if not self._logged_trouble:
+                    _log.warning("the detector of %s is waiting for the state server: %s", self._metric_name, error)
+                self._logged_trouble = True
 
-    def _look(self) -> None:
+    def _process_samples(self) -> None:
         while self._read():
             pass
         if readings := self._rounds.take(time.monotonic()):
             self._judge_round(readings)
-        silent = self._rounds.newly_silent(time.monotonic())
-        if silent and self._tells_silence:
-            names = ", ".join(f"{host} gpu {gpu}" for host, gpu in silent)
-            self._to_tell.append(("notices", [f"{self._metric_name}: no good reading from {names} for three rounds"]))
+        if (silent := self._rounds.newly_silent(time.monotonic())) and self._reports_silence:
+            self._requests.append(("notices", self._notices_of_silence(silent)))
+
+    def _notices_of_silence(self, silent: Sequence[DeviceId]) -> list[str]:
+        """Return a notice for each reason, with the devices that give it."""
+        names: dict[str, list[str]] = {}
+        for host, gpu in silent:
+            reason = self._tags.get((host, gpu), {}).get(ERROR) or self._failure_on(host)
+            names.setdefault(f": {reason}" if reason else "", []).append(f"{host} gpu {gpu}")
+        return [
+            f"{self._metric_name}: no good reading from {', '.join(devices)} for three rounds{reason}"
+            for reason, devices in names.items()
+        ]
 
     def _read(self) -> bool:
-        """Take what is new into the round; return whether there may be more."""
-        found = self._series.read(self._metric_name, self._last_id, limit=READ_AT_ONCE)
+        """Add new samples to the round; return whether there may be more."""
+        found = self._series.read(self._metric_name, self._last_id, limit=READ_LIMIT)
         now_s = time.monotonic()
         for sample_id, sample in found:
             self._last_id = sample_id
             device = (sample.tags["host"], sample.tags.get("gpu", ""))
-            if self._met.get(device) != sample.tags:
-                self._met[device] = sample.tags
-                self._judge.meet(device, sample.tags)
-                self._rounds.expect_every(self._interval_s * int(sample.tags.get(APART, 1)))
+            if self._tags.get(device) != sample.tags:
+                self._tags[device] = sample.tags
+                self._judge.note_device(device, sample.tags)
+                self._rounds.expect_every(self._interval_s * int(sample.tags.get(STRIDE, 1)))
             self._rounds.add(device, sample.values, now_s)
-        return len(found) == READ_AT_ONCE
+        return len(found) == READ_LIMIT
 
     def _judge_round(self, readings: Round) -> None:
         try:
@@ -130,51 +153,46 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - a user's analysis may raise anything, and a silent detector is worse
             _log.exception("the detector of %s could not judge a round", self._metric_name)
             notice = f"{self._metric_name}: a round could not be judged: {type(error).__name__}: {error}"
-            self._to_tell.append(("notices", [notice]))
+            self._requests.append(("notices", [notice]))
             return
         if verdicts:
-            self._to_tell.append(("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts]))
+            self._requests.append(("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts]))
 
-    def _tell(self) -> None:
-        while self._to_tell:
-            self._control.ask(*self._to_tell[0])
-            self._to_tell.popleft()
-
-    def _say_once(self, trouble: str | None) -> None:
-        if trouble is not None and self._said is None:
-            _log.warning("%s", trouble)
-        self._said = trouble
+    def _send_requests(self) -> None:
+        while self._requests:
+            self._control.ask(*self._requests[0])
+            self._requests.popleft()
 
 
-class Detector:
-    """Watches the metric ``metric_name`` that something else collects, and judges it with :meth:`analyze_data`.
+class Detector(Startable):
+    """Watches the metric ``metric_name``, which something else collects, and judges it with :meth:`analyze_data`.
 
     Parameters
     ----------
     collection_rate
-        Seconds between two rounds.
+        Seconds from one round to the next.
     analysis_args
-        Given to each call of :meth:`analyze_data`.
+        Passed to each call of :meth:`analyze_data`.
     """
 
-    metric_name: ClassVar[str]
+    metric_name: str
+    _watcher: Watcher | None = None
 
     def __init__(self, collection_rate: float = 3.0, analysis_args: Any = None) -> None:
         self.collection_rate = collection_rate
         self.analysis_args = analysis_args
-        self._watcher: Watcher | None = None
         self._window: Window = {}
 
     @abstractmethod
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
-        """Judge the last rounds' readings; return whether to restart, and the hosts to leave out."""
+        """Judge the last rounds' readings; return whether to restart, and the hosts to exclude."""
 
-    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        """Take note of a device that is heard for the first time; ``tags`` are those of its samples."""
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record the tags of a device; called with its first sample, and whenever they change."""
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
-        """Return the verdicts that are new with this round: those that :meth:`analyze_data` stands for."""
-        del now_s  # a user's analysis knows no time
+        """Return this round's verdicts: the hosts that :meth:`analyze_data` returns."""
+        del now_s  # a user's analysis gets no time
         for device, values in readings.items():
             self._window[device] = [*self._window.get(device, []), *values][-WINDOW_ROUNDS * len(values) :]
         restart, hosts = self.analyze_data(self._window, self.analysis_args)
@@ -185,15 +203,20 @@ class Detector:
         ]
 
     def start(self) -> Self:
-        """Start to watch.
+        """Start watching.
 
         Raises
         ------
         NotInJobError
             If the process was not started by laggard.
         """
-        self._watcher = Watcher(self.metric_name, self.collection_rate, self)
+        self._watcher = Watcher(self.metric_name, self.collection_rate, self, failure_on=self.failure_on)
         return self
+
+    def failure_on(self, host: str) -> str:
+        """Return why a host has no collector; empty if it has one, or if that is not known."""
+        del host  # something else collects
+        return ""
 
     def stop(self) -> None:
         """Stop watching. Stopping twice does nothing."""
@@ -201,26 +224,18 @@ class Detector:
             self._watcher.stop()
             self._watcher = None
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
 
 class CollectorDetectorGroup(CollectorGroup, Detector):
     """Collects a metric on every device and judges it: a :class:`CollectorGroup` and a :class:`Detector` in one.
 
-    A subclass gives ``metric_name``, ``collector_test`` and ``analyze_data``.
+    A subclass defines ``metric_name``, ``collector_test`` and ``analyze_data``.
 
     Parameters
     ----------
     collection_rate
         Seconds from one sample of a device to the next.
     collector_args, analysis_args
-        Given to each call of ``collector_test`` and of ``analyze_data``.
+        Passed to each call of ``collector_test`` and of ``analyze_data``.
     """
 
     def __init__(self, collection_rate: float = 3.0, collector_args: Any = None, analysis_args: Any = None) -> None:
@@ -230,9 +245,17 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
     def start(self) -> Self:
         """Start the collectors and the watcher."""
         Detector.start(self)
-        return CollectorGroup.start(self)
+        try:
+            return CollectorGroup.start(self)
+        except BaseException:
+            Detector.stop(self)
+            raise
+
+    def failure_on(self, host: str) -> str:
+        """Return why the collector of a host could not start; empty if it could, or has not tried yet."""
+        return self._collectors.failure_on(host) if isinstance(self._collectors, NodeActors) else ""
 
     def stop(self) -> None:
-        """End the watcher and the collectors."""
+        """Stop the watcher and the collectors."""
         Detector.stop(self)
         CollectorGroup.stop(self)

@@ -1,23 +1,25 @@
-"""What the detector remembers of each device: a few arrays, saved and restored as they are."""
+"""What the detector remembers of each device: a few arrays, saved as they are and looked up by the devices' names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics import Floats, median_and_deviation
+from laggard.collectors.device import DeviceId
+from laggard.detectors.errors import StateVersionError
+from laggard.detectors.statistics import Floats, median_and_deviation
 
-__all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History"]
+__all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History", "Saved"]
 
-WARM_UP = 8  # rounds that make a device's own reference; also how many residuals are kept
+WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals are kept
 SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
 REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
 
-# Name: type, fill, one row a probe?, leading axes.
+# By name: type, fill value, whether there is one row per probe, leading axes.
 _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "baseline": (np.float32, np.nan, True, ()),
     "common": (np.float32, 0, True, ()),
@@ -29,10 +31,12 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "seen": (np.uint16, 0, True, ()),
     "since_s": (np.float64, np.nan, False, ()),
     "rounds": (np.uint32, 0, False, ()),
-    "told": (np.uint8, 0, False, ()),
+    "reported": (np.uint8, 0, False, ()),
     "bad_readings": (np.uint32, 0, False, ()),
 }
-_OF_ONE_RUN = ("evidence", "run", "since_s", "rounds", "told", "bad_readings")
+_OF_ONE_RUN = ("evidence", "run", "since_s", "rounds", "reported", "bad_readings")
+_STATE_KEYS = {"reported": "told"}  # of arrays that a saved state has under another name
+_VERSION = 2
 
 
 @dataclass
@@ -42,27 +46,27 @@ class History:
     Attributes
     ----------
     baseline
-        Log of a device's usual time over its group's, ``NaN`` until learned.
+        Log of a device's usual time relative to its group's, ``NaN`` until learned.
     common
-        The group's common mode while the baseline was learned, in log seconds.
+        The group's mean common mode while the baseline was learned, in log seconds.
     noise
-        Standard deviation of log time from round to round.
+        Standard deviation of the log time from round to round.
     recent
-        Ring of the last eight residuals (while learning: of the eight that make the baseline), first axis the place.
+        Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position.
     evidence
         Weighted evidence, first axes ``(test, level)``.
     run
-        Rounds of the present run of exceedances (saturates), first axes ``(test, level)``.
+        Length of the current run of exceedances in rounds (saturates), first axes ``(test, level)``.
     runs
-        Runs of exceedances that ended by themselves, this device's own noise, first axes ``(test, level)``.
+        Number of runs of exceedances that ended, which are this device's noise, first axes ``(test, level)``.
     seen
-        Good rounds so far; halved, with ``runs``, when they are 65,535.
+        Rounds with a good reading so far; halved, with ``runs``, on reaching 65,535.
     since_s, rounds
-        When the present episode began, and how many rounds ago.
-    told
-        Rank of the worst verdict already given in this episode.
+        When the current slow episode began, and how many rounds ago.
+    reported
+        Rank of the worst verdict given in this episode.
     bad_readings
-        Readings that were zero, negative or infinite.
+        Number of readings that were zero, negative or infinite.
     """
 
     baseline: Floats
@@ -75,12 +79,12 @@ class History:
     seen: NDArray[np.uint16]
     since_s: NDArray[np.float64]
     rounds: NDArray[np.uint32]
-    told: NDArray[np.uint8]
+    reported: NDArray[np.uint8]
     bad_readings: NDArray[np.uint32]
 
     @classmethod
     def empty(cls, devices: int, probes: int) -> History:
-        """Return the history of devices of which nothing is known."""
+        """Return the history of devices about which nothing is known."""
         return cls(
             **{
                 name: _filled((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
@@ -89,25 +93,31 @@ class History:
         )
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> History:
-        """Read back what :meth:`arrays` gave, from arrays or nested lists."""
-        return cls(**{name: np.array(arrays[name], layout[0]) for name, layout in _LAYOUT.items()})
+    def from_state(cls, arrays: Mapping[str, Any]) -> History:
+        """Return the history that :meth:`to_state` returned, from arrays or nested lists."""
+        return cls(
+            **{name: np.array(arrays[_STATE_KEYS.get(name, name)], layout[0]) for name, layout in _LAYOUT.items()}
+        )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Total size of the arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
         return {name: getattr(self, name) for name in _LAYOUT}
 
+    def to_state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in a saved state."""
+        return {_STATE_KEYS.get(name, name): array for name, array in self.arrays().items()}
+
     def take(self, rows: NDArray[np.intp]) -> History:
-        """Return a copy with these devices, in this order."""
+        """Return a copy with these rows, in this order."""
         return History(**{name: np.take(array, rows, axis=-1) for name, array in self.arrays().items()})
 
     def extended(self, devices: int, probes: int) -> History:
-        """Return a copy with room for more devices and probes, of which nothing is known yet."""
+        """Return a copy with room for more devices and probes, about which nothing is known yet."""
         bigger = History.empty(devices, probes)
         for name, array in self.arrays().items():
             room = getattr(bigger, name)
@@ -115,73 +125,148 @@ class History:
         return bigger
 
     def forget_run(self) -> None:
-        """Drop the evidence and verdicts of a run, keep what is known of the devices."""
-        blank = History.empty(len(self.told), len(self.baseline))
+        """Drop the evidence and verdicts of a run; keep what is known of the devices."""
+        blank = History.empty(len(self.reported), len(self.baseline))
         for name in _OF_ONE_RUN:
             setattr(self, name, getattr(blank, name))
 
     def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
-        """Keep one round's residuals (``NaN``: none); return which baselines were learned in it.
+        """Store one round's residuals (``NaN``: none); return which baselines this round completed.
 
         Parameters
         ----------
         residual, level
-            Log time over the expected, and the group's common mode, each ``(n_probes, n_devices)``.
+            Log time relative to the expected one, and the group's common mode, each ``(n_probes, n_devices)``.
         """
         valid = ~np.isnan(residual)
-        for number, here in self._places(self.seen):
-            np.copyto(self.recent[number], residual, where=valid & here)
+        for position, here in self._positions(self.seen):
+            np.copyto(self.recent[position], residual, where=valid & here)
         learning = valid & np.isnan(self.baseline)
         self.seen += valid
-        self._forget_half_of_a_long_past()
+        self._halve_long_counts()
         if not learning.any():
             return learning
         self.common += np.where(learning, level / WARM_UP, 0)
         ready = learning & (self.seen >= WARM_UP)
         if ready.any():
-            which = slice(None) if ready.all() else ready  # without copies where all began together
+            which = slice(None) if ready.all() else ready  # avoids copies if all devices started together
             usual, self.noise[which] = median_and_deviation(self.recent[:, which])
             self.baseline[which] = usual
             self.recent[:, which] -= usual
         return ready
 
-    def _forget_half_of_a_long_past(self) -> None:
-        """Halve counts before they overflow; rates of exceedances stay the same, and so does the place in the ring."""
+    def _halve_long_counts(self) -> None:
+        """Halve counts before they overflow, which keeps the rates of exceedances and the ring buffer's positions."""
         long = self.seen == np.iinfo(np.uint16).max
         if long.any():
-            self.seen[long] -= 2**15  # whole turns of the ring
+            self.seen[long] -= 2**15  # a multiple of the ring buffer's length
             self.runs[..., long] //= 2
 
     def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
-        """Begin or go on with the episodes of devices that exceed on some probe, end those of others."""
+        """Start or continue the episodes of devices that exceed on some probe; end those of devices that recovered."""
         open_before = self.rounds > 0
         if not (slow.any() or open_before.any()):
             return
         over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
         self.since_s[slow & ~open_before] = now_s
         self.rounds += present & (slow | open_before)
-        self.since_s[over], self.rounds[over], self.told[over] = np.nan, 0, 0
+        self.since_s[over], self.rounds[over], self.reported[over] = np.nan, 0, 0
 
     def last(self) -> Floats:
-        """Return each device's residual of the last round in which it had one, ``NaN`` before the first."""
+        """Return each device's latest residual, ``NaN`` before the first."""
         found = np.full(self.baseline.shape, np.nan, np.float32)
-        for number, here in self._places(self.seen + np.uint16(WARM_UP - 1)):
-            np.copyto(found, self.recent[number], where=here & (self.seen > 0))
+        for position, here in self._positions(self.seen + np.uint16(WARM_UP - 1)):
+            np.copyto(found, self.recent[position], where=here & (self.seen > 0))
         return found
 
-    def _places(self, turns: NDArray[np.uint16]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-        """Yield each place of the ring that is some device's turn, and whose turn it is: as a rule one for all."""
-        place = turns % WARM_UP
-        for number in range(int(place.min()), int(place.max()) + 1) if place.size else ():
-            yield number, place == number
+    def _positions(self, rounds: NDArray[np.uint16]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """Yield each position of the ring buffer that is in use in these rounds, and where: usually one for all."""
+        positions = rounds % WARM_UP
+        for position in range(int(positions.min()), int(positions.max()) + 1) if positions.size else ():
+            yield position, positions == position
 
     def last_residuals(self, row: int, probe: int) -> Floats:
-        """Return the residuals of a device's present episode, eight at most."""
+        """Return the residuals of a device's current episode, eight at most."""
         count = min(int(self.rounds[row]), int(self.seen[probe, row]), WARM_UP)
-        places = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
-        return np.asarray(self.recent[places, probe, row])
+        positions = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
+        return np.asarray(self.recent[positions, probe, row])
 
 
 def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return an array full of one value; zeros take no memory before they are written."""
+    """Return an array filled with one value; zeros take no memory before they are written."""
     return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
+
+
+@dataclass
+class Saved:
+    """Everything that an analysis remembers.
+
+    Attributes
+    ----------
+    devices, probes
+        The devices and probes of the history's rows.
+    rounds_tested
+        Number of rounds of the run in which each test was possible, ``(2,)``.
+    reported_hosts
+        Rank of the worst verdict against each whole node.
+    codes
+        Each device's group.
+    """
+
+    devices: list[DeviceId]
+    probes: list[str]
+    history: History
+    rounds_tested: NDArray[np.int64]
+    reported_hosts: dict[str, int]
+    codes: NDArray[np.int32]
+
+    def to_state(self, identity: Mapping[DeviceId, str]) -> dict[str, Any]:
+        """Return plain values and arrays; ``identity`` maps devices to names that stay with them when they move."""
+        return {
+            "version": _VERSION,
+            "devices": [list(device) for device in self.devices],
+            "identities": [identity.get(device, "") for device in self.devices],
+            "probes": list(self.probes),
+            "rounds_tested": self.rounds_tested.tolist(),
+            "told_hosts": dict(self.reported_hosts),
+            "codes": self.codes,
+            "history": self.history.to_state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], identity: Mapping[DeviceId, str], *, same_run: bool) -> Self:
+        """Read a state back, without devices whose place another device has taken.
+
+        Raises
+        ------
+        StateVersionError
+            If the state was written by another version of laggard.
+        """
+        if state["version"] != _VERSION:
+            raise StateVersionError(state["version"], _VERSION)
+        names = [(str(host), str(gpu)) for host, gpu in state["devices"]]
+        present = _present_places(names, state["identities"], identity)
+        kept = np.array([row for row, device in enumerate(present) if device is not None], np.intp)
+        history = History.from_state(state["history"]).take(kept)
+        if not same_run:
+            history.forget_run()
+        return cls(
+            devices=[device for device in present if device is not None],
+            probes=list(state["probes"]),
+            history=history,
+            rounds_tested=np.array(state["rounds_tested"], np.int64) * same_run,
+            reported_hosts=dict(state["told_hosts"]) if same_run else {},
+            codes=np.asarray(state["codes"], np.int32)[kept],
+        )
+
+
+def _present_places(
+    saved: Sequence[DeviceId], names: Sequence[str], identity: Mapping[DeviceId, str]
+) -> list[DeviceId | None]:
+    """Return where each saved device is now: where its name is, else where it was; ``None`` if another is there now."""
+    device_of = {name: device for device, name in identity.items()}
+    moved_in = {device_of[name] for name in names if name in device_of}
+    return [
+        device_of.get(name, None if device in moved_in or (name and device in identity) else device)
+        for device, name in zip(saved, names, strict=True)
+    ]

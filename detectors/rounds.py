@@ -1,83 +1,82 @@
-"""Rounds: readings as they arrive, put together into one reading of every device. Pure: the time is passed in."""
+"""Rounds: assembles readings, as they arrive, into one reading of every device. Pure: the time is passed in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["DeviceKey", "Round", "RoundAssembler"]
+from laggard.collectors.device import DeviceId
 
-DeviceKey = tuple[str, str]
-"""``(host, gpu)``"""
+__all__ = ["Round", "RoundAssembler"]
 
-Round = dict[DeviceKey, list[float]]
-"""The repeats of each device in one round, in seconds; a device that did not answer is missing."""
+Round = dict[DeviceId, list[float]]
+"""Each device's repeats in one round, in seconds; a device that did not answer is missing."""
 
 
 class RoundAssembler:
-    """Collects readings until every expected device has answered, or until it has waited long enough.
+    """Collects readings until every expected device has answered, or the wait is over.
 
     Parameters
     ----------
     devices
         The devices that are expected to answer.
     interval_s
-        Seconds from one round to the next. A round waits two of them for its last devices; a device that was not heard
-        for three is silent, and no round waits for it until it is heard again.
+        Seconds from one round to the next. A round waits for missing devices for two intervals. A device that has not
+        answered for three is silent, and no round waits for it until it answers again.
     start_s
         When the collectors were started.
     start_allowance_s
-        How long they may take to come up.
+        How long they may take to start.
     """
 
     def __init__(
-        self, devices: Iterable[DeviceKey], interval_s: float, start_s: float, start_allowance_s: float = 15.0
+        self, devices: Iterable[DeviceId], interval_s: float, start_s: float, start_allowance_s: float = 15.0
     ) -> None:
         self._interval_s = interval_s
         self._readings: Round = {}
         self._opened_s = start_s
-        self._heard_s = dict.fromkeys(devices, start_s + start_allowance_s)
-        self._silent: set[DeviceKey] = set()
-        self._silence_from_s = -math.inf  # before this nobody can fall silent
+        self._answered_s = dict.fromkeys(devices, start_s + start_allowance_s)
+        self._silent: set[DeviceId] = set()
+        self._silence_from_s = -math.inf  # before this no device can become silent
 
-    def add(self, device: DeviceKey, values: Sequence[float], now_s: float) -> None:
-        """Take one device's reading; one that reads twice within a round adds repeats to it.
+    def add(self, device: DeviceId, values: Sequence[float], now_s: float) -> None:
+        """Add one device's reading; a second reading in the same round adds repeats.
 
-        A device whose readings are all NaN or infinite answers and says nothing: it becomes silent too.
+        A device whose readings are all NaN or infinite becomes silent too, although it answers.
         """
         if not self._readings:
             self._opened_s = now_s
         self._readings.setdefault(device, []).extend(values)
-        self._heard_s.setdefault(device, now_s)
+        self._answered_s.setdefault(device, now_s)
         self._silence_from_s = min(self._silence_from_s, now_s + 3 * self._interval_s)
         if any(map(math.isfinite, values)):
-            self._heard_s[device] = now_s
+            self._answered_s[device] = now_s
             self._silent.discard(device)
 
     def expect_every(self, interval_s: float) -> None:
-        """Wait for devices that answer more seldom than the others."""
+        """Allow for devices that answer less often than the others."""
         self._interval_s = max(self._interval_s, interval_s)
 
     def take(self, now_s: float) -> Round | None:
-        """Return the round if it is complete or has waited long enough, else ``None``."""
+        """Return the round if it is complete or the wait is over, else ``None``."""
         not_waited_for = self._silent - self._readings.keys()
-        complete = len(self._readings) + len(not_waited_for) >= len(self._heard_s)
+        complete = len(self._readings) + len(not_waited_for) >= len(self._answered_s)
         waited = now_s - self._opened_s >= 2 * self._interval_s
         if not self._readings or not (complete or waited):
             return None
         readings, self._readings = self._readings, {}
         return readings
 
-    def newly_silent(self, now_s: float) -> list[DeviceKey]:
-        """Return the devices that have just become silent: each is named once, until it is heard again."""
+    def newly_silent(self, now_s: float) -> list[DeviceId]:
+        """Return the devices that have just become silent: each once, until it answers again."""
         silence_s = 3 * self._interval_s
         if now_s <= self._silence_from_s:
             return []
-        silent = {device for device, heard_s in self._heard_s.items() if now_s - heard_s > silence_s}
-        news = sorted(silent - self._silent)
+        silent = {device for device, answered_s in self._answered_s.items() if now_s - answered_s > silence_s}
+        newly_silent = sorted(silent - self._silent)
         self._silent = silent
-        heard_first_s = min(
-            (heard_s for device, heard_s in self._heard_s.items() if device not in silent), default=math.inf
+        first_answered_s = min(
+            (answered_s for device, answered_s in self._answered_s.items() if device not in silent), default=math.inf
         )
-        self._silence_from_s = heard_first_s + silence_s
-        return news
+        self._silence_from_s = first_answered_s + silence_s
+        return newly_silent

@@ -1,7 +1,7 @@
-"""Robust statistics of one round, by group, and the bet that turns exceedances into evidence.
+"""Robust statistics of one round, by group, and the bets that turn exceedances into evidence.
 
-Pure functions of arrays whose last axis is the device and whose axis before is the probe; ``NaN`` marks a reading that
-is not there.  A group is an index of devices.
+Pure functions of arrays whose last axis is the device and whose second-to-last axis is the probe; ``NaN`` marks a
+missing reading.  A group is an index of devices.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "bet_on_one",
     "center_and_spread",
     "count_of",
+    "deviation_per_distance",
     "high_median",
     "log_fastest",
     "median_and_deviation",
@@ -32,20 +33,18 @@ __all__ = [
 Floats = NDArray[np.float32]
 Group = NDArray[np.intp] | slice
 
-_FAST_QUANTILES = {10: 1.2816, 5: 0.8416}  # one device in so many: minus that quantile of the standard normal
+_FAST_SHARES = (10, 5)  # the fastest device in so many
 # Expected gap between the median (of two: the mean) and the fastest of m standard normal samples, m from 0.
 _MEDIAN_TO_FASTEST = np.array([np.nan, np.nan, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424])
 _FASTEST_NOISE = 0.75  # standard deviation of the fastest of three standard normal samples (of two 0.83, of five 0.67)
 _FEW_ROWS = 16
 _BLOCK = 16_384  # columns
-_NORMAL_DEVIATION = np.float32(1.4826)  # standard deviation of a normal law over its median absolute deviation
-_SLOW_RATE = 0.8  # how often a slow device is taken to exceed, at least
+_SLOW_RATE = 0.8  # a slow device is assumed to exceed at least this often
 _ONSET_POWER = 1.1
-_ONSET_SUM = 10.5844484649508  # the Riemann zeta function at 1.1
 
 
 def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32]]:
-    """Return a round's repeats, and how many readings of a device were bad.
+    """Return a round's repeats, and how many of each device's readings were bad.
 
     Parameters
     ----------
@@ -55,11 +54,11 @@ def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32
     Returns
     -------
     repeats
-        Shape ``(n_repeats, n_probes, n_devices)``; infinite where a repeat is not good.
+        Shape ``(n_repeats, n_probes, n_devices)``; infinite where there is no good reading.
     bad
-        Shape ``(n_devices,)``: readings that were zero, negative or infinite.
+        Shape ``(n_devices,)``: how many readings were zero, negative or infinite.
     """
-    with np.errstate(over="ignore"):  # what is beyond single precision is as good as infinite
+    with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
         repeats = np.asarray(seconds.T, np.float32, order="C")
     bad = np.zeros(len(seconds), np.uint32)
     if not (repeats.min(initial=np.inf) > 0 and repeats.max(initial=0) < np.inf):  # NaN fails both
@@ -70,7 +69,7 @@ def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32
 
 
 def log_fastest(repeats: Floats) -> Floats:
-    """Return the log of each device's fastest repeat, ``(n_probes, n_devices)``; ``NaN`` without a good one.
+    """Return the log of each device's fastest repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good.
 
     The fastest repeat is the least disturbed one [1]_: a disturbance can only add time.
 
@@ -83,9 +82,10 @@ def log_fastest(repeats: Floats) -> Floats:
 
 
 def repeat_noise(repeats: Floats) -> Floats:
-    """Return the standard deviation of a round's fastest log time, from the repeats' fast half (spikes do not count).
+    """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats.
 
-    From ``(n_repeats, n_probes, n_devices)`` to ``(n_probes, n_devices)``; ``NaN`` with fewer than two good repeats.
+    Slow outliers do not count. The shape ``(n_repeats, n_probes, n_devices)`` becomes ``(n_probes, n_devices)``; the
+    result is ``NaN`` with fewer than two good repeats.
     """
     ordered = _sorted_rows(repeats)
     noise = np.full(repeats.shape[1:], np.nan, np.float32)
@@ -93,7 +93,7 @@ def repeat_noise(repeats: Floats) -> Floats:
     for count in range(len(ordered), 1, -1):
         here = left & np.isfinite(ordered[count - 1])
         left &= ~here
-        which = slice(None) if here.all() else here  # without copies where all repeats are good
+        which = slice(None) if here.all() else here  # avoids copies if all repeats are good
         fastest, *middle = (ordered[rank][which] for rank in (0, (count - 1) // 2, count // 2))
         scale = _FASTEST_NOISE / _MEDIAN_TO_FASTEST[min(count, len(_MEDIAN_TO_FASTEST) - 1)]
         noise[which] = np.log((middle[0] + middle[1]) / (2 * fastest)) * np.float32(scale)
@@ -103,12 +103,12 @@ def repeat_noise(repeats: Floats) -> Floats:
 
 
 def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
-    """Return the median along the first axis, and the standard deviation as seen from the median distance to it.
+    """Return the median along the first axis, and the standard deviation estimated from the median distance to it.
 
     Parameters
     ----------
     rows
-        An even number of them.
+        An even number of rows.
     """
     columns = rows.reshape(len(rows), -1)
     found = np.empty((2, columns.shape[1]), np.float32)
@@ -116,7 +116,7 @@ def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
         block = slice(start, start + _BLOCK)
         found[:, block] = _median_and_distance(columns[:, block])
     usual, distance = found.reshape(2, *rows.shape[1:])
-    return usual, _NORMAL_DEVIATION * distance
+    return usual, np.float32(deviation_per_distance()) * distance
 
 
 def _median_and_distance(rows: Floats) -> tuple[Floats, Floats]:
@@ -124,16 +124,16 @@ def _median_and_distance(rows: Floats) -> tuple[Floats, Floats]:
     ordered = _sorted_rows(rows)
     usual = (ordered[half - 1] + ordered[half]) * np.float32(0.5)
     below, above = [usual - row for row in ordered[:half]], [row - usual for row in ordered[half:]]
-    # Of a falling and a rising half, the smaller of each pair are the smaller half of all.
+    # The distances fall in the lower half and rise in the upper: the smaller of each pair are the smaller half of all.
     inner = reduce(np.maximum, map(np.minimum, below, above))
     outer = reduce(np.minimum, map(np.maximum, below, above))
     return usual, (inner + outer) * np.float32(0.5)
 
 
 def _sorted_rows(rows: Floats) -> list[Floats]:
-    """Sort along the first axis; few rows by exchanges, all columns at once.
+    """Sort along the first axis; a few rows by compare-and-exchange, all columns at once.
 
-    For eight rows of 300,000 values this is ten times as fast as a sort of each column.
+    For eight rows of 300,000 values this is ten times as fast as sorting each column.
     """
     if len(rows) > _FEW_ROWS:
         return list(np.sort(rows, axis=0))
@@ -146,7 +146,7 @@ def _sorted_rows(rows: Floats) -> list[Floats]:
 
 @cache
 def _exchanges(count: int) -> list[tuple[int, int]]:
-    """Return which places to compare and exchange, in order, to sort that many values (Batcher's network [1]_).
+    """Return which positions to compare and exchange, in order, to sort this many values (Batcher's network [1]_).
 
     References
     ----------
@@ -165,11 +165,12 @@ def _exchanges(count: int) -> list[tuple[int, int]]:
 
 
 def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
-    """Return the low median of each group and probe, and its standard deviation as seen from its fast half.
+    """Return the low median of each group and probe, and the standard deviation estimated from its fast half.
 
-    The low median is the faster of the two middle values: with half the devices slow, it is still a good device's.
-    The fast half (median less the 10 % or 20 % quantile, whichever says less, over that of the normal law) is not
-    widened by a slow minority, as a two-sided scale is (masking), nor by one fast device.
+    The low median is the faster of the two middle values: with half the devices slow, it is still that of a good
+    device.  The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
+    normal distribution.  Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single fast
+    device.
 
     Returns
     -------
@@ -184,10 +185,10 @@ def _center_and_spread(values: Floats) -> tuple[float, float]:
     last = len(values) - 1 - int(np.count_nonzero(np.isnan(values)))
     if last < 0:
         return np.nan, np.nan
-    ordered = np.sort(values)  # NaN sorts last; a whole sort is faster than a partition at three places
+    ordered = np.sort(values)  # NaN sorts last; a full sort is faster than a partition at three positions
     middle = ordered[last // 2]
-    gaps = [(middle - ordered[last // part]) / quantile for part, quantile in _FAST_QUANTILES.items()]
-    return float(middle), float(min(gaps))
+    spreads = [(middle - ordered[last // part]) / -_normal_quantile(1 / part) for part in _FAST_SHARES]
+    return float(middle), float(min(spreads))
 
 
 def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
@@ -202,8 +203,8 @@ def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
 
 
 def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
-    """Count what is true in each group, last axis devices to last axis groups."""
-    rows = flags.reshape(-1, flags.shape[-1])  # one row at a time is several times as fast as along an axis
+    """Count the true flags of each group; the last axis changes from devices to groups."""
+    rows = flags.reshape(-1, flags.shape[-1])  # row by row is several times as fast as along an axis
     counts = np.array([[np.count_nonzero(row[group]) for group in groups] for row in rows], np.intp)
     return counts.reshape(*flags.shape[:-1], len(groups))
 
@@ -211,38 +212,62 @@ def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.in
 def onset_weight(round_number: int) -> float:
     """Return the share of the false-alarm budget spent on slowdowns that begin in this round (1, 2, ...).
 
-    The shares sum to one over an endless run and fall slowly: round 1,000 pays 7.6 nats more than round 1.
+    The shares sum to one over an endless run and fall slowly: round 1,000 costs 7.6 nats more than round 1.
     """
-    return float(round_number**-_ONSET_POWER / _ONSET_SUM)
+    return float(round_number**-_ONSET_POWER / _sum_of_powers(_ONSET_POWER))
+
+
+# SciPy is loaded by the first call, not with the module: it takes longer than all else, and a job that judges nothing
+# needs none of it.
+
+
+def deviation_per_distance() -> float:
+    """Return the standard deviation of a normal distribution over its median absolute deviation: 1.4826."""
+    return 1 / _normal_quantile(0.75)
+
+
+@cache
+def _normal_quantile(probability: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
+@cache
+def _sum_of_powers(power: float) -> float:
+    """Return the sum of ``n**-power`` over n = 1, 2, ...: the Riemann zeta function."""
+    from scipy.special import zeta
+
+    return float(zeta(power))
 
 
 def bet_on_one(rate: Floats) -> Floats:
     """Return the factor by which an exceedance multiplies the evidence.
 
-    With :func:`bet_on_none` a likelihood ratio of two coins: ``rate`` is the largest chance that a healthy device
-    exceeds, against 0.8 (or half-way from ``rate`` to 1).  Its mean is at most 1 as long as the chance of exceeding is
-    at most ``rate``.
+    Together with :func:`bet_on_none` this is a likelihood ratio of two coins: ``rate``, the largest probability with
+    which a healthy device exceeds, against 0.8 (or half-way from ``rate`` to 1).  Its mean is at most 1 as long as the
+    probability of exceeding is at most ``rate``.
     """
     return np.asarray(np.maximum(np.float32(_SLOW_RATE), (1 + rate) / 2) / rate)
 
 
 def bet_on_none(rate: Floats) -> Floats:
-    """Return the factor by which a reading that does not exceed multiplies the evidence; see :func:`bet_on_one`."""
+    """Return the factor by which a reading within its limit multiplies the evidence; see :func:`bet_on_one`."""
     return np.asarray(np.minimum(np.float32(1 - _SLOW_RATE) / (1 - rate), np.float32(0.5)))
 
 
 class RollingMean:
-    """Mean of the last rounds' values: of few devices, one round's scale is mostly chance."""
+    """Mean of the last rounds' values: with few devices, a single round's scale is mostly chance."""
 
     def __init__(self, rounds: int) -> None:
         self._last: deque[Floats] = deque(maxlen=rounds)
 
     def add(self, values: Floats) -> None:
-        """Take one round's values; ``NaN`` is no value."""
+        """Add one round's values; ``NaN`` is skipped."""
         self._last.append(values)
 
     def mean(self) -> Floats:
-        """Return the mean, of the same shape as the values; ``NaN`` where none came."""
+        """Return the mean, in the shape of the values; ``NaN`` where there were none."""
         stacked = np.stack(self._last)
         count = np.count_nonzero(~np.isnan(stacked), axis=0)
         return np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan).astype(np.float32)

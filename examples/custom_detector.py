@@ -1,10 +1,10 @@
-"""A collector and a detector of one's own, and a relaunch that the detector asks for.
+"""A custom collector, a custom detector, and a relaunch that the detector requests.
 
     laggard --local-nodes=3 --nodes=2 --virtual-gpus=2 --telemetry-level=1 --resilient examples/custom_detector.py
 
-``MyGroup`` collects a reading on each node. ``MyDetector`` collects one on each device and judges them: a device that
-copies memory five times as slowly as the others costs its node the place in the job. In the first launch this program
-slows a device down itself.
+``MyGroup`` collects a reading on each node. ``MyDetector`` collects one on each device and judges them: the node of a
+device that copies memory five times as slowly as the others is left out of the next launch. In the first launch this
+program itself slows down a device.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from typing import Any
 
 import ray
 
-from collectors import CollectorGroup, local_device
-from collectors.placement import node_strategy
-from detectors import CollectorDetectorGroup
-from kvstore import NotInJobError
-from resilience import Job
+from laggard import CollectorDetectorGroup, CollectorGroup, Job, NotInJobError, local_device, node_strategy
 
 NUMBERS = 1 << 20
 ROUNDS_TO_JUDGE = 3
@@ -30,7 +26,7 @@ DEADLINE_S = 100.0
 
 
 class MyGroup(CollectorGroup):
-    """How long each node's disk takes for a megabyte, in seconds. It is only collected: look at it in Grafana."""
+    """How long each node's disk takes to write a megabyte, in seconds. Only collected: look at it in Grafana."""
 
     metric_name = "disk-write-time"
     per_gpu = False
@@ -46,7 +42,7 @@ class MyGroup(CollectorGroup):
 
 
 class MyDetector(CollectorDetectorGroup):
-    """How long each device takes to copy memory, in seconds on its own clock; the slowest have to go."""
+    """How long each device takes to copy memory, in seconds on its own clock; the slowest are left out."""
 
     metric_name = "copy-time"
 
@@ -56,7 +52,7 @@ class MyDetector(CollectorDetectorGroup):
         return self.device.timed(lambda: numbers.copy())[1]
 
     def analyze_data(self, data: dict[tuple[str, str], list[float]], analysis_args: Any) -> tuple[bool, list[str]]:
-        """Return whether to relaunch, and without whom; ``data`` has the last readings of each (host, gpu)."""
+        """Return whether to relaunch, and without which hosts; ``data`` has the last readings of each (host, gpu)."""
         typical = {device: statistics.median(times) for device, times in data.items() if len(times) >= ROUNDS_TO_JUDGE}
         usual = statistics.median(typical.values()) if typical else 0.0
         slow = sorted({host for (host, _), seconds in typical.items() if seconds > analysis_args * usual})
@@ -64,7 +60,7 @@ class MyDetector(CollectorDetectorGroup):
 
 
 @ray.remote(num_cpus=0)
-def copy_for_ever() -> None:
+def copy_forever() -> None:
     """Keep this process's device busy with long copies."""
     device = local_device()
     numbers = device.array_module.ones(20 * NUMBERS)
@@ -73,7 +69,7 @@ def copy_for_ever() -> None:
 
 
 def main() -> int:
-    """Slow the last node down in the first launch; the second one does without it."""
+    """Slow down the last node in the first launch; the second launch runs without it."""
     job = Job.current()
     hosts = ", ".join(node.hostname for node in job.nodes)
     if not all(node.devices for node in job.nodes) or len(job.nodes) < 2:
@@ -84,7 +80,7 @@ def main() -> int:
         if not job.restarted:
             victim = job.nodes[-1]
             device = {"env_vars": {"CUDA_VISIBLE_DEVICES": victim.devices[0]}}
-            load = copy_for_ever.options(scheduling_strategy=node_strategy(victim), runtime_env=device).remote()
+            load = copy_forever.options(scheduling_strategy=node_strategy(victim), runtime_env=device).remote()
             ray.get(load, timeout=DEADLINE_S)  # until MyDetector has us relaunched
     print("the slow node is gone, and the job goes on")
     return 0

@@ -3,7 +3,7 @@
     laggard --local-nodes=2 --telemetry-level=2 examples/merge_sort.py --max_size 100000
 
 An AnalysisClient watches the metric ``num_running_processes``; when a node runs ``--limit`` processes more than before
-the sort, the recursion stops and each process sorts the piece that it has. The size of that piece is the cut-off.
+the sort, the recursion stops and each process sorts the piece that it has. The size of that piece is the cutoff.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from typing import Self
 
 import ray
 
-from kvstore import State
-from resilience import Job
-from telemetry import AnalysisClient, Telemetry
+from laggard import AnalysisClient, Job, State, Telemetry
 
-SMALLEST_PIECE = 5000  # is never split, whatever the watcher says
+SMALLEST_PIECE = 5000  # never split, whatever the watcher says
 WATCH_INTERVAL_S = 0.1
 BEFORE_S = 1.0
 CUTOFF = "merge_cutoff"
@@ -31,7 +29,7 @@ PROCESSES = "num_running_processes"
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; what cannot be is refused in one line."""
+    """Parse the command line; refuse invalid values in one line."""
     parser = argparse.ArgumentParser(description="Sort longer and longer lists with more and more processes.")
     add = parser.add_argument
     add("--min_size", type=int, default=100_000, help="length of the first list (default: %(default)s)")
@@ -41,17 +39,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given = parser.parse_args(arguments)
     for name in ("min_size", "increment", "limit"):
         if getattr(given, name) < 1:
-            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least 1\n")
+            parser.exit(2, f"--{name} {getattr(given, name)} is too small: give at least 1\n")
     if given.max_size < given.min_size:
         parser.exit(2, f"--max_size {given.max_size} is less than --min_size {given.min_size}: nothing to sort\n")
     return given
 
 
-# num_cpus=0: those that wait for their halves must not keep the halves from beginning.
-# max_calls=1: a process for each piece, which ends with it.
+# num_cpus=0: tasks waiting for their halves must not keep the halves from starting.
+# max_calls=1: one process per piece, which ends with it.
 @ray.remote(num_cpus=0, max_calls=1, scheduling_strategy="SPREAD")
 def merge_sort(piece: list[int], stop: str) -> list[int]:
-    """Return the piece, sorted; split it unless the recursion is to stop."""
+    """Return the sorted piece; split it unless the recursion is to stop."""
     if len(piece) <= SMALLEST_PIECE or State.current().get(stop, False):
         telemetry = Telemetry()
         telemetry.add_data(CUTOFF, len(piece))
@@ -63,7 +61,7 @@ def merge_sort(piece: list[int], stop: str) -> list[int]:
 
 
 class Watcher:
-    """Stops the recursion when a node runs too many processes, for as long as the ``with`` block lasts."""
+    """Stops the recursion when a node runs too many processes, while the ``with`` block is active."""
 
     def __init__(self, client: AnalysisClient, stop: str, limit: int) -> None:
         self._client = client
@@ -90,12 +88,12 @@ class Watcher:
 
 
 def by_host(client: AnalysisClient, metric: str, start_s: float) -> dict[str, list[float]]:
-    """Return the values of a metric since a moment, oldest first, of each node that has some."""
+    """Return the values of a metric since ``start_s``, oldest first, for each node that has any."""
     return {each["tags"]["host"]: list(each["dps"].values()) for each in client.get_data(metric, start_time=start_s)}
 
 
 def main() -> int:
-    """Sort the lists, and print for each how it went on each node; the exit code tells whether all were sorted."""
+    """Sort the lists, and print each result per node; the exit code is 0 if all were sorted."""
     given = parse_arguments()
     if (level := Telemetry().level) < 2:
         sys.exit(
@@ -112,7 +110,7 @@ def main() -> int:
     print(f"{'List Size':>13}{'Time (seconds)':>18}{'Hostname':>14}{'Processes':>14}{'Cutoff':>10}", flush=True)
     for size in range(given.min_size, given.max_size + 1, given.increment):
         begun_s = time.time()
-        stop = f"stop/{job.launch}/{size}"  # a name in State, of this sort alone
+        stop = f"stop/{job.launch}/{size}"  # a key in State, for this sort only
         with Watcher(client, stop, given.limit):
             found = ray.get(merge_sort.remote(numbers[:size], stop))
         taken_s = time.time() - begun_s

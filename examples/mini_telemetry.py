@@ -1,12 +1,12 @@
 """Look at a job's telemetry after the job is gone: serve its dumps to Grafana.
 
-A job writes dumps where its settings say (`dump_dir`), at its end or when it calls `AnalysisClient().db_dump()`. Any
-number of dumps, of any nodes and times, are served as one:
+A job writes dumps to its `dump_dir` when it ends, or when it calls `AnalysisClient().db_dump()`. Any number of dumps,
+from any nodes and times, are served together:
 
     python examples/mini_telemetry.py dumps/
     python examples/mini_telemetry.py --demo --grafana grafana/
 
-The second makes up ten minutes of two nodes first, one of whose devices is slow, and writes Grafana's provisioning:
+The second command first generates ten minutes of two nodes with one slow device, and writes Grafana's provisioning:
 start Grafana with GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-C ends the server.
 """
 
@@ -21,12 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstore.timeseries import TimeSeries
-from telemetry.dashboards import write_grafana
-from telemetry.dump import DumpError, write_dump
-from telemetry.events import Event, series_of_events
-from telemetry.server.runtime import ServerError, serve_dump
-from telemetry.settings import TelemetrySettings
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.dashboards import write_grafana
+from laggard.telemetry.dump import write_dump
+from laggard.telemetry.errors import DumpError, TelemetryServerError
+from laggard.telemetry.events import Event, series_of_events
+from laggard.telemetry.server.runtime import serve_dump
+from laggard.telemetry.settings import TelemetrySettings
 
 DEMO_S = 600
 INTERVAL_S = 0.5
@@ -38,13 +39,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(description="Serve dumps of a job's telemetry to Grafana.")
     parser.add_argument("dumps", type=Path, nargs="*", help="files, or folders of files")
     parser.add_argument("--port", type=int, default=4242, help="port at 127.0.0.1 (default: %(default)s)")
-    parser.add_argument("--demo", action="store_true", help="make up a dump, for a first look")
+    parser.add_argument("--demo", action="store_true", help="generate a dump, for a first look")
     parser.add_argument("--grafana", type=Path, metavar="DIR", help="write Grafana's provisioning there")
     given = parser.parse_args(arguments)
     if not 0 <= given.port <= MAX_PORT:
-        parser.exit(2, f"--port {given.port} is no port: give 1 to {MAX_PORT}, or 0 for a free one\n")
+        parser.exit(2, f"--port {given.port} is not a valid port: give 1 to {MAX_PORT}, or 0 for a free one\n")
     if not given.dumps and not given.demo:
-        parser.exit(2, "name a dump, or make one up with --demo\n")
+        parser.exit(2, "name a dump, or generate one with --demo\n")
     return given
 
 
@@ -80,7 +81,7 @@ def main() -> int:
             given.dumps.append(write_dump(directory, "demo", now_s, made_up(now_s)))
         try:
             serve_dump(given.dumps, TelemetrySettings(), "127.0.0.1", given.port)
-        except (DumpError, ServerError) as error:
+        except (DumpError, TelemetryServerError) as error:
             print(error, file=sys.stderr)
             return 1
         except KeyboardInterrupt:

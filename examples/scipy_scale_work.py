@@ -1,9 +1,9 @@
-"""Image convolution by a pool of workers: how long an iteration takes, and how much that varies.
+"""Image convolution by a pool of workers: how long an iteration takes, and how much the time varies.
 
     laggard --local-nodes=2 --telemetry-level=3 examples/scipy_scale_work.py --dragon --size 64 --mem 262144
 
-Without ``--dragon`` (or ``--distributed``) the workers are processes of this node, with it they are spread over the
-nodes of the job; nothing else differs. What it measures goes to the telemetry, at two levels: see :func:`run`.
+Without ``--dragon`` (or ``--distributed``) the workers are processes on this node; with it they are spread over the
+job's nodes. Nothing else differs. Measurements are sent as metrics at two levels: see :func:`run`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import psutil
 from numpy.typing import NDArray
 from scipy.signal import convolve2d
 
-from kvstore import NotInJobError
-from resilience import Job
-from telemetry import Telemetry
+from laggard import Job, NotInJobError, Telemetry
 
 FILTER_SIZE = 4
 
@@ -32,30 +30,35 @@ Work = tuple[NDArray[np.uint8], NDArray[np.float64], float]
 
 
 def parse_arguments(description: str, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; what cannot be is refused in one line."""
+    """Parse the command line; refuse invalid values in one line."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--num_workers", type=int, default=4, help="workers in the pool (default: %(default)s)")
-    add("--iterations", type=int, default=10, help="iterations that count (default: %(default)s)")
-    add("--burns", type=int, default=2, help="iterations before them, to warm up (default: %(default)s)")
+    add("--iterations", type=int, default=10, help="measured iterations (default: %(default)s)")
+    add("--burns", type=int, default=2, help="warm-up iterations before them (default: %(default)s)")
     add("--distributed", "--dragon", action="store_true", help="spread the workers over the nodes of the job")
     add("--size", type=int, default=1000, help="rows and columns of an image (default: %(default)s)")
-    add("--mem", type=int, default=512 << 20, help="bytes of all images, one a pixel (default: %(default)s)")
-    add("--work_time", type=float, default=0.0, help="seconds of work on an image, at least (default: %(default)s)")
+    add(
+        "--mem",
+        type=int,
+        default=512 << 20,
+        help="bytes of all images, one per pixel (default: %(default)s)",
+    )
+    add("--work_time", type=float, default=0.0, help="minimum seconds of work per image (default: %(default)s)")
     given = parser.parse_args(arguments)
     for name, least in {"num_workers": 1, "iterations": 1, "burns": 0, "size": FILTER_SIZE, "work_time": 0}.items():
         if getattr(given, name) < least:
-            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least {least}\n")
+            parser.exit(2, f"--{name} {getattr(given, name)} is too small: give at least {least}\n")
     if given.mem < given.size**2:
         parser.exit(2, f"--mem {given.mem} holds no image of --size {given.size}: give at least {given.size**2}\n")
     free = psutil.virtual_memory().available
-    if 2 * given.mem > free:  # the images, and a copy of them on the way to the workers
+    if 2 * given.mem > free:  # the images, and a copy of them being sent to the workers
         parser.exit(2, f"--mem {given.mem} is too much for this node: at most {free // 2} are possible\n")
     return given
 
 
 def convolve(work: Work) -> NDArray[np.float64]:
-    """Filter an image, again and again until the time is over, and return every fifth pixel."""
+    """Filter an image repeatedly until the time is up, and return every fifth pixel."""
     image, kernel, work_time_s = work
     begun_s = time.perf_counter()
     while True:
@@ -65,7 +68,7 @@ def convolve(work: Work) -> NDArray[np.float64]:
 
 
 def draw_images(given: argparse.Namespace) -> list[Work]:
-    """Return what is to be done in one iteration: images that fill the memory asked for, each with its filter."""
+    """Return the work of one iteration: images that fill the requested memory, each with its filter."""
     random = np.random.default_rng(1)
 
     def draw() -> Work:
@@ -76,12 +79,12 @@ def draw_images(given: argparse.Namespace) -> list[Work]:
 
 
 def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Return a pool of workers: the two kinds have the same methods.
+    """Return a pool of workers; both kinds have the same methods.
 
     Raises
     ------
     NotInJobError
-        If the nodes of a job are asked for and there is no job.
+        If the job's nodes are requested outside a job.
     """
     if not given.distributed:
         print("using multiprocessing on this node", flush=True)
@@ -93,7 +96,7 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
     ray.init()
     processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
     if given.num_workers > processors:
-        sys.exit(f"--num_workers {given.num_workers} is too much for the job: it has {processors} processors")
+        sys.exit(f"--num_workers {given.num_workers} is too many for the job: it has {processors} CPUs")
     print(f"using Ray on {', '.join(node.hostname for node in nodes)}", flush=True)
     on_a_processor_each = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
     pool: AbstractContextManager[Any] = Pool(given.num_workers, ray_remote_args=on_a_processor_each)
@@ -105,7 +108,7 @@ def run(
     function: Callable[[Work], object] = convolve,
     after: Callable[[int], None] | None = None,
 ) -> None:
-    """Have the images filtered as often as asked for, and print how long that takes.
+    """Filter the images as many times as requested, and print how long that takes.
 
     Parameters
     ----------
@@ -114,7 +117,7 @@ def run(
     function
         What the workers do with an image.
     after
-        Is called after each iteration, with its number.
+        Called after each iteration with its number.
     """
     telemetry = Telemetry()
     times_s = []

@@ -1,10 +1,10 @@
-"""Image convolution as in ``scipy_scale_work.py``, its telemetry dumped during and after the run.
+"""Image convolution as in ``scipy_scale_work.py``, with telemetry dumps during and after the run.
 
     laggard --local-nodes=2 --telemetry-level=3 --telemetry-config=examples/telemetry.yaml \
         examples/scipy_scale_work_db_dump.py --dragon --size 64 --mem 262144
 
-Each worker also says how long it has worked on each image, under its own number. A dump is a file for each node, in the
-``dump_dir`` of the telemetry's settings; ``laggard replay DUMPS`` serves it again when the job is gone.
+Each worker also reports how long each image took, under its own process number. A dump is one file per node, in the
+``dump_dir`` of the telemetry settings; ``laggard replay DUMPS`` serves it again after the job is gone.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 
 from scipy_scale_work import Work, convolve, parse_arguments, run
 
-from telemetry import AnalysisClient, Telemetry
+from laggard import AnalysisClient, Telemetry
 
 DUMP_EVERY = 5
 
 
-def convolve_and_tell(work: Work) -> None:
-    """Filter an image and tell how long that took."""
+def convolve_and_report(work: Work) -> None:
+    """Filter an image and report how long that took."""
     begun_s = time.perf_counter()
     convolve(work)
-    telemetry = Telemetry(per_process=True)  # its samples carry the number of this process
+    telemetry = Telemetry(per_process=True)  # tags its samples with the number of this process
     telemetry.add_data("elapsed_time", time.perf_counter() - begun_s, telemetry_level=3)
 
 
@@ -44,7 +44,7 @@ def main() -> None:
         if iteration % DUMP_EVERY == 0:
             dump()
 
-    run(given, convolve_and_tell, dump_sometimes)
+    run(given, convolve_and_report, dump_sometimes)
     dump()
 
 

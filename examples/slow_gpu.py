@@ -5,17 +5,19 @@
 
 Each rank draws Wigner matrices of its own size and collects their eigenvalues. A thrasher loads one device of a node
 that is not the primary; the SlowGPUDetector accuses that node, and laggard relaunches this program without it. Each
-launch goes on from State, so in the end every rank has done exactly its iterations, whatever happened on the way.
+launch resumes from State, so in the end every rank has done exactly its iterations, whatever happened in between.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from collectors import local_device
-from collectors.placement import node_strategy
-from detectors import SlowGPUDetector
-from kvstore import FencedError, NotInJobError, State
-from resilience import Job
-from telemetry import Telemetry
+from laggard import FencedError, Job, NotInJobError, SlowGPUDetector, State, Telemetry, local_device, node_strategy
 
 PLOT_FILE = Path("eigvals.png")
 THRASHER_SIZE = 1500
@@ -38,7 +35,7 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; what cannot be is refused in one line."""
+    """Parse the command line; refuse invalid values in one line."""
     parser = argparse.ArgumentParser(description="Eigenvalues of random matrices, on devices that may be slow.")
     parser.add_argument("--num_iters", type=int, default=2500, help="iterations of each rank (default: %(default)s)")
     parser.add_argument("--min_size", type=int, default=100, help="smallest matrix (default: %(default)s)")
@@ -52,15 +49,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given = parser.parse_args(arguments)
     for name, least in {"num_iters": 1, "min_size": 1, "max_size": given.min_size, "seed": 0}.items():
         if getattr(given, name) < least:
-            parser.exit(2, f"--{name} {getattr(given, name)} is too little: give at least {least}\n")
+            parser.exit(2, f"--{name} {getattr(given, name)} is too small: give at least {least}\n")
+    if given.plot and find_spec("matplotlib") is None:
+        parser.exit(2, "--plot needs Matplotlib: pip install 'laggard[report]'\n")
     if not given.collection_rate > 0:
-        parser.exit(2, f"--collection_rate {given.collection_rate} is no time between probes: give some seconds\n")
+        parser.exit(2, f"--collection_rate {given.collection_rate} is not a valid interval: give seconds above 0\n")
     return given
 
 
 @ray.remote(num_gpus=1)
 class Worker:
-    """Works for some ranks on the one device that it was given."""
+    """Computes some of the ranks on the device that it was assigned."""
 
     def run(self, ranks: Sequence[int]) -> None:
         """Bring each rank to its number of iterations; every iteration is one transaction."""
@@ -77,7 +76,7 @@ class Worker:
                             transaction[f"iterations/{rank}"] = iteration + 1
                             transaction.append(f"eigenvalues/{rank}", eigenvalues)
         except FencedError:
-            return  # a later launch goes on from here
+            return  # a later launch resumes from here
 
 
 def wigner_matrix(size: int, seed: Sequence[int]) -> NDArray[np.float64]:
@@ -89,7 +88,7 @@ def wigner_matrix(size: int, seed: Sequence[int]) -> NDArray[np.float64]:
 def eigenvalues_on(array_module: Any, matrix: NDArray[np.float64]) -> Any:
     """Return the eigenvalues, computed where the array module computes, in the host's memory."""
     values = array_module.linalg.eigvalsh(array_module.asarray(matrix))
-    return values.get() if hasattr(values, "get") else values  # CuPy's way home
+    return values.get() if hasattr(values, "get") else values  # CuPy: copy to the host
 
 
 @ray.remote(num_cpus=0)
@@ -99,7 +98,7 @@ def thrash() -> None:
     device = local_device()
     ones = device.array_module.ones((THRASHER_SIZE, THRASHER_SIZE), dtype="float32")
 
-    def multiply_for_ever() -> None:
+    def multiply_forever() -> None:
         while True:
             begun_s = time.perf_counter()
             device.run(lambda: ones @ ones)
@@ -107,8 +106,8 @@ def thrash() -> None:
             telemetry.add_data("gpu-thrasher-time", taken_s, telemetry_level=3, tagk="gpu", tagv=device.gpu)
 
     # One product runs while the next one waits, so that the device is never idle.
-    threading.Thread(target=multiply_for_ever, daemon=True).start()
-    multiply_for_ever()
+    threading.Thread(target=multiply_forever, daemon=True).start()
+    multiply_forever()
 
 
 def prepare(state: State, arguments: argparse.Namespace, n_ranks: int) -> None:
@@ -124,21 +123,27 @@ def prepare(state: State, arguments: argparse.Namespace, n_ranks: int) -> None:
 
 
 def start_workers(n_devices: int, n_ranks: int) -> list[Any]:
-    """Start one worker per device and deal the ranks out to them."""
+    """Start one worker per device and distribute the ranks among them."""
     return [Worker.remote().run.remote(list(range(worker, n_ranks, n_devices))) for worker in range(n_devices)]  # type: ignore[attr-defined]
 
 
-def start_thrasher(job: Job) -> Any:
+@contextlib.contextmanager
+def thrasher(job: Job) -> Iterator[None]:
     """Load device 0 of the last node, unless only the primary is left."""
     victim = job.nodes[-1]
     if victim == job.primary:
-        return None
+        yield
+        return
     device = {"env_vars": {"CUDA_VISIBLE_DEVICES": victim.devices[0]}}
-    return thrash.options(scheduling_strategy=node_strategy(victim), runtime_env=device).remote()
+    thrashing = thrash.options(scheduling_strategy=node_strategy(victim), runtime_env=device).remote()
+    try:
+        yield
+    finally:  # also when laggard asks this launch to end: otherwise Ray reports the task as failed
+        ray.cancel(thrashing, force=True)
 
 
 def wait_for(running: list[Any], state: State, n_ranks: int) -> None:
-    """Wait for the workers, showing how far the ranks are."""
+    """Wait for the workers, showing their progress."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -150,7 +155,7 @@ def wait_for(running: list[Any], state: State, n_ranks: int) -> None:
 
 
 def report(state: State) -> bool:
-    """Print how much was done and whether that is exactly what was asked for."""
+    """Print how much was done, and whether that is exactly what was requested."""
     ranks = range(state["ranks"])
     iterations = [state[f"iterations/{rank}"] for rank in ranks]
     found = sum(len(values) for rank in ranks for values in state[f"eigenvalues/{rank}"])
@@ -195,12 +200,10 @@ def main() -> int:
     print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} {nodes}", flush=True)
 
     ray.init()
-    thrasher = None if arguments.no_thrash else start_thrasher(job)
-    with SlowGPUDetector(arguments.collection_rate, state=state):
+    thrashing = contextlib.nullcontext() if arguments.no_thrash else thrasher(job)
+    with SlowGPUDetector(arguments.collection_rate, state=state), thrashing:
         running = start_workers(n_devices, n_ranks)
         wait_for(running, state, n_ranks)
-        if thrasher is not None:
-            ray.cancel(thrasher, force=True)
     if arguments.plot:
         plot(state)
     return 0 if report(state) else 1

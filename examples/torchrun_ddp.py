@@ -1,11 +1,11 @@
-"""Data-parallel training with PyTorch that goes on after a lost node: torchrun on every node, checkpoints in State.
+"""Data-parallel training with PyTorch that survives the loss of a node: torchrun on every node, checkpoints in State.
 
     laggard --local-nodes=3 --nodes=2 --resilient --per-node torchrun examples/torchrun_ddp.py --lose-node-at=55
 
-Every node runs a torchrun of its own; their workers meet over gloo. Every ten steps rank 0 saves model, optimizer and
-losses in State. At step 55 the last node is lost: laggard puts the reserve node in its place, and the next launch goes
-on from the newest checkpoint. Each step's data follows from its number, so the losses are those of a run that nobody
-disturbed, to the last bit.
+Every node runs its own torchrun; the workers communicate over gloo. Every ten steps rank 0 saves the model, optimizer
+and losses in State. At step 55 the last node is lost: laggard puts the reserve node in its place, and the next launch
+resumes from the newest checkpoint. Each step's data is derived from its number, so the losses match those of an
+undisturbed run to the last bit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kvstore import Checkpointer, State
-from resilience import Job
+from laggard import Checkpointer, Job, State
 
 SEED = 1
 FEATURES = 16
@@ -32,19 +31,19 @@ BATCH = 32
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Data-parallel training that survives its nodes.")
     parser.add_argument("--steps", type=int, default=200, help="steps in all (default: %(default)s)")
     parser.add_argument("--save-every", type=int, default=10, metavar="STEPS", help="(default: %(default)s)")
     parser.add_argument(
-        "--step-time", type=float, default=0.05, metavar="SECONDS", help="at least, a step (default: %(default)s)"
+        "--step-time", type=float, default=0.05, metavar="SECONDS", help="minimum time of a step (default: %(default)s)"
     )
     parser.add_argument("--lose-node-at", type=int, metavar="STEP", help="lose the last node there, in launch 0")
     return parser.parse_args(arguments)
 
 
 def batch_of(step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return one rank's inputs and targets at a step: the same in every launch."""
+    """Return one rank's inputs and targets for a step: the same in every launch."""
     generator = torch.Generator().manual_seed(SEED + 1_000_003 * step + rank)
     inputs = torch.randn(BATCH, FEATURES, generator=generator)
     return inputs, inputs.sin().sum(dim=1, keepdim=True)
@@ -70,7 +69,7 @@ class Training:
         self._model = DistributedDataParallel(self._network)  # every rank now has what rank 0 has
 
     def step(self, rank: int, ranks: int) -> None:
-        """Do the next step; the loss is the mean over all ranks."""
+        """Run the next step; the loss is the mean over all ranks."""
         inputs, targets = batch_of(len(self.losses), rank)
         self._optimizer.zero_grad()
         loss = nn.functional.mse_loss(self._model(inputs), targets)
@@ -81,7 +80,7 @@ class Training:
         self.losses.append(total.item() / ranks)
 
     def save(self) -> None:
-        """Keep everything in State, whole or not at all."""
+        """Save everything in State, whole or not at all."""
         self._checkpoints.save(
             len(self.losses),
             {
@@ -100,10 +99,10 @@ class Training:
 
 
 def lose_this_node() -> None:
-    """Be lost with the agent of this node, as in a crash of the whole machine."""
-    agent = next(p for p in psutil.Process().parents() if "resilience.agent" in p.cmdline())
+    """Lose this node along with its agent, as in a crash of the whole machine."""
+    agent = next(p for p in psutil.Process().parents() if "laggard.resilience.agent.agent" in p.cmdline())
     agent.kill()
-    signal.pause()  # nothing more comes from here; laggard ends what the agent has left
+    signal.pause()  # this process is done; laggard kills what the agent has left
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """State, series and control records in a Redis-compatible server.
 
 ``State`` and ``Checkpointer`` are loaded on first use, with NumPy and the server's client: a node's agent, which needs
-none of them, starts quickly.
+none of these, starts quickly.
 """
 
 from __future__ import annotations
@@ -9,33 +9,39 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kvstore.environment import NotInJobError
-from kvstore.errors import (
+from laggard.kvstore.errors import (
+    ClosedTransactionError,
     ConflictError,
     CorruptValueError,
     DamagedCheckpointError,
+    EndpointFileError,
     FencedError,
     KVStoreError,
     NoCheckpointError,
+    NoLaunchRecordError,
     NotACounterError,
     NotAListError,
+    NotInJobError,
     StateFullError,
     StateUnavailableError,
     UnsupportedValueError,
 )
 
 if TYPE_CHECKING:
-    from kvstore.checkpoint import Checkpointer
-    from kvstore.state import State, Transaction
+    from laggard.kvstore.checkpoint import Checkpointer
+    from laggard.kvstore.state import State, Transaction
 
 __all__ = [
     "Checkpointer",
+    "ClosedTransactionError",
     "ConflictError",
     "CorruptValueError",
     "DamagedCheckpointError",
+    "EndpointFileError",
     "FencedError",
     "KVStoreError",
     "NoCheckpointError",
+    "NoLaunchRecordError",
     "NotACounterError",
     "NotAListError",
     "NotInJobError",
@@ -46,11 +52,17 @@ __all__ = [
     "UnsupportedValueError",
 ]
 
-_HOMES = {"Checkpointer": "kvstore.checkpoint", "State": "kvstore.state", "Transaction": "kvstore.state"}
+_MODULES = {
+    "Checkpointer": "laggard.kvstore.checkpoint",
+    "State": "laggard.kvstore.state",
+    "Transaction": "laggard.kvstore.state",
+}
 
 
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        globals().update({each: getattr(import_module(home), each) for each, home in _HOMES.items()})
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = getattr(import_module(_MODULES[name]), name)
         return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

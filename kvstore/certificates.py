@@ -1,4 +1,4 @@
-"""Certificates for one job: an authority of its own, whose key never leaves this process's memory."""
+"""Certificates for one job, signed by its own authority, whose key never leaves this process's memory."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cryptography.x509.oid import NameOID
 
 __all__ = ["Authority", "Certificate"]
 
-# Clocks of nodes differ.
+# The clocks of nodes differ.
 _BACKDATED = datetime.timedelta(days=1)
-# No job lasts as long: a certificate ends with the folder that its key is in.
+# Longer than any job: a certificate is deleted with the folder that holds its key.
 _LIFE = datetime.timedelta(days=3650)
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate, its key, and who vouches for it, all as PEM text.
+    """A certificate, its key, and the certificate of its authority, all as PEM text.
 
     Attributes
     ----------
     certificate, authority
         Not secret.
     key
-        Never shown by ``repr``; on disk only in a file that no other user can read.
+        Never shown by ``repr``; stored only in files that no other user can read.
     """
 
     certificate: str
@@ -38,12 +38,12 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates for the members of one job. Its own key is never written down, so nobody can sign later.
+    """Signs certificates for the members of one job. Its key is never written to disk, so nobody can sign later.
 
     Attributes
     ----------
     certificate : str
-        What its certificates are verified against, as PEM text.
+        The root that its certificates are verified against, as PEM text.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Authority:
         self.certificate = _text(builder.sign(self._key, hashes.SHA256()))
 
     def issue(self, *names: str) -> Certificate:
-        """Return a certificate for who is reached at the given addresses or host names, and at this machine's own."""
+        """Return a certificate for a server at the given addresses or host names, and at the loopback addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "laggard job member")])
         issuer_key_id = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_id)

@@ -1,8 +1,8 @@
-"""Checkpoints in State: one shard a rank, complete when all ranks are in, the last few kept.
+"""Checkpoints in State: one shard per rank, complete once all ranks have saved theirs, the last few kept.
 
-A shard is one value of State under ``NAME/LAUNCH/STEP/RANK-RANKS``, so it is there whole or not at all, and checked by
-its checksums when it is read.  Nothing else is kept: which checkpoints are complete follows from which shards exist.
-Shards of different launches never make up one checkpoint, since two launches may reach a step on different paths.
+A shard is one value in State under ``NAME/LAUNCH/STEP/RANK-RANKS``, so it exists whole or not at all, and its
+checksums are verified when it is read.  Nothing else is stored: which checkpoints are complete follows from which
+shards exist.  Shards of different launches never form one checkpoint, since two launches may reach a step differently.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from kvstore.codec import Value
-from kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError
-from kvstore.state import State
+from laggard.kvstore.codec import Value
+from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError
+from laggard.kvstore.state import State
 
 __all__ = ["Checkpointer"]
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Id:
-    """A checkpoint; a later launch's are newer, whatever their step: that launch went back to where it began."""
+    """A checkpoint. Those of a later launch are newer, whatever their step: that launch restored an earlier state."""
 
     launch: int
     step: int
@@ -32,18 +32,18 @@ class _Id:
 
 
 class Checkpointer:
-    """Saves a tree of arrays every so many steps, and finds the newest complete one after a relaunch.
+    """Saves trees of arrays, and finds the newest complete checkpoint after a relaunch.
 
     Parameters
     ----------
     state : State
-        Where the checkpoints go.
+        Where the checkpoints are stored.
     name : str
-        Prefix of their keys; programs with several checkpointers give each another one.
+        Prefix of their keys; a program with several checkpointers gives each its own.
     rank, ranks : int
-        Which shard is this process's, and how many there are.
+        Which shard belongs to this process, and how many there are.
     keep : int
-        How many complete checkpoints are kept; the server needs room for one more while one is saved.
+        How many complete checkpoints to keep; while one is saved, the server needs room for one more.
 
     Examples
     --------
@@ -54,9 +54,9 @@ class Checkpointer:
 
     def __init__(self, state: State, *, name: str = "checkpoint", rank: int = 0, ranks: int = 1, keep: int = 2) -> None:
         if not 0 <= rank < ranks:
-            raise ValueError(f"rank {rank} is not among 0 to {ranks - 1}, the ranks of a job of {ranks}")
+            raise ValueError(f"rank is {rank}; it must be at least 0 and below ranks, which is {ranks}")
         if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept")
+            raise ValueError(f"keep is {keep}; it must be at least 1")
         self._state = state
         self._name = name
         self._rank = rank
@@ -65,19 +65,19 @@ class Checkpointer:
         self._pattern = re.compile(rf"{re.escape(name)}/(\d+)/(\d+)/(\d+)-(\d+)")
 
     def save(self, step: int, tree: Value) -> None:
-        """Save this rank's shard, and drop checkpoints that are no longer kept.
+        """Save this rank's shard, and delete checkpoints that are no longer kept.
 
         Parameters
         ----------
         step : int
-            Step that the shard belongs to, 0 or higher; saved again, it is replaced.
+            Step of the checkpoint, 0 or higher; saving a step again replaces it.
         tree : Value
-            Arrays and other values of State, in dicts and lists.
+            Arrays and other values that State can hold, in dicts and lists.
 
         Raises
         ------
         UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
-            As from any write to State; the checkpoints before are untouched.
+            As from any write to State; earlier checkpoints are untouched.
         """
         if step < 0:
             raise ValueError(f"step {step} is negative; steps are numbered from 0")
@@ -90,7 +90,7 @@ class Checkpointer:
         Parameters
         ----------
         before : int, optional
-            Look for the one before the newest checkpoint of this step.
+            Return the one before the newest checkpoint of this step.
         """
         complete = self._complete()
         if before is not None:
@@ -99,9 +99,9 @@ class Checkpointer:
         return complete[0].step if complete else None
 
     def latest_intact(self) -> int | None:
-        """Return the newest step whose shards can all be read; a warning is logged about each that cannot.
+        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
 
-        It reads whole checkpoints, so let one rank call it and tell the others.
+        It reads whole checkpoints, so call it on one rank and pass the result to the others.
         """
         for found in self._complete():
             try:
@@ -126,9 +126,9 @@ class Checkpointer:
         Raises
         ------
         NoCheckpointError
-            If there is no complete checkpoint of this step, or none with this rank.
+            If there is no complete checkpoint of this step, or it has no such rank.
         DamagedCheckpointError
-            If the shard is damaged; it names the checkpoint before.
+            If the shard is damaged; the error names the previous checkpoint.
         """
         rank = self._rank if rank is None else rank
         complete = self._complete()
@@ -147,7 +147,7 @@ class Checkpointer:
         except CorruptValueError as error:
             raise DamagedCheckpointError(found.step, error.reason, self.latest(before=found.step)) from error
         except KeyError:
-            raise NoCheckpointError(found.step, "another rank has just dropped it") from None
+            raise NoCheckpointError(found.step, "another rank has just deleted it") from None
 
     def _key(self, found: _Id, rank: int) -> str:
         return f"{self._name}/{found.launch}/{found.step}/{rank}-{found.ranks}"
@@ -166,7 +166,7 @@ class Checkpointer:
         return _complete(self._present())
 
     def _drop_old(self) -> None:
-        """Drop what is older than the last ones kept, and what a launch that has ended can no longer complete."""
+        """Delete checkpoints beyond those kept, and incomplete ones of launches that are over."""
         present = self._present()
         kept = _complete(present)[: self._keep]
 

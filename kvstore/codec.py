@@ -1,12 +1,12 @@
-"""Values to bytes and back, without pickle.
+"""Conversion of values to bytes and back, without pickle.
 
-A value becomes a *header*, a JSON text that describes it, followed by the raw bytes of its arrays and long texts::
+A value becomes a *header*, which describes it in JSON, followed by the raw bytes of its arrays and long texts::
 
     header length (4 bytes, little endian) | header | raw bytes of the first leaf | of the second | ...
 
-In the header a plain number, short text, ``null``, ``true`` or list stands for itself; every JSON object has one
-member whose name says what it is (``{"array": ...}``, ``{"dict": {...}}``), so no value of a user's can pass for one.
-Reading allocates what the header describes and fills it; nothing that was stored can make it run code.
+In the header a plain number, short text, ``null``, ``true`` or list represents itself; every JSON object has one member
+whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one.
+Decoding allocates what the header describes and fills it; nothing that was stored can make it run code.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.errors import CorruptValueError, UnsupportedValueError
+from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 
 __all__ = ["Buffer", "Encoded", "Value", "decode", "encode"]
 
 Value: TypeAlias = Any
 """A NumPy or CuPy array, a NumPy scalar, int, float, bool, None, str, bytes, or lists and dicts of these.
 
-Dict keys are text.  Only exactly these types: a subclass would come back as something else, so it is refused.
+Dict keys are text.  Only exactly these types: a subclass would come back as its base class, so it is refused.
 """
 
 Buffer: TypeAlias = bytes | memoryview
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _LENGTH = struct.Struct("<I")
-# Text up to this length stays in the header, where it needs no second look-up.
+# Text up to this length stays in the header, where it needs no part of its own.
 _SHORT_TEXT_BYTES = 1024
-# JSON writes numbers in decimal, which Python bounds in length; beyond 64 bits they are written in hexadecimal.
+# Python limits the length of decimal integers, as in JSON; those beyond 64 bits are written in hexadecimal.
 _PLAIN_INT = range(-(2**63), 2**64)
-# Parts below this are joined before they are sent; larger ones are sent in place, without a copy.
+# Smaller parts are joined before they are sent; larger ones are sent without a copy.
 _JOIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A value as bytes in several parts, some of which may still be the memory of the user's arrays."""
+    """A value as bytes, in several parts; some may be the memory of the user's arrays."""
 
     parts: tuple[Buffer, ...]
     nbytes: int
 
     def joined(self) -> bytes:
-        """Copy all parts into one."""
+        """Return all parts as one copy."""
         return b"".join(self.parts)
 
     def snapshot(self) -> Encoded:
-        """Copy, so that later changes to the user's arrays do not show."""
+        """Return a copy that later changes to the user's arrays do not affect."""
         return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
 
     def split(self, header_limit_bytes: int) -> tuple[Buffer, Encoded]:
-        """Take the header off, unless it is larger than the limit."""
+        """Return the header and the rest; the header is left in the rest if it exceeds the limit."""
         header, *leaves = self.parts
         if len(header) > header_limit_bytes:
             return b"", self
         return header, Encoded(tuple(leaves), self.nbytes - len(header))
 
     def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
-        """Cut into chunks of at most `limit_bytes`, copying only small parts."""
+        """Yield chunks of at most `limit_bytes`; only small parts are copied."""
         small = bytearray()
         for part in self.parts:
             if small and len(small) + len(part) > min(_JOIN_BYTES, limit_bytes):
@@ -108,24 +108,24 @@ class _Reader:
 
 
 def encode(key: str, value: Value) -> Encoded:
-    """Turn a value into bytes.
+    """Convert a value to bytes.
 
     Parameters
     ----------
     key : str
-        Key that it is for, to name in an error.
+        The value's key, named in errors.
     value : Value
         What to encode.
 
     Returns
     -------
     Encoded
-        Its parts refer to the memory of contiguous arrays: use it, or take a snapshot, before they change.
+        Its parts refer to the memory of contiguous arrays: use it, or take a snapshot, before the arrays change.
 
     Raises
     ------
     UnsupportedValueError
-        If the value, or one inside it, is of another type.
+        If the value, or one inside it, is not of a supported type.
     """
     leaves: list[Buffer] = []
     try:
@@ -133,18 +133,20 @@ def encode(key: str, value: Value) -> Encoded:
     except RecursionError:
         raise UnsupportedValueError(key, "it is nested too deeply or contains itself") from None
     except UnicodeEncodeError:
-        raise UnsupportedValueError(key, "str with half of a surrogate pair, which is no text; use bytes") from None
+        raise UnsupportedValueError(
+            key, "a str with an unpaired surrogate, which is not valid text; use bytes"
+        ) from None
     parts = (_LENGTH.pack(len(text)) + text, *leaves)
     return Encoded(parts, sum(len(part) for part in parts))
 
 
 def decode(key: str, buffers: Iterable[Buffer]) -> Value:
-    """Turn bytes, in pieces of any size, back into the value; its arrays are fresh and writable.
+    """Convert bytes, in pieces of any size, back to the value; its arrays are new and writable.
 
     Raises
     ------
     CorruptValueError
-        If the bytes are not what `encode` writes.
+        If the bytes are not what `encode` produces.
     """
     reader = _Reader(key, buffers)
     (length,) = _LENGTH.unpack(reader.read(_LENGTH.size))
@@ -157,7 +159,7 @@ def decode(key: str, buffers: Iterable[Buffer]) -> Value:
 
 
 def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
-    """Turn a value into its place in the header, its raw bytes going to `leaves`."""
+    """Return a value's description for the header, and add its raw bytes to `leaves`."""
 
     def leaf(kind: str, data: Buffer) -> object:
         leaves.append(data)
@@ -186,12 +188,12 @@ def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
         return {"array": _describe_array(key, np.asarray(value), leaves)}
     if _is_cupy(value):
         return {"cupy": _describe_array(key, value.get(), leaves)}
-    raise UnsupportedValueError(key, f"{_name(kind)} is none of its types; {_way_out(value)}")
+    raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {_advice(value)}")
 
 
 def _text_key(key: str, name: object) -> str:
     if type(name) is not str:
-        raise UnsupportedValueError(key, f"a dict key of type {_name(type(name))}; use text")
+        raise UnsupportedValueError(key, f"a dict key is of type {_name(type(name))}; use text")
     return name
 
 
@@ -199,7 +201,7 @@ def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list
     described = _describe_dtype(array.dtype)
     if array.dtype.hasobject or _dtype(described) != array.dtype:
         raise UnsupportedValueError(
-            key, f"an array of dtype {array.dtype}, which holds Python objects or cannot be described; convert it"
+            key, f"dtype {array.dtype} holds Python objects or cannot be described; convert the array"
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     leaves.append(_raw(array if fortran else np.ascontiguousarray(array)))
@@ -207,7 +209,7 @@ def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list
 
 
 def _raw(array: NDArray[Any]) -> memoryview:
-    """View the memory of a contiguous array as bytes."""
+    """Return a view of a contiguous array's memory as bytes."""
     if array.nbytes == 0:
         return memoryview(b"")
     flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
@@ -215,7 +217,7 @@ def _raw(array: NDArray[Any]) -> memoryview:
 
 
 def _describe_dtype(dtype: np.dtype[Any]) -> object:
-    """Describe a dtype in JSON: its NumPy string, or its parts if it is made of several."""
+    """Return a dtype's description for JSON: its NumPy string, or its parts if it has several."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return {"base": _describe_dtype(base), "shape": list(shape)}
@@ -233,14 +235,14 @@ def _describe_dtype(dtype: np.dtype[Any]) -> object:
 
 
 def _dtype(described: object) -> np.dtype[Any]:
-    """Turn a description back into the dtype."""
+    """Return the dtype of a description."""
     if isinstance(described, str):
         return np.dtype(described)
     parts: Any = described
     if "ml_dtypes" in parts:
         scalar = getattr(importlib.import_module("ml_dtypes"), parts["ml_dtypes"])
         if not issubclass(scalar, np.generic):
-            raise TypeError(f"{parts['ml_dtypes']} is no number type of ml_dtypes")
+            raise TypeError(f"{parts['ml_dtypes']} is not a number type of ml_dtypes")
         return cast("np.dtype[Any]", np.dtype(scalar))
     if "base" in parts:
         spec: Any = (_dtype(parts["base"]), tuple(parts["shape"]))
@@ -292,7 +294,7 @@ def _is_cupy(value: object) -> bool:
 
 
 def _to_device(array: NDArray[Any]) -> Value:
-    """Move to the current GPU; stay in host memory where there is none, so that a log-in node can read the value."""
+    """Move an array to the current GPU; if there is none, keep it in host memory, so that any node can read it."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
@@ -304,7 +306,7 @@ def _name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _way_out(value: object) -> str:
+def _advice(value: object) -> str:
     if isinstance(value, tuple):
         return "use a list"
     if isinstance(value, np.ma.MaskedArray):

@@ -1,13 +1,14 @@
--- Commits a transaction; layout.py says how everything lies in the server.  The fence of fence.py goes before it.
--- KEYS: launch, index, meta, acknowledgement.
--- ARGV: launch, expiry of the acknowledgement in ms, prefix of all keys, number of reads, for each read its key and version,
--- then for each write: name, key, id of a fresh list, number of pieces, pieces; of an increment the amount is its piece.
--- Everything is checked before the first write, so nothing is ever applied in part.
+-- Commits a transaction. state_layout.py describes how State is stored; the fence of fence.py is prepended to this script.
+-- KEYS: launch, index, meta, acknowledgement, acknowledgement of the transaction before it.
+-- ARGV: launch, expiry of the acknowledgement and of the one before it in ms, prefix of all keys, number of reads, for each
+-- read its key and version,
+-- then for each write: name, key, id for a new list, number of pieces, pieces; the piece of an increment is the amount.
+-- Everything is checked before the first write, so a transaction is never applied in part.
 
 local acknowledged = redis.call('GET', KEYS[4])
 if acknowledged then return {'ok', acknowledged} end
 
-local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[3], 4
+local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[4], 5
 local function take() at = at + 1; return ARGV[at - 1] end
 local records = {}
 local function record(key)
@@ -32,7 +33,7 @@ local function size(key) return redis.call('STRLEN', key) end
 local function keep(key) redis.call('PERSIST', key); return 0 end
 local function drop(key) redis.call('UNLINK', key); return 0 end
 
-local MAX_COUNT = 2^53 - 1  -- beyond it two whole numbers can look the same
+local MAX_COUNT = 2^53 - 1  -- beyond it two integers can have the same floating-point value
 local function counted(key, by)
     local old = record(key)
     local count = old == '0 ' and '0' or string.match(old, '^%d+ n(%-?%d+)\n$')
@@ -108,4 +109,6 @@ for _, write in ipairs(writes) do
 end
 if key_set_changed > 0 then redis.call('HINCRBY', meta, 'keys', 1) end
 redis.call('SET', KEYS[4], version, 'PX', ARGV[2])
+-- Whoever begins a transaction has got the answer to the one before it.
+if KEYS[5] ~= KEYS[4] then redis.call('PEXPIRE', KEYS[5], ARGV[3]) end
 return {'ok', version}

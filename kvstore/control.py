@@ -1,9 +1,9 @@
-"""Control records: which nodes a launch runs on, and what is asked of the controller.
+"""Control records: which nodes a launch runs on, and requests to the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
-``progress:<n>`` (the newest step that launch n told of) and ``exclusions`` (host names, and since when).
-The number of the current launch is the fence's (:mod:`kvstore.fence`); every write here is refused once it has risen,
-but for the exclusions: those are the controller's alone, and outlast launches and jobs.
+``progress:<n>`` (the newest step that launch n reported) and ``exclusions`` (host names, and since when).
+The fence (:mod:`laggard.kvstore.fence`) holds the number of the current launch and refuses every write of an earlier
+launch, except to the exclusions: only the controller writes those, and they outlive launches and jobs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, Literal, cast, get_args
 
 import redis
 
-from kvstore.endpoint import Endpoint
-from kvstore.fence import FencedWriter
-from kvstore.patience import Patience
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import NoLaunchRecordError
+from laggard.kvstore.fence import FencedWriter
+from laggard.kvstore.retry import RetryPolicy
 
 __all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
 
@@ -27,7 +28,7 @@ _REQUESTS = "requests"
 _PROGRESS = "progress"
 _EXCLUSIONS = "exclusions"
 _MAX_REQUESTS = 10_000
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class NodeRecord:
 class LaunchRecord:
     """The nodes of one launch; the first active node is the primary.
 
-    ``relaunch_s`` is what it cost to get here: from the decision to relaunch until these nodes were ready.
+    ``relaunch_s`` is the time from the decision to relaunch until these nodes were ready.
     """
 
     launch: int
@@ -58,7 +59,7 @@ class LaunchRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LaunchRecord:
-        """Read a record back from :meth:`to_json`'s text."""
+        """Return the record that :meth:`to_json` wrote."""
         fields = json.loads(text)
         nodes, reserve = (
             tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
@@ -69,17 +70,17 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something a process of the job says to the controller.
+    """A message from a process of the job to the controller.
 
     Attributes
     ----------
     kind
-        ``verdicts``: a detector's findings of one round; ``notices``: what else the user should read; ``reboot``: the
-        program itself asks for a relaunch.
+        ``verdicts``: a detector's verdicts of one round; ``notices``: other things the user should know; ``reboot``:
+        the program asks for a relaunch.
     launch
-        The launch that it speaks of.
+        The launch it is about.
     body
-        Verdicts as JSON objects; sentences; host names to leave out.
+        Verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude.
     """
 
     kind: RequestKind
@@ -88,9 +89,9 @@ class Request:
 
 
 class Control:
-    """The control records of one job, written by a process of launch ``launch``.
+    """The control records of one job, as a process of launch ``launch`` reads and writes them.
 
-    :meth:`ask`, :meth:`write_launch` and :meth:`read_launch` wait out a server that is being restarted.
+    :meth:`ask`, :meth:`write_launch` and :meth:`read_launch` wait for a server that is being restarted.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
@@ -98,7 +99,7 @@ class Control:
         self._endpoint = endpoint
         self._launch = launch
         self._writer = FencedWriter(client, endpoint, launch)
-        self._patience = Patience(endpoint, PATIENCE_S)
+        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Store the record of a launch."""
@@ -109,13 +110,13 @@ class Control:
 
         Raises
         ------
-        LookupError
+        NoLaunchRecordError
             If the controller has not written it.
         """
         get = self._client.get
-        text = cast("bytes | None", self._patience.call(lambda: get(self._launch_key(self._launch))))
+        text = cast("bytes | None", self._retry.call(lambda: get(self._launch_key(self._launch))))
         if text is None:
-            raise LookupError(f"launch {self._launch} has no record in the state server")
+            raise NoLaunchRecordError(self._launch)
         return LaunchRecord.from_json(text)
 
     def tell_progress(self, step: float) -> None:
@@ -129,7 +130,7 @@ class Control:
         self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(step))
 
     def read_progress(self) -> str | None:
-        """Return the newest step of this process's launch, as text; None where it has told of none."""
+        """Return the newest step of this process's launch, as text; None if it has reported none."""
         text = cast("bytes | None", self._client.get(self._endpoint.key(_PROGRESS, str(self._launch))))
         return None if text is None else text.decode()
 
@@ -138,7 +139,7 @@ class Control:
         self._client.set(self._endpoint.key(_EXCLUSIONS), json.dumps(dict(since_s)))
 
     def read_exclusions(self) -> dict[str, float]:
-        """Return what :meth:`write_exclusions` stored last, in this job or in one before it."""
+        """Return what :meth:`write_exclusions` stored last, in this job or an earlier one."""
         text = cast("bytes | None", self._client.get(self._endpoint.key(_EXCLUSIONS)))
         return {} if text is None else dict(json.loads(text))
 
@@ -152,7 +153,7 @@ class Control:
         """
         text = json.dumps({"launch": self._launch, "body": list(body)})
         key = self._endpoint.key(_REQUESTS)
-        # Repeated after a lost answer it may stand there twice; the second speaks of a launch that is over.
+        # A retry after a lost reply may store it twice; the second then concerns a launch that is over.
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
@@ -161,22 +162,22 @@ class Control:
         answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
         for entries in streams:
-            # RESP3 wraps a stream's entries in one more list
+            # RESP3 wraps a stream's entries in another list.
             flat = entries[0] if entries and isinstance(entries[0], list) else entries
             for entry_id, fields in flat:
                 ((kind, text),) = fields.items()
                 message = json.loads(text)
                 if kind.decode() not in get_args(RequestKind):
-                    raise ValueError(f"the state server has a request of the unknown kind {kind.decode()!r}")
+                    raise ValueError(f"the state server has a request of unknown kind {kind.decode()!r}")
                 yield entry_id.decode(), Request(kind.decode(), message["launch"], message["body"])
 
     def last_request_id(self) -> str:
-        """Return the id of the newest request, ``0-0`` where there is none: where a new reader begins."""
+        """Return the id of the newest request, where a new reader begins; ``0-0`` if there is none."""
         newest = cast("Any", self._client.xrevrange(self._endpoint.key(_REQUESTS), count=1))
         return newest[0][0].decode() if newest else "0-0"
 
     def _execute(self, name: str, key: str, *rest: str) -> None:
-        self._patience.call(lambda: self._writer.execute([(name, key, *rest)]))
+        self._retry.call(lambda: self._writer.execute([(name, key, *rest)]))
 
     def _launch_key(self, launch: int) -> str:
         return self._endpoint.key("launch", str(launch))

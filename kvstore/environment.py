@@ -1,6 +1,6 @@
-"""Where a process finds the job that it belongs to: four variables that the launcher sets.
+"""How a process finds the job that it belongs to: four environment variables that the launcher sets.
 
-No secret is among them: the password stands in the endpoint file, which only its owner can read.
+None of them is a secret: the password is in the endpoint file, which only its owner can read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstore.errors import KVStoreError
+from laggard.kvstore.errors import NotInJobError
 
 __all__ = ["ENDPOINT_FILE", "LAUNCH", "NODE", "TELEMETRY_LEVEL", "JobEnvironment", "NotInJobError"]
 
@@ -20,22 +20,18 @@ NODE = "LAGGARD_NODE"
 TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
 
 
-class NotInJobError(KVStoreError, LookupError):
-    """The process was not started by laggard."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """What a process of a job knows from its environment.
+    """What a process of a job learns from its environment.
 
     Attributes
     ----------
     endpoint_file
         File with the address and password of the state server, mode 0600.
     launch
-        Number of the launch that the process belongs to: its fencing token.
+        Number of the launch that the process belongs to, which is its fencing token.
     node
-        Host name of the node that the process runs on, as laggard names it.
+        Host name of the process's node, as laggard names it.
     telemetry_level
         0 (off) to 4.
     """

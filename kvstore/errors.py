@@ -1,29 +1,34 @@
 """Everything that the store can refuse or fail at, as one tree of types.
 
-    KVStoreError
-    ├── UnsupportedValueError (TypeError)      a value that State cannot hold without a pickle
-    ├── NotAListError (TypeError)              append to a key that holds something else
-    ├── NotACounterError (TypeError)           increment of a key that holds something else
-    ├── ConflictError                          another transaction committed first
-    ├── FencedError                            a later launch has begun: end this process
-    ├── StaleLaunchError                       a launch number that is not above the current one
-    ├── CorruptValueError                      stored bytes that do not match their checksum
-    ├── StateUnavailableError (ConnectionError)  no answer from the server
-    ├── StateFullError                         no room left, on disk or in memory
-    ├── NoCheckpointError (LookupError)        no complete checkpoint of that step
-    ├── DamagedCheckpointError                 a checkpoint whose bytes do not match their checksums
-    ├── EndpointFileError                      the file with address and password is unfit
-    └── ServerError                            the embedded server could not be started
-        ├── PortTakenError
-        ├── StateDirectoryError
-        └── ServerStartError
-
-All of them can be pickled, since they cross process borders inside Ray.
+LaggardError
+└── KVStoreError
+├── UnsupportedValueError (TypeError)        a value that State cannot hold without a pickle
+├── NotAListError (TypeError)                append to a key that holds something else
+├── NotACounterError (TypeError)             increment of a key that holds something else
+├── ConflictError                            another transaction committed first
+├── ClosedTransactionError (RuntimeError)    a transaction was used after its with block
+├── FencedError                              a later launch has begun: end this process
+├── StaleLaunchError                         a launch number that is not above the current one
+├── CorruptValueError                        stored bytes that do not match their checksum
+├── StateUnavailableError (ConnectionError)  no answer from the server
+├── StateFullError                           no room left, on disk or in memory
+├── NoCheckpointError (LookupError)          no complete checkpoint of that step
+├── DamagedCheckpointError                   a checkpoint whose bytes do not match their checksums
+├── NotInJobError (LookupError)              the process was not started by laggard
+├── NoLaunchRecordError (LookupError)        the controller has not written the launch's record
+├── EndpointFileError                        the file with address and password cannot be used
+└── ServerError                              the embedded server could not be started
+├── PortTakenError
+├── StateDirectoryError
+└── ServerStartError
 """
 
 from __future__ import annotations
 
+from laggard.errors import LaggardError
+
 __all__ = [
+    "ClosedTransactionError",
     "ConflictError",
     "CorruptValueError",
     "DamagedCheckpointError",
@@ -31,8 +36,10 @@ __all__ = [
     "FencedError",
     "KVStoreError",
     "NoCheckpointError",
+    "NoLaunchRecordError",
     "NotACounterError",
     "NotAListError",
+    "NotInJobError",
     "PortTakenError",
     "ServerError",
     "ServerStartError",
@@ -44,7 +51,7 @@ __all__ = [
 ]
 
 
-class KVStoreError(Exception):
+class KVStoreError(LaggardError):
     """Base of everything that this package raises on purpose."""
 
 
@@ -56,7 +63,7 @@ class UnsupportedValueError(KVStoreError, TypeError):
     key : str
         The key that the value was meant for.
     reason : str
-        The type's name and the way out.
+        The name of its type, and what to use instead.
     """
 
     def __init__(self, key: str, reason: str) -> None:
@@ -80,14 +87,14 @@ class NotAListError(KVStoreError, TypeError):
 
 
 class NotACounterError(KVStoreError, TypeError):
-    """``increment`` of a key whose value is no whole number of less than 2**53, or would become a larger one."""
+    """``increment`` of a key whose value is not an integer below 2**53 in magnitude, or would no longer be one."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
 
     def __str__(self) -> str:
-        return f"cannot increment {self.key!r}: it is no whole number below 2**53; assign one to it"
+        return f"cannot increment {self.key!r}: it is not an integer below 2**53; assign one to it"
 
 
 class ConflictError(KVStoreError):
@@ -101,8 +108,15 @@ class ConflictError(KVStoreError):
         return f"another transaction changed {self.what} first; nothing was applied, run the transaction again"
 
 
+class ClosedTransactionError(KVStoreError, RuntimeError):
+    """A transaction was used after its ``with`` block."""
+
+    def __str__(self) -> str:
+        return "this transaction is over; begin another one with state.transaction()"
+
+
 class FencedError(KVStoreError):
-    """A later launch has begun, so this process may not write any more and should end."""
+    """A later launch has begun, so this process may no longer write and should end."""
 
     def __init__(self, launch: int, current: int | None) -> None:
         super().__init__(launch, current)
@@ -168,8 +182,8 @@ class DamagedCheckpointError(KVStoreError):
         self.before = before
 
     def __str__(self) -> str:
-        way_out = "there is none before it" if self.before is None else f"restore the one before, of step {self.before}"
-        return f"the checkpoint of step {self.step} is damaged ({self.reason}); {way_out}"
+        advice = "there is none before it" if self.before is None else f"restore the one before, of step {self.before}"
+        return f"the checkpoint of step {self.step} is damaged ({self.reason}); {advice}"
 
 
 class StateUnavailableError(KVStoreError, ConnectionError):
@@ -199,12 +213,39 @@ class StateFullError(KVStoreError):
 
     def __str__(self) -> str:
         return (
-            f"no room left for State at {self.where} ({self.reason}); State is as of the last commit, free some space"
+            f"no room left for State at {self.where} ({self.reason}); State is as of the last commit: free some space"
         )
+
+
+class NotInJobError(KVStoreError, LookupError):
+    """The process was not started by laggard, or its job lacks what was asked for."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class NoLaunchRecordError(KVStoreError, LookupError):
+    """The controller has not written the record of a launch."""
+
+    def __init__(self, launch: int) -> None:
+        super().__init__(launch)
+        self.launch = launch
+
+    def __str__(self) -> str:
+        return f"the state server has no record of launch {self.launch}"
 
 
 class EndpointFileError(KVStoreError):
     """The file with the server's address and password is missing, damaged or readable by others."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot use the endpoint file {self.path}: {self.reason}"
 
 
 class ServerError(KVStoreError):
@@ -212,7 +253,7 @@ class ServerError(KVStoreError):
 
 
 class PortTakenError(ServerError):
-    """The wanted port belongs to another process."""
+    """The requested port is in use by another process."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -220,7 +261,7 @@ class PortTakenError(ServerError):
         self.port = port
 
     def __str__(self) -> str:
-        return f"port {self.port} on {self.host} is taken; name another one, or none to get a free one"
+        return f"port {self.port} on {self.host} is in use; name another one, or none to get a free one"
 
 
 class StateDirectoryError(ServerError):
@@ -236,7 +277,7 @@ class StateDirectoryError(ServerError):
 
 
 class ServerStartError(ServerError):
-    """The server process ended or stayed silent; the message carries the last lines of its log."""
+    """The server process ended or did not become ready; the message has the last lines of its log."""
 
     def __init__(self, reason: str, log_tail: str) -> None:
         super().__init__(reason, log_tail)

@@ -1,7 +1,7 @@
 """The launch number as a fencing token: a write counts only while its launch is the current one.
 
-The number lives in the server and only rises.  Every writing script compares it with the caller's inside the server,
-in the same step as the write, so a process of an old launch cannot slip a write in between check and write.
+The number is stored in the server and only rises.  Every script that writes compares it with the caller's, in the same
+atomic step as the write, so a process of an old launch cannot write after the check.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import cast
 
 import redis
 
-from kvstore.endpoint import Endpoint
-from kvstore.errors import FencedError, StaleLaunchError
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import FencedError, StaleLaunchError
 
 __all__ = [
     "EXECUTE_LUA",
@@ -34,7 +34,7 @@ FENCE_LUA = """
 local current = redis.call('GET', KEYS[1])
 if current ~= ARGV[1] then return {'fenced', current or ''} end
 """
-"""First lines of every writing script: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch."""
+"""First lines of every script that writes: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch."""
 
 _BEGIN_LUA = """
 local current = redis.call('GET', KEYS[1])
@@ -59,25 +59,25 @@ return replies
 
 
 def launch_key(endpoint: Endpoint) -> str:
-    """Key of the current launch number."""
+    """Return the key of the current launch number."""
     return endpoint.key("launch")
 
 
 def current_launch(client: redis.Redis, endpoint: Endpoint) -> int | None:
-    """Read the launch that may write, or None before the first one."""
+    """Return the launch that may write, or None before the first one."""
     value = cast("bytes | None", client.get(launch_key(endpoint)))
     return None if value is None else int(value)
 
 
 def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
-    """Make `launch` the current one; from here on every write of an earlier launch is refused.
+    """Make `launch` the current one; from now on every write of an earlier launch is refused.
 
     Raises
     ------
     ValueError
         If `launch` is negative.
     StaleLaunchError
-        If this launch or a later one has begun already.
+        If this launch or a later one has already begun.
     """
     if launch < 0:
         raise ValueError(f"launch {launch} is negative; launches are numbered from 0")
@@ -87,7 +87,7 @@ def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
 
 
 def raise_if_fenced(reply: Sequence[object], launch: int) -> None:
-    """Turn the refusal of a script that starts with `FENCE_LUA` into FencedError."""
+    """Raise FencedError if a script that starts with `FENCE_LUA` was refused."""
     if reply[0] == b"fenced":
         current = cast(bytes, reply[1])
         raise FencedError(launch, int(current) if current else None)
@@ -110,10 +110,10 @@ class FencedWriter:
         self._script = client.register_script(EXECUTE_LUA)
 
     def execute(self, commands: Sequence[Command]) -> list[object]:
-        """Run commands on the server in one atomic step; their replies in order.
+        """Run commands on the server in one atomic step, and return their replies in order.
 
-        Each command is its name, one key, and further arguments.
-        A malformed command stops the rest, and those before it stay done: this is no place for a user's input.
+        Each command is a name, one key, and further arguments.
+        A malformed command stops the rest, and those before it are not undone: never pass a user's input as a command.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class FencedWriter:
         return keys, arguments
 
     def xadd(self, key: str, fields: Mapping[str, Argument], *, max_entries: int | None = None) -> bytes:
-        """Add an entry to a stream, dropping old ones beyond about `max_entries`; the new entry's id."""
+        """Add an entry to a stream, drop old ones beyond about `max_entries`, and return the new entry's id."""
         trim: list[Argument] = [] if max_entries is None else ["MAXLEN", "~", max_entries]
         pairs = [part for pair in fields.items() for part in pair]
         rest = (*trim, "*", *pairs)

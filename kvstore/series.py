@@ -1,6 +1,6 @@
-"""Time series: one stream a metric, bounded by a window of time.
+"""Time series in the state server: one stream per metric, limited to a window of time.
 
-A sample is a reading of one metric at one moment, with its tags; a probe's sample holds one value for each repeat.
+A sample is a reading of one metric at one time, with its tags; a probe's sample has one value for each repeat.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, cast
 import orjson
 import redis
 
-from kvstore.endpoint import Endpoint
-from kvstore.fence import Command, FencedWriter
-from kvstore.patience import Patience
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.fence import Command, FencedWriter
+from laggard.kvstore.retry import RetryPolicy
 
 __all__ = ["Sample", "Series"]
 
 DEFAULT_WINDOW_S = 300.0
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Sample:
     values
         The value, or one value for each repeat.
     tags
-        What it was read from, for instance ``{"host": "node1", "gpu": "0"}``.
+        What it was read from, for example ``{"host": "node1", "gpu": "0"}``.
     """
 
     metric: str
@@ -47,10 +47,10 @@ class Sample:
 
 
 class Series:
-    """The samples of one job. Writing is fenced; samples older than ``window_s`` are let go.
+    """The samples of one job. Writes are fenced; samples older than ``window_s`` are deleted.
 
-    :meth:`add`, :meth:`read` and :meth:`last_id` wait out a server that is being restarted; a batch whose answer is
-    lost then may stand there twice.
+    :meth:`add`, :meth:`read` and :meth:`last_id` wait for a server that is being restarted; a batch whose reply was
+    lost may then be stored twice.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Series:
         self._client = client
         self._endpoint = endpoint
         self._writer = FencedWriter(client, endpoint, launch)
-        self._patience = Patience(endpoint, PATIENCE_S)
+        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
         self._window_s = window_s
         self._clock = clock
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Store samples, all in one step.
+        """Store samples in one atomic step.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Series:
         """
         if samples:
             commands = self.commands(samples)
-            self._patience.call(lambda: self._writer.execute(commands))
+            self._retry.call(lambda: self._writer.execute(commands))
 
     def commands(self, samples: Sequence[Sample]) -> list[Command]:
         """Return the commands that store samples."""
@@ -98,15 +98,15 @@ class Series:
         return {name.decode() for name in names}
 
     def read(self, metric: str, after: str = "-", *, limit: int | None = None) -> list[tuple[str, Sample]]:
-        """Return ``(id, sample)`` in the order of writing; ``after`` is the id of the last sample already seen."""
+        """Return ``(id, sample)`` pairs in the order written, from after the sample with the given id on."""
         start = after if after == "-" else f"({after}"
         find = self._client.xrange
-        entries = cast("list[Any]", self._patience.call(lambda: find(self._key(metric), start, "+", count=limit)))
+        entries = cast("list[Any]", self._retry.call(lambda: find(self._key(metric), start, "+", count=limit)))
         return [(entry_id.decode(), _from_json(metric, fields[b"sample"])) for entry_id, fields in entries]
 
     def last_id(self, metric: str) -> str:
-        """Return the id of the newest sample, ``-`` where there is none."""
-        newest = cast("Any", self._patience.call(lambda: self._client.xrevrange(self._key(metric), count=1)))
+        """Return the id of the newest sample, or ``-`` if there is none."""
+        newest = cast("Any", self._retry.call(lambda: self._client.xrevrange(self._key(metric), count=1)))
         return newest[0][0].decode() if newest else "-"
 
     def _key(self, metric: str) -> str:
@@ -120,7 +120,7 @@ def _to_json(sample: Sample) -> str:
 def _from_json(metric: str, text: bytes) -> Sample:
     try:
         time_s, values, tags = orjson.loads(text)
-    except orjson.JSONDecodeError:  # a failed reading is no number, which only Python's own reader takes
+    except orjson.JSONDecodeError:  # a failed reading is NaN, which only the standard library's parser accepts
         time_s, values, tags = json.loads(text)
     return Sample(metric, time_s, tuple(values), tags)
 

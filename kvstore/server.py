@@ -1,8 +1,8 @@
 """One embedded Valkey process, whose append-only file keeps the job's state.
 
-The process is tied to ours from both ends.  The kernel kills it when we die, however we die, so no server is left
-behind; and it holds a lock on its directory for as long as it lives, so two never write to one file.  The password goes
-to it on standard input together with the rest of its configuration: an argument list is readable by every user.
+The process is tied to this one from both ends.  The kernel kills it when this process dies, for whatever reason, so no
+server is left behind; and it holds a lock on its directory while it lives, so two never write to one file.  It gets the
+password with the rest of its configuration on standard input, since every user can read an argument list.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+import psutil
 import redis
 
-from kvstore.certificates import Authority, Certificate
-from kvstore.endpoint import Endpoint, is_loopback, write_private
-from kvstore.errors import (
+from laggard.kvstore.certificates import Authority, Certificate
+from laggard.kvstore.child_process import ChildProcess
+from laggard.kvstore.connection import Endpoint, is_loopback, write_private
+from laggard.kvstore.errors import (
     PortTakenError,
     ServerError,
     ServerStartError,
@@ -35,8 +37,7 @@ from kvstore.errors import (
     StateFullError,
     StateUnavailableError,
 )
-from kvstore.server_program import choose_program
-from kvstore.tether import TetheredProcess
+from laggard.kvstore.server_program import choose_program
 
 __all__ = ["Fsync", "StateServer"]
 
@@ -45,17 +46,18 @@ Fsync = Literal["always", "everysec", "no"]
 _FORMAT = 1
 _IDENTITY = "state.json"
 _LOCK = "lock"
+_HOLDER = "holder.json"
 _LOG = "server.log"
 _DATA = "appendonlydir"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _PORT_ATTEMPTS = 5
 _POLL_S = 0.005
-# A killed process may still sit in a write to a network disk.
+# A killed process may still be blocked in a write to a network disk.
 _KILL_S = 5.0
 _READY = "Ready to accept connections"
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
 
-# Compacting a file of the size of one checkpoint would write it twice.
+# Below 256 MB the file is not rewritten: compacting one that holds a single checkpoint would write that twice.
 _CONFIG = """\
 bind {host}
 {listen}
@@ -69,6 +71,7 @@ appendfsync {fsync}
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 maxclients 100000
+lua-time-limit 2000
 """
 _PLAIN = "port {port}"
 _ENCRYPTED = f"""\
@@ -83,7 +86,7 @@ tls-protocols "TLSv1.2 TLSv1.3"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What stays the same when a server is started again."""
+    """What stays the same when a server is restarted."""
 
     directory: Path
     job: str
@@ -94,19 +97,19 @@ class _Plan:
 
 
 class StateServer:
-    """A running state server.  Use `start`, then `stop` or a ``with`` block.
+    """A running state server: call `start`, then `stop`, or use a ``with`` block.
 
     Attributes
     ----------
     endpoint : Endpoint
-        Where it listens and the password.
+        Its address and password.
     pid : int
         Id of the server process.
     directory : Path
         Where its files are.
     """
 
-    def __init__(self, child: TetheredProcess, endpoint: Endpoint, plan: _Plan) -> None:
+    def __init__(self, child: ChildProcess, endpoint: Endpoint, plan: _Plan) -> None:
         self.endpoint = endpoint
         self.directory = plan.directory
         self.pid = child.pid
@@ -131,8 +134,8 @@ class StateServer:
         Parameters
         ----------
         directory : Path
-            Keeps the append-only file, the log, and the password; started again on it, a server has the same state
-            and the same password.
+            Holds the append-only file, the log and the password; a server that is started on it again has the same
+            state and the same password.
         job : str
             Id of the job; a directory belongs to one job.
         host : str
@@ -140,15 +143,15 @@ class StateServer:
         port : int, optional
             Port to listen on; a free one by default.
         fsync : {"always", "everysec", "no"}
-            When a write is on disk: before it is acknowledged, within two seconds, or when the system sees fit.
-            Only ``always`` keeps every acknowledged write when the server is killed: ``everysec`` holds writes back in
-            its memory while the disk is busy.
+            When a write reaches the disk: before it is acknowledged, within two seconds, or whenever the operating
+            system flushes it. Only ``always`` keeps every acknowledged write when the server is killed: with
+            ``everysec`` it buffers writes while the disk is busy.
         binary : Path, optional
-            Server program; by default see `choose_program`.
+            Server program; by default the one that `choose_program` finds.
         encrypt : bool, optional
-            Whether to encrypt the connections if the program can; by default if it listens beyond this machine.
+            Whether to encrypt connections, if the program can; by default only if `host` is not a loopback address.
         deadline_s : float
-            Bound on the whole start, the loading of the file included, in seconds.
+            Limit on the whole start, including loading the file, in seconds.
 
         Raises
         ------
@@ -161,7 +164,7 @@ class StateServer:
         return cls._start(plan, port, deadline)
 
     def start_again(self, deadline_s: float) -> StateServer:
-        """Start another server on the files, the address and the key of this one, which has ended."""
+        """Start another server with the files, address and certificate of this one, which has ended."""
         return self._start(self._plan, self.endpoint.port, time.monotonic() + deadline_s)
 
     @classmethod
@@ -172,7 +175,7 @@ class StateServer:
                 write_private(plan.directory / _CERTIFICATE, plan.certificate.certificate)
                 write_private(plan.directory / _KEY, plan.certificate.key)
             authority = plan.certificate.authority if plan.certificate else ""
-            # A free port may be lost to another process before the server has it; one that was asked for is reported.
+            # Another process may take a free port before the server binds it; a port that was asked for is not retried.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
                 chosen = _free_port(plan.host) if port is None else port
                 endpoint = Endpoint(plan.host, chosen, plan.job, password, authority)
@@ -189,21 +192,22 @@ class StateServer:
             raise taken
 
     def _await_ready(self, deadline: float) -> None:
-        # Its own word, rather than an answer on the port: that could be a stranger's, who would be sent our password.
+        # Its own log says so. A reply on the port could come from another program, which would get our password.
         if self._child.wait_for(_READY, max(0.0, deadline - time.monotonic())):
             return
         if not self.alive():
             raise self._start_error()
-        raise ServerStartError("it was not ready in time, allow it more", self._child.last_words())
+        raise ServerStartError("it was not ready in time; allow it more", self._child.last_output())
 
     def _start_error(self) -> ServerError:
-        words = self._child.last_words()
+        words = self._child.last_output()
         if "Address already in use" in words:
             return PortTakenError(self.endpoint.host, self.endpoint.port)
         if "Permission denied" in words:
-            return StateDirectoryError(str(self.directory), "its files belong to another user, name another directory")
+            return StateDirectoryError(str(self.directory), "its files belong to another user; name another directory")
         if full := self.full_disk():
-            return StateDirectoryError(str(self.directory), f"{full.reason}, free some or name another directory")
+            reason = f"{full.reason}; free some space or name another directory"
+            return StateDirectoryError(str(self.directory), reason)
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
@@ -215,13 +219,13 @@ class StateServer:
         self.stop()
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process is running."""
         return self._child.process.poll() is None
 
     def wait_exit(self, timeout_s: float | None) -> int | None:
-        """Wait for the process to end; its return code (negative: a signal), or None if it still runs.
+        """Wait for the process to end and return its code (negative: a signal), or None if it is still running.
 
-        With no timeout it waits as long as the process lasts: that is for a thread of its own.
+        A timeout of None waits until the process ends: call that in a dedicated thread.
         """
         try:
             return self._child.process.wait(timeout_s)
@@ -229,20 +233,20 @@ class StateServer:
             return None
 
     def full_disk(self) -> StateFullError | None:
-        """Tell whether the server ended because it could not write its file.
+        """Return an error if the server ended because its disk is full, else None.
 
-        With ``fsync="always"`` a server that cannot write ends rather than acknowledge what is not on disk.
+        With ``fsync="always"`` a server that cannot write exits rather than acknowledge what is not on disk.
         """
-        words = "" if self.alive() else self._child.last_words()
+        words = "" if self.alive() else self._child.last_output()
         if not any(reason in words for reason in _FULL):
             return None
         return StateFullError(str(self.directory), "no space left on its disk")
 
     def flush_to_disk(self, deadline_s: float = 10.0) -> None:
-        """Return once everything that was acknowledged is on disk.
+        """Wait until everything that was acknowledged is on disk.
 
-        Under ``always`` an acknowledged write of our own says so, since the file is written in order.  The other two
-        settings are switched to ``always`` for the length of that write, which every server version understands.
+        With ``always``, one more acknowledged write proves that, since the file is written in order.  The other two
+        settings are switched to ``always`` for that write, which every server version supports.
 
         Raises
         ------
@@ -260,17 +264,32 @@ class StateServer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
+    def answers(self, deadline_s: float) -> bool:
+        """Return whether the server answers in time, if only that it is busy or loading."""
+        try:
+            with self.endpoint.connect(timeout_s=deadline_s) as client:
+                client.ping()
+        except (redis.BusyLoadingError, redis.ResponseError):
+            return True
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the server, without waiting for its end."""
+        self._child.process.kill()
+
     def stop(self, deadline_s: float = 5.0) -> None:
-        """End the server, by force once the deadline has passed; what was acknowledged stays on disk."""
+        """Stop the server, by force once the deadline has passed; what was acknowledged stays on disk."""
         if self.alive():
-            self._child.process.send_signal(signal.SIGINT)  # it is deaf to SIGTERM
+            self._child.process.send_signal(signal.SIGINT)  # SIGTERM is blocked in it
             if self.wait_exit(deadline_s) is None:
                 self._child.process.kill()
         self.wait_exit(_KILL_S)
 
 
 def _claim(directory: Path, job: str) -> str:
-    """Make the directory ours and return its password, a fresh one the first time."""
+    """Claim the directory for the job and return its password, which is new the first time."""
     identity = directory / _IDENTITY
     try:
         if not identity.exists():
@@ -285,18 +304,19 @@ def _claim(directory: Path, job: str) -> str:
         ) from error
     if version != _FORMAT:
         raise StateDirectoryError(
-            str(directory), f"its format is {version} and this version reads {_FORMAT}; use the version that wrote it"
+            str(directory),
+            f"its format is {version} and this version of laggard reads {_FORMAT}; use the version that wrote it",
         )
     if owner != job:
         raise StateDirectoryError(
-            str(directory), f"it belongs to job {owner!r}, not {job!r}; name another directory or the job that it is of"
+            str(directory), f"it belongs to job {owner!r}, not {job!r}; name another directory, or that job"
         )
     return str(password)
 
 
 @contextmanager
 def _locked(directory: Path, deadline: float) -> Iterator[int]:
-    """Lock the directory; yields the descriptor, which the server inherits and so holds until it ends."""
+    """Lock the directory and yield the lock's descriptor, which the server inherits and holds until it ends."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _guard(directory)
@@ -305,22 +325,46 @@ def _locked(directory: Path, deadline: float) -> Iterator[int]:
         raise _unusable(directory, error) from error
     try:
         while not _try_lock(fd):
-            if time.monotonic() > deadline:
-                raise StateDirectoryError(
-                    str(directory), "another state server uses it; end that job or name another directory"
-                )
+            # The server of a job that was killed ends in a moment; that of a job that runs does not.
+            holder = _living_holder(directory)
+            if holder is not None or time.monotonic() > deadline:
+                who = "another state server" if holder is None else f"a job of process {holder} on this machine"
+                raise StateDirectoryError(str(directory), f"{who} is using it; end that job or name another directory")
             time.sleep(_POLL_S)
+        try:
+            _write_holder(directory)
+        except OSError as error:
+            raise _unusable(directory, error) from error
         yield fd
     finally:
         os.close(fd)
 
 
+def _write_holder(directory: Path) -> None:
+    """Record which process on which machine has the lock, for whoever finds the directory locked."""
+    me = psutil.Process()
+    holder = {"machine": socket.gethostname(), "pid": me.pid, "created_s": me.create_time()}
+    write_private(directory / _HOLDER, json.dumps(holder))
+
+
+def _living_holder(directory: Path) -> int | None:
+    """Return the process id of who has the lock, if it is another process of this machine and still runs."""
+    try:
+        holder = json.loads((directory / _HOLDER).read_text(encoding="utf-8"))
+        machine, pid, created_s = holder["machine"], int(holder["pid"]), float(holder["created_s"])
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE or process.create_time() != created_s
+    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
+        return None  # it is not known, and waiting shows who has it
+    return None if ended or machine != socket.gethostname() or pid == os.getpid() else pid
+
+
 def _guard(directory: Path) -> None:
-    """Refuse what other users have a hand in, and close what a copy may have left open."""
+    """Refuse a directory that other users can tamper with, and restrict modes that a copy may have widened."""
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & stat.S_IWOTH:
         raise StateDirectoryError(
-            str(directory), f"everybody can write to it (mode {mode:04o}); name another directory"
+            str(directory), f"every user can write to it (mode {mode:04o}); name another directory"
         )
     trusted = {os.geteuid(), directory.stat().st_uid}
     for name, private in ((_IDENTITY, 0o600), (_DATA, 0o700)):
@@ -340,16 +384,14 @@ def _try_lock(fd: int) -> bool:
 
 
 def _unusable(directory: Path, error: OSError) -> StateDirectoryError:
-    return StateDirectoryError(
-        str(directory), f"{error.strerror}; name a directory that you can write to and that has space"
-    )
+    return StateDirectoryError(str(directory), f"{error.strerror}; name a writable directory on a disk with free space")
 
 
-def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> TetheredProcess:
+def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
     listen = (_ENCRYPTED if endpoint.encrypted else _PLAIN).format(port=endpoint.port)
     config = _CONFIG.format(host=endpoint.host, listen=listen, password=endpoint.password, fsync=plan.fsync)
     try:
-        return TetheredProcess(
+        return ChildProcess(
             [str(plan.program), "-"],
             stdin=config.encode(),
             directory=plan.directory,

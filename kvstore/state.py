@@ -10,37 +10,42 @@ from typing import Self, TypeVar
 
 import redis
 
-from kvstore.codec import Value, decode, encode
-from kvstore.endpoint import Endpoint
-from kvstore.errors import ConflictError, CorruptValueError, NotACounterError, NotAListError
-from kvstore.layout import ABSENT, CHUNK_BYTES, KEY_SET, Gone, Layout, Record, Write, checked_key, is_key
-from kvstore.patience import Patience
-from kvstore.session import current_session
+from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.connection import Endpoint, current_session
+from laggard.kvstore.errors import (
+    ClosedTransactionError,
+    ConflictError,
+    CorruptValueError,
+    NotACounterError,
+    NotAListError,
+)
+from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.state_layout import ABSENT, CHUNK_BYTES, KEY_SET, Gone, Layout, Record, Write, checked_key, is_key
 
 __all__ = ["MAX_COUNT", "State", "Transaction"]
 
 T = TypeVar("T")
 
-# What the server can count without rounding.
+# Beyond this the server cannot count without rounding.
 MAX_COUNT = 2**53 - 1
 
-# A reader of a large value starts again when the value is replaced meanwhile; nobody replaces one this often.
+# A reader of a large value starts again if the value is replaced meanwhile; nobody replaces one this often.
 _READ_ATTEMPTS = 100
 
 
 class State(MutableMapping[str, Value]):
-    """A mapping in the state server, with atomic transactions and lists that grow.
+    """A mapping in the state server, with atomic transactions and lists that can be appended to.
 
     Values are NumPy and CuPy arrays (any dtype without Python objects), NumPy scalars, ``int``, ``float``, ``bool``,
-    ``None``, ``str``, ``bytes``, and lists and dicts (text keys) of these.  Never a pickle; a tuple is refused, since
-    it would come back as a list.  A CuPy array comes back on the current GPU, or as a NumPy array where there is none.
-    Keys are any non-empty text.
+    ``None``, ``str``, ``bytes``, and lists and dicts (with text keys) of these.  Nothing is pickled.  A tuple is
+    refused, since it would come back as a list.  A CuPy array comes back on the current GPU, or as a NumPy array if
+    there is none.  Keys are any non-empty text.
 
     A value that was read is a copy: **changing it changes nothing in State** until it is assigned again.
-    Every single assignment, deletion, `append` and `increment` is a transaction of its own; ``state["n"] += 1`` is two
-    steps: `increment` is the safe form, and for what depends on a value `update_with` or `transaction`.  A replaced
-    value is kept until its successor is complete, so the server needs room for both.  An array must not be changed by
-    another thread while it is being assigned.
+    Every assignment, deletion, `append` and `increment` is a transaction of its own.  ``state["n"] += 1`` is two of
+    them: use `increment`, or `update_with` or `transaction` for other changes that depend on a value.  A replaced value
+    is kept until its successor is complete, so the server needs room for both.  No other thread may change an array
+    while it is being assigned.
 
     Parameters
     ----------
@@ -50,20 +55,20 @@ class State(MutableMapping[str, Value]):
         The job that the state belongs to.
     launch : int
         The caller's launch, which every write carries.
-    patience_s : float
-        How long a call waits for a server that does not answer, for example while it is restarted, in seconds.
-        A commit that is repeated after a lost answer is applied once.
+    retry_for_s : float
+        How long a call retries while the server does not answer, for example because it is being restarted, in seconds.
+        A commit that is retried after a lost reply is applied once.
     chunk_bytes : int
-        Larger values are cut into chunks of at most this size.
+        Larger values are split into chunks of at most this size.
 
     Raises
     ------
     FencedError
         From every write, once a later launch has begun.
     StateUnavailableError
-        From every call, if the server does not answer within `patience_s`.
+        From every call, if the server does not answer within `retry_for_s`.
     StateFullError
-        From every write, if the server has no room left; State is as of the last commit.
+        From every write, if the server has no room left; State stays as of the last commit.
     """
 
     def __init__(
@@ -72,12 +77,12 @@ class State(MutableMapping[str, Value]):
         endpoint: Endpoint,
         launch: int,
         *,
-        patience_s: float = 30.0,
+        retry_for_s: float = 30.0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._launch = launch
         self._layout = Layout(
-            client, endpoint, launch, patience=Patience(endpoint, patience_s), chunk_bytes=chunk_bytes
+            client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes
         )
 
     @property
@@ -127,7 +132,7 @@ class State(MutableMapping[str, Value]):
         return self._layout.count()
 
     def append(self, key: str, item: Value) -> None:
-        """Add an item to a list without reading it; a missing list is made.
+        """Append an item to a list without reading the list; a missing list is created.
 
         Raises
         ------
@@ -137,24 +142,24 @@ class State(MutableMapping[str, Value]):
         self._layout.commit({}, {checked_key(key): Write("append", [(b"i", encode(key, item))])})
 
     def increment(self, key: str, by: int = 1) -> None:
-        """Add to a whole number without reading it, so that nobody clashes; a missing one counts as 0.
+        """Add to an integer without reading it, so that it never conflicts; a missing one counts as 0.
 
         Raises
         ------
         NotACounterError
-            If the key holds something else, or the number or its sum is 2**53 or more from 0.
+            If the key holds something else, or the integer or the sum has a magnitude of 2**53 or more.
         """
         self._layout.commit({}, {checked_key(key): Write("increment", by=_amount(key, by))})
 
     def discard(self, *keys: str) -> None:
-        """Remove keys, at once and whether they are there or not."""
+        """Delete keys in one transaction; those that do not exist are ignored."""
         self._layout.commit({}, {checked_key(key): Write("delete") for key in keys})
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Commit everything that is done to ``t`` in ``with state.transaction() as t``, or nothing.
+        """Open a transaction: ``with state.transaction() as t`` commits everything that is done to ``t``, or nothing.
 
-        An error inside the block, or one at its end, leaves State as it was.
+        An error inside the block or at its end leaves State as it was.
 
         Raises
         ------
@@ -169,12 +174,12 @@ class State(MutableMapping[str, Value]):
         self._layout.commit(t._reads(), t._writes)
 
     def update_with(self, change: Callable[[Transaction], T], *, attempts: int = 100) -> T:
-        """Run ``change(t)`` in a transaction, again and again while others get in between.
+        """Run ``change(t)`` in a transaction, and again as long as it conflicts with another one.
 
         Parameters
         ----------
         change : callable
-            Takes a `Transaction`; it may run several times, so it should do nothing else.
+            Takes a `Transaction`; it may run several times, so it should have no other effects.
         attempts : int
             How often to try.
 
@@ -186,7 +191,7 @@ class State(MutableMapping[str, Value]):
         Raises
         ------
         ConflictError
-            If every attempt met a clash.
+            If every attempt conflicted.
         """
         for attempt in range(1, attempts + 1):
             try:
@@ -195,45 +200,45 @@ class State(MutableMapping[str, Value]):
             except ConflictError:
                 if attempt == attempts:
                     raise
-                # Those that clashed should not meet again at the next step.
+                # A random pause, so that the same transactions do not conflict again.
                 time.sleep(random.uniform(0, min(0.001 * attempt, 0.05)))
         raise ValueError(f"attempts is {attempts}; it must be at least 1")
 
     def commits(self) -> int:
-        """Count the transactions committed so far, by every launch of the job."""
+        """Return the number of transactions committed so far, by all launches of the job."""
         return self._layout.commits()
 
     # The mapping's compound operations, each as one transaction.
 
     def pop(self, key: str, *default: Value) -> Value:
-        """Remove a key and return its value, or the default if there is none."""
+        """Delete a key and return its value, or the default if there is none."""
         return self.update_with(lambda t: t.pop(key, *default))
 
     def popitem(self) -> tuple[str, Value]:
-        """Remove some key and return it with its value."""
+        """Delete any one key and return it with its value."""
         return self.update_with(lambda t: t.popitem())
 
     def setdefault(self, key: str, default: Value = None) -> Value:
-        """Return the value of a key, which is set to the default if it is missing."""
+        """Return the value of a key; set it to the default first if it is missing."""
         return self.update_with(lambda t: t.setdefault(key, default))
 
     def clear(self) -> None:
-        """Remove all keys."""
+        """Delete all keys."""
         self.update_with(lambda t: t.clear())
 
     def update(  # type: ignore[override]  # one signature in place of five overloads
         self, other: Mapping[str, Value] | Iterable[tuple[str, Value]] = (), /, **more: Value
     ) -> None:
-        """Set several keys at once."""
+        """Set several keys in one transaction."""
         values = {**dict(other), **more}
         self._layout.commit({}, {checked_key(key): _replacement(key, value) for key, value in values.items()})
 
 
 class Transaction(MutableMapping[str, Value]):
-    """Reads and writes that are committed together; made by `State.transaction`.
+    """Reads and writes that are committed together; created by `State.transaction`.
 
     Reads see State and this transaction's own writes.  What was read must still be unchanged at the commit.
-    Values are taken as they are at the moment of the assignment or `append`.
+    Values are copied when they are assigned or appended.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -283,12 +288,12 @@ class Transaction(MutableMapping[str, Value]):
         return len(self._all_keys())
 
     def append(self, key: str, item: Value) -> None:
-        """Add an item to a list without reading it; a missing list is made.
+        """Append an item to a list without reading the list; a missing list is created.
 
         Raises
         ------
         NotAListError
-            If the key holds something else: at once if this transaction put it there, else at the commit.
+            If the key holds something else: immediately if this transaction wrote it, else at the commit.
         """
         piece = (b"i", encode(checked_key(key), item).snapshot())
         write = self._writes.get(key)
@@ -302,12 +307,12 @@ class Transaction(MutableMapping[str, Value]):
             self._write(key, Write(write.name, [*write.pieces, piece]))
 
     def increment(self, key: str, by: int = 1) -> None:
-        """Add to a whole number without reading it; a missing one counts as 0.
+        """Add to an integer without reading it; a missing one counts as 0.
 
         Raises
         ------
         NotACounterError
-            If the key holds something else: at once if this transaction put it there, else at the commit.
+            If the key holds something else: immediately if this transaction wrote it, else at the commit.
         """
         amount, write = _amount(checked_key(key), by), self._writes.get(key)
         if write is None:
@@ -319,7 +324,7 @@ class Transaction(MutableMapping[str, Value]):
 
     def _write(self, key: str, write: Write) -> None:
         if not self._open:
-            raise RuntimeError("this transaction is over, begin another one with state.transaction()")
+            raise ClosedTransactionError
         self._writes[key] = write
 
     def _record(self, key: str) -> Record | None:
@@ -341,12 +346,12 @@ class Transaction(MutableMapping[str, Value]):
 
     def _all_keys(self) -> list[str]:
         if self._key_set_version is None:
-            self._key_set_version = self._layout.key_set_version()  # before the keys: a change in between is a clash
+            self._key_set_version = self._layout.key_set_version()  # before the keys: a change in between is a conflict
         stored = [key for key in self._layout.all_keys() if key not in self._writes]
         return stored + [key for key, write in self._writes.items() if write.name != "delete"]
 
     def _reads(self) -> dict[str, int]:
-        """Version of everything that was read."""
+        """Return the version of everything that was read."""
         reads = {key: ABSENT if record is None else record.version for key, record in self._records.items()}
         if self._key_set_version is not None:
             reads[KEY_SET] = self._key_set_version

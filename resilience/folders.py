@@ -1,6 +1,7 @@
-"""Where a job keeps its files, and sweeping up after jobs that were killed.
+"""The private folder of a job, and removing the folders of jobs that were killed.
 
-Each job locks a file in its folder for as long as it lives, however it ends: a folder whose lock is free has no owner.
+Each job holds a lock on a file in its folder for as long as it lives. The kernel releases the lock however the job
+ends, so a folder whose lock is free is stale.
 """
 
 from __future__ import annotations
@@ -16,21 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from resilience.options import UsageError
+from laggard.resilience.errors import UsageError
 
-__all__ = ["PREFIX", "RUNTIME_ROOT_VARIABLE", "Folders", "claim", "job_folders", "runtime_root", "sweep"]
+__all__ = [
+    "PREFIX",
+    "RUNTIME_ROOT_VARIABLE",
+    "Folders",
+    "job_folders",
+    "lock_folder",
+    "remove_stale_folders",
+    "runtime_root",
+]
 
-# Ray makes sockets below this folder, and a socket's path may have 107 characters: so not $TMPDIR, which may be long.
+# Ray creates sockets below this folder, and the path of a socket has at most 107 characters. So $TMPDIR, which may be
+# long, is not used.
 RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
-RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+RUNTIME_ROOT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
 PREFIX = "laggard-"
-"""What the name of a job's private folder begins with; the rest is the job's id."""
+"""Prefix of the name of a job's private folder; the rest is the job's id."""
 LOCK = "owner"
 
 
 @dataclass
 class Folders:
-    """Where a job keeps its files: those of its processes, and its state.
+    """The folders of a job.
 
     Attributes
     ----------
@@ -39,7 +49,7 @@ class Folders:
     state
         Folder of State.
     keep_state
-        Whether it is to be kept where it lies in the private folder.
+        Whether the folder of State is kept at the end although it is in the private folder.
     """
 
     runtime: Path
@@ -48,20 +58,20 @@ class Folders:
 
     @property
     def id(self) -> str:
-        """What keeps apart jobs of the same name."""
+        """Id that tells jobs of the same name apart."""
         return self.runtime.name.removeprefix(PREFIX)
 
 
 def runtime_root() -> Path:
-    """Return the folder in which each job has its private one."""
+    """Return the folder that holds the private folders of all jobs."""
     return Path(os.environ.get(RUNTIME_ROOT_VARIABLE, RUNTIME_ROOT))
 
 
 @contextlib.contextmanager
 def job_folders(state_dir: Path | None) -> Iterator[Folders]:
-    """Make a job's folders, and remove them at the end; also those of this user's jobs that were killed.
+    """Create a job's folders and remove them at the end; remove those that killed jobs of this user have left.
 
-    A killed job's State is kept: it may be all that is left of days of work.
+    The State of a killed job is kept: it may be all that is left of days of work.
 
     Parameters
     ----------
@@ -71,48 +81,46 @@ def job_folders(state_dir: Path | None) -> Iterator[Folders]:
     Raises
     ------
     UsageError
-        If there is no such place.
+        If no private folder can be created.
     """
     root = runtime_root()
-    sweep(root)
+    remove_stale_folders(root)
     try:
         runtime = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     except OSError as error:
-        raise UsageError(
-            f"no private folder can be made in {root}: {error.strerror}; "
-            f"name another place with {RUNTIME_ROOT_VARIABLE}"
-        ) from error
+        problem = f"cannot hold the private folder of the job ({error.strerror})"
+        raise UsageError(str(root), problem, f"name another place with {RUNTIME_ROOT_VARIABLE}") from error
     folders = Folders(runtime, state_dir or runtime / "state")
-    with claim(runtime):
+    with lock_folder(runtime):
         try:
             yield folders
         finally:
-            _clear(runtime, kept=folders.state if folders.keep_state else None)
+            _remove_contents(runtime, kept=folders.state if folders.keep_state else None)
 
 
-def claim(folder: Path) -> IO[str]:
-    """Own a folder for as long as the file that is returned stays open."""
+def lock_folder(folder: Path) -> IO[str]:
+    """Lock a folder for as long as the returned file stays open."""
     lock = (folder / LOCK).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
 
 
-def sweep(root: Path) -> None:
-    """Clear folders without an owner; one that is just being made, and has no lock yet, is left alone."""
+def remove_stale_folders(root: Path) -> None:
+    """Remove the folders whose lock is free; one that was just created and has no lock file yet is left alone."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if _is_ours(folder):
                 with (folder / LOCK).open("r+") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _clear(folder, kept=folder / "state")
+                    _remove_contents(folder, kept=folder / "state")
 
 
 def _is_ours(folder: Path) -> bool:
-    found = folder.lstat()  # a link that somebody put there may lead anywhere
+    found = folder.lstat()  # somebody may have put a link there that leads anywhere
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def _clear(folder: Path, kept: Path | None) -> None:
+def _remove_contents(folder: Path, kept: Path | None) -> None:
     for entry in folder.iterdir():
         if entry.is_dir() and entry != kept:
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The job as a program of it sees it."""
+"""``Job``: what a program can learn about the job that it is part of, and report to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 import time
 from dataclasses import dataclass
 
-from kvstore.control import Control, NodeRecord
-from kvstore.session import current_session
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control, NodeRecord
 
 __all__ = ["Job"]
 
@@ -25,9 +25,9 @@ class Job:
     nodes
         The active nodes, the primary first; each has ``hostname``, ``address`` and ``devices``.
     reserve
-        The nodes that are kept idle.
+        The nodes kept in reserve.
     excluded
-        Host names that the job goes on without.
+        Host names of the excluded nodes.
     """
 
     launch: int
@@ -37,7 +37,7 @@ class Job:
 
     @classmethod
     def current(cls) -> Job:
-        """Return the job of this process, in the program or in any of its workers on any node.
+        """Return the job of this process, which may be the program or any of its workers on any node.
 
         Raises
         ------
@@ -49,37 +49,37 @@ class Job:
         return cls(record.launch, record.nodes, record.reserve, record.excluded)
 
     def progress(self, step: float) -> None:
-        """Tell that the program has come to a step: a sign of life for ``--hang-timeout``.
+        """Report that the program has reached a step: a sign of life for ``--hang-timeout``.
 
-        It costs nothing to call this often: four times a second the newest step is sent, the others are left out.
+        Cheap to call often: at most one step is sent every quarter of a second, the others are dropped.
 
         Raises
         ------
         FencedError
             If a later launch has begun: this process should end.
         """
-        _reporter().tell(step)
+        _reporter().report(step)
 
     @property
     def restarted(self) -> bool:
-        """Whether there was a launch before this one."""
+        """Whether this is not the first launch."""
         return self.launch > 0
 
     @property
     def primary(self) -> NodeRecord:
-        """The node that holds the state server; it is never excluded."""
+        """The node that runs the state server; it is never excluded."""
         return self.nodes[0]
 
 
 class _Reporter:
-    """Sends this process's steps, not too often."""
+    """Sends the steps of this process, not too often."""
 
     def __init__(self) -> None:
         session = current_session()
         self._control = Control(session.client, session.endpoint, session.environment.launch)
         self._due_s = 0.0
 
-    def tell(self, step: float) -> None:
+    def report(self, step: float) -> None:
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_INTERVAL_S
             self._control.tell_progress(step)

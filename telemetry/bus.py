@@ -1,7 +1,7 @@
-"""Questions to all nodes at once, and their answers, over the state server's channels.
+"""Questions to all nodes in parallel, and their answers, over the state server's publish/subscribe channels.
 
-A node listens on a channel of its own; who asks publishes the question there and gets each node's answer on a channel
-made for it. Nothing is stored, no node listens on a port, and a node that is gone is known at once: its channel has no
+Each node listens on its own channel; a question is published there, and the answers arrive on a channel of the one who
+asks. Nothing is stored, no node listens on a port, and a node that is gone is noticed immediately: its channel has no
 listener.
 """
 
@@ -22,8 +22,9 @@ from typing import Any, Self, cast
 import orjson
 import redis
 
-from kvstore.codec import Value, decode, encode
-from kvstore.endpoint import Endpoint
+from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.connection import Endpoint
+from laggard.telemetry.errors import NodeError
 
 __all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
 
@@ -35,14 +36,10 @@ DEADLINE_S = 1.5
 WAIT_S = 1.0
 RECONNECT_S = 1.0
 STOP_DEADLINE_S = 3.0
-# A node that has just come is asked this much later: each question would first ask who listens.
+# Looking up the listeners before every question would cost a round trip; a new node is asked this much later.
 HOSTS_LIFE_S = 0.1
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
-
-
-class NodeError(ValueError):
-    """A node refuses a question; the message says why."""
 
 
 @dataclass(slots=True)
@@ -55,32 +52,32 @@ class Replies:
         The answers.
     missing
         Nodes that did not answer in time, or are gone.
-    heard
-        How many nodes heard the question.
+    received
+        How many nodes received the question.
     """
 
     by_host: dict[str, Value] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    heard: int = 0
+    received: int = 0
 
 
 class Listener:
-    """A thread that hears what is published on some channels, for as long as the ``with`` block lasts.
+    """Receives what is published on some channels during the ``with`` block, in its own thread.
 
     Parameters
     ----------
     client
-        For a connection of its own.
+        Supplies a connection.
     channels
         Full names.
-    hear
-        Is given each message.
+    handle
+        Called with each message.
     """
 
-    def __init__(self, client: redis.Redis, channels: Collection[str], hear: Callable[[bytes], None]) -> None:
+    def __init__(self, client: redis.Redis, channels: Collection[str], handle: Callable[[bytes], None]) -> None:
         self._client = client
         self._channels = channels
-        self._hear = hear
+        self._handle = handle
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="telemetry-listener", daemon=True)
@@ -104,7 +101,7 @@ class Listener:
                     while not self._ended.is_set():
                         self._take(subscription.get_message(timeout=WAIT_S / 4))
             except (redis.ConnectionError, redis.TimeoutError) as error:
-                _log.info("the state server does not answer, trying again: %s", error)
+                _log.info("the state server does not answer, retrying: %s", error)
                 self._ended.wait(RECONNECT_S)
 
     def _take(self, message: dict[str, Any] | None) -> None:
@@ -114,13 +111,13 @@ class Listener:
             self._ready.set()
         elif message["type"] == "message":
             try:
-                self._hear(message["data"])
+                self._handle(message["data"])
             except ValueError as error:
-                _log.warning("a message was passed over: %s", error)
+                _log.warning("ignored a message: %s", error)
 
 
 class NodeAnswerer:
-    """Answers questions for one node, for as long as the ``with`` block lasts.
+    """Answers questions for one node during the ``with`` block.
 
     Parameters
     ----------
@@ -129,8 +126,8 @@ class NodeAnswerer:
     host
         Name of the node.
     answer
-        Turns a question into an answer; a ValueError is passed on to who asks. The question's ``expires_s`` says
-        until when, in Unix time, anybody waits for it.
+        Returns the answer to a question; a ValueError is sent back as the refusal. The question's ``expires_s`` is
+        the Unix time until which the answer is waited for.
     """
 
     def __init__(
@@ -141,7 +138,7 @@ class NodeAnswerer:
         self._host = host
         self._answer = answer
         self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
-        self._listener = Listener(client, [endpoint.key(ASK, host)], self._hear)
+        self._listener = Listener(client, [endpoint.key(ASK, host)], self._submit)
 
     def __enter__(self) -> Self:
         self._listener.__enter__()
@@ -153,7 +150,7 @@ class NodeAnswerer:
         self._listener.__exit__(kind, error, trace)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _hear(self, message: bytes) -> None:
+    def _submit(self, message: bytes) -> None:
         self._threads.submit(self._reply, message)
 
     def _reply(self, message: bytes) -> None:
@@ -162,22 +159,22 @@ class NodeAnswerer:
             reply_to, number, question = envelope["reply"], envelope["number"], envelope["question"]
             expires_s = envelope["expires_s"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            _log.warning("a question could not be read: %s", error)
+            _log.warning("ignored a malformed question: %s", error)
             return
         if time.time() > expires_s:
-            return  # nobody waits for it any more
+            return  # nobody is waiting for it any more
         try:
             answer = {"answer": self._answer({**question, "expires_s": expires_s})}
         except ValueError as refusal:
             answer = {"refusal": str(refusal)}
-        except Exception as error:  # noqa: BLE001 - a bug must not read like a lost node
-            _log.exception("a question could not be answered")
+        except Exception as error:  # noqa: BLE001 - a bug must not look like a lost node
+            _log.exception("answering a question failed")
             answer = {"refusal": f"{self._host} failed: {error!r}"}
         reply = {"host": self._host, "number": number, **answer}
         try:
             self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
         except redis.RedisError as error:
-            _log.warning("an answer could not be sent: %s", error)
+            _log.warning("cannot send an answer: %s", error)
 
 
 class NodeAsker:
@@ -202,7 +199,7 @@ class NodeAsker:
         return sorted(channel.decode().removeprefix(prefix) for channel in channels)
 
     def recent_hosts(self) -> list[str]:
-        """Return :meth:`hosts` of a moment ago."""
+        """Return :meth:`hosts`, which may be a moment old."""
         seen_s, hosts = self._recent
         if (now_s := time.monotonic()) - seen_s > HOSTS_LIFE_S:
             self._recent = now_s, hosts = now_s, self.hosts()
@@ -218,7 +215,7 @@ class NodeAsker:
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
 
-        What there is to do while the nodes work on it is done by ``meanwhile``.
+        ``meanwhile`` is called while the nodes work on the question.
 
         Raises
         ------
@@ -267,14 +264,14 @@ class NodeAsker:
         with self._client.pipeline(transaction=False) as pipeline:
             for host in asked:
                 pipeline.publish(self._endpoint.key(ASK, host), message)
-            heard = pipeline.execute()
+            counts = pipeline.execute()
         meanwhile()
-        waiting = {host for host, count in zip(asked, heard, strict=True) if count}
-        replies = Replies(heard=len(waiting))
+        waiting = {host for host, count in zip(asked, counts, strict=True) if count}
+        replies = Replies(received=len(waiting))
         while waiting and (left_s := until_s - time.monotonic()) > 0:
             reply = mailbox.take(left_s)
             if reply is None or reply["number"] != mailbox.number:
-                continue  # it came too late for an earlier question
+                continue  # a late answer to an earlier question
             if "refusal" in reply:
                 raise NodeError(reply["refusal"])
             replies.by_host[reply["host"]] = reply["answer"]
@@ -283,7 +280,7 @@ class NodeAsker:
 
 
 def _subscription(client: redis.Redis) -> Any:
-    # The library's own handler writes each message out for a log that nobody keeps: a millisecond for a large one.
+    # The library's default handler formats each message for a log that is off: a millisecond for a large one.
     return client.pubsub(push_handler_func=_unchanged)  # type: ignore[no-untyped-call]
 
 
@@ -292,16 +289,16 @@ def _unchanged(message: Any) -> Any:
 
 
 class _Mailbox:
-    """A channel of our own for answers; it is kept, because a new connection costs more than most questions."""
+    """A channel for answers; it is kept, because opening a connection costs more than most questions."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
         self.name = token_hex(8)
         self.number = 0
         self.subscription = _subscription(client)
         self.subscription.subscribe(endpoint.key(REPLY, self.name))
-        self.subscription.get_message(timeout=WAIT_S)  # that it is open, before anybody is asked to write to it
+        self.subscription.get_message(timeout=WAIT_S)  # wait until it is open, before asking anybody to write to it
 
     def take(self, wait_s: float) -> dict[str, Any] | None:
-        """Return the next answer, None if there was none for so long."""
+        """Return the next answer, or None if there was none in this time."""
         found = self.subscription.get_message(ignore_subscribe_messages=True, timeout=wait_s)
         return None if found is None else cast("dict[str, Any]", decode(REPLY, [found["data"]]))

@@ -1,7 +1,7 @@
-"""The metrics that laggard collects: name, level, unit, meaning, and what other tools' users call them.
+"""The metrics that laggard collects: name, level, unit, meaning, and the names that other tools use.
 
-Names of levels 2 and 3 that Dragon has are Dragon's. For ``/metrics`` each has the name that node_exporter or
-dcgm-exporter gives it, where they have it, and their unit.
+Metrics of levels 2 and 3 that Dragon also has keep Dragon's names. ``/metrics`` uses the names and units of
+node_exporter and dcgm-exporter for metrics that these have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 __all__ = ["CATALOGUE", "EVENTS", "Metric"]
 
 EVENTS = "laggard.events"
-"""Name of the metric under which events (XIDs, verdicts, launches) can be asked for; its answers carry annotations."""
+"""Name of the metric under which events (XIDs, verdicts, launches) can be queried; its answers have annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Metric:
     kind
         A counter only rises.
     scale
-        What a value is multiplied with to have the exported name's unit.
+        Factor from ``unit`` to the unit of the exported metric.
     """
 
     name: str
@@ -46,7 +46,7 @@ _NODE = (
     Metric("used_RAM", 2, "%", "Memory in use", "laggard_node_memory_used_ratio", scale=0.01),
     Metric("cpu_percent", 2, "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
     Metric("num_running_processes", 2, "", "Processes of the job's user", "laggard_node_user_processes"),
-    Metric("memory_available", 2, "bytes", "Memory that programs can still have", "node_memory_MemAvailable_bytes"),
+    Metric("memory_available", 2, "bytes", "Memory available to programs", "node_memory_MemAvailable_bytes"),
     Metric("swap_used", 2, "bytes", "Memory that was swapped out", "laggard_node_swap_used_bytes"),
     Metric("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total", "counter"),
     Metric("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total", "counter"),
@@ -57,16 +57,16 @@ _NODE = (
     Metric("cgroup_memory_limit", 2, "bytes", "Limit on that memory", "laggard_cgroup_memory_max_bytes"),
     Metric("cgroup_cpu_limit", 2, "cores", "Limit on the group's processor time", "laggard_cgroup_cpu_max_cores"),
     Metric(
-        "cgroup_throttled", 2, "s", "Time the group was held back", "laggard_cgroup_throttled_seconds_total", "counter"
+        "cgroup_throttled", 2, "s", "Time the group was throttled", "laggard_cgroup_throttled_seconds_total", "counter"
     ),
     Metric(
-        "cgroup_oom_kills", 2, "", "Processes killed for want of memory", "laggard_cgroup_oom_kills_total", "counter"
+        "cgroup_oom_kills", 2, "", "Processes killed for lack of memory", "laggard_cgroup_oom_kills_total", "counter"
     ),
     Metric(
         "pressure_cpu",
         2,
         "s",
-        "Time that some waited for a processor",
+        "Time that any process waited for a processor",
         "node_pressure_cpu_waiting_seconds_total",
         "counter",
     ),
@@ -74,12 +74,17 @@ _NODE = (
         "pressure_memory",
         2,
         "s",
-        "Time that some waited for memory",
+        "Time that any process waited for memory",
         "node_pressure_memory_waiting_seconds_total",
         "counter",
     ),
     Metric(
-        "pressure_io", 2, "s", "Time that some waited for disks", "node_pressure_io_waiting_seconds_total", "counter"
+        "pressure_io",
+        2,
+        "s",
+        "Time that any process waited for disks",
+        "node_pressure_io_waiting_seconds_total",
+        "counter",
     ),
 )
 
@@ -96,7 +101,7 @@ _DEVICE = (
     Metric("DeviceSmClock", 3, "MHz", "Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK"),
     Metric("DeviceMemoryClock", 3, "MHz", "Clock of the memory", "DCGM_FI_DEV_MEM_CLOCK"),
     Metric(
-        "DeviceClockEventReasons", 3, "", "What holds the clocks down, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+        "DeviceClockEventReasons", 3, "", "Why the clocks are reduced, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
     ),
     Metric("DevicePcieTransmit", 3, "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total", "counter"),
     Metric("DevicePcieReceive", 3, "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total", "counter"),
@@ -113,11 +118,16 @@ _DEVICE = (
     Metric("DeviceRemapPending", 3, "", "1: rows wait for a reset to be remapped", "laggard_gpu_remap_pending"),
     Metric("DeviceRemapFailed", 3, "", "1: a row could not be remapped", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
     Metric("DeviceXids", 3, "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total", "counter"),
-    Metric("DeviceSmActive", 3, "%", "Multiprocessors at work", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
+    Metric("DeviceSmActive", 3, "%", "Time multiprocessors were active", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
+    Metric("DeviceSmOccupancy", 3, "%", "Resident warps, of the maximum", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01),
     Metric(
-        "DeviceSmOccupancy", 3, "%", "Warps resident, of the most possible", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01
+        "DeviceTensorActive",
+        3,
+        "%",
+        "Time tensor cores were active",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        scale=0.01,
     ),
-    Metric("DeviceTensorActive", 3, "%", "Tensor cores at work", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scale=0.01),
     Metric("DeviceDramActive", 3, "%", "Memory bandwidth in use", "DCGM_FI_PROF_DRAM_ACTIVE", scale=0.01),
 )
 
@@ -125,14 +135,14 @@ _OWN = (
     Metric("db_size", 4, "MB", "Size of the node's sample store", "laggard_store_bytes", scale=1e6),
     Metric("telemetry_samples", 4, "", "Samples in the node's store", "laggard_store_samples"),
     Metric("telemetry_series", 4, "", "Series in the node's store", "laggard_store_series"),
-    Metric("telemetry_dropped", 4, "", "Samples dropped for want of room", "laggard_samples_dropped_total", "counter"),
+    Metric("telemetry_dropped", 4, "", "Samples dropped for lack of room", "laggard_samples_dropped_total", "counter"),
     Metric("collector_lag", 4, "s", "How late the last reading began", "laggard_collector_lag_seconds"),
     Metric("collector_duration", 4, "s", "How long the last reading took", "laggard_collector_duration_seconds"),
     Metric(
         "collector_missed",
         4,
         "",
-        "Readings that were left out for being late",
+        "Readings that were skipped for being late",
         "laggard_collector_missed_total",
         "counter",
     ),

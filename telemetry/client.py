@@ -1,21 +1,25 @@
-"""AnalysisClient: reads the job's metrics, and asks for a relaunch or a dump, from any process of the job."""
+"""AnalysisClient: reads the job's metrics and requests relaunches and dumps, from any process of the job."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
 import orjson
+import redis
 
-from kvstore.control import Control
-from kvstore.session import Session, current_session
-from kvstore.timeseries import TimeSeries
-from telemetry.bus import NodeAsker, NodeError
-from telemetry.gathering import gather
-from telemetry.query.times import ALL_TIME_US, SECOND_US
-from telemetry.settings import job_settings
+from laggard.kvstore.connection import Session, current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import StateUnavailableError
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.errors import NodeError, NotConnectedError
+from laggard.telemetry.gathering import gather
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.settings import job_settings
 
 __all__ = ["AnalysisClient", "DataSeries", "Dumps", "request_dump"]
 
@@ -34,31 +38,41 @@ class DataSeries(TypedDict):
 
 
 class AnalysisClient:
-    """Reads what all processes of the job have sent."""
+    """Reads what all processes of the job have sent.
+
+    Raises
+    ------
+    NotConnectedError
+        From every call before `connect`.
+    StateUnavailableError
+        From every call, if the state server does not answer.
+    """
 
     def __init__(self) -> None:
         self._session: Session | None = None
         self._nodes: NodeAsker | None = None
 
     def connect(self, timeout: float | None = None) -> None:
-        """Connect to the job's server, waiting at most ``timeout`` seconds (``None``: 5).
+        """Connect to the job's state server, waiting at most ``timeout`` seconds (``None``: 5).
 
         Raises
         ------
         NotInJobError
             If the process was not started by laggard.
-        redis.ConnectionError
+        StateUnavailableError
             If the server does not answer.
         """
         session = current_session()
-        with session.endpoint.connect(timeout_s=CONNECT_TIMEOUT_S if timeout is None else timeout) as client:
+        timeout_s = CONNECT_TIMEOUT_S if timeout is None else timeout
+        with _server_of(session), session.endpoint.connect(timeout_s=timeout_s) as client:
             client.ping()
         self._session = session
         self._nodes = NodeAsker(session.client, session.endpoint)
 
     def get_metrics(self) -> set[str]:
         """Return the names of all metrics."""
-        replies = self._asker().ask({"kind": "keys", "metric": ""})
+        with _server_of(self._connected()):
+            replies = self._asker().ask({"kind": "keys", "metric": ""})
         return {metric for reply in replies.by_host.values() for metric, _ in reply}
 
     def get_data(
@@ -67,7 +81,7 @@ class AnalysisClient:
         tags: str | Sequence[str] | Mapping[str, str] | None = None,
         start_time: float | None = None,
     ) -> list[DataSeries]:
-        """Return the samples of some metrics, a series for each set of tags.
+        """Return the samples of some metrics, as one series for each set of tags.
 
         Nodes that do not answer in time are left out, with a warning in the log.
 
@@ -76,7 +90,7 @@ class AnalysisClient:
         metrics
             One name or several.
         tags
-            Only series that have all of these tags: names, or names and values.
+            Only series that have all of these tags: names, or names with values.
         start_time
             Only samples from this Unix time on, in seconds; ``None``: all that the nodes still have.
 
@@ -88,36 +102,38 @@ class AnalysisClient:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         pairs = dict(tags) if isinstance(tags, Mapping) else {}
         keys = [tags] if isinstance(tags, str) else [] if tags is None else list(tags)
-        found = gather(
-            self._asker(),
-            names,
-            0 if start_time is None else round(start_time * SECOND_US),
-            ALL_TIME_US,
-            tags={key: str(value) for key, value in pairs.items()},
-            tag_keys=keys,
-        )
+        with _server_of(self._connected()):
+            found = gather(
+                self._asker(),
+                names,
+                0 if start_time is None else round(start_time * SECOND_US),
+                ALL_TIME_US,
+                tags={key: str(value) for key, value in pairs.items()},
+                tag_keys=keys,
+            )
         if found.missing:
             _log.warning("no samples from %s: no answer in time", ", ".join(found.missing))
         return [_data_series(each) for each in found.series]
 
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
-        """Ask for a relaunch without the given hosts (``None``: on the same nodes). Returns before it happens."""
+        """Request a relaunch without the given hosts (``None``: on the same nodes). Returns before it happens."""
         hosts = [exclude_hostnames] if isinstance(exclude_hostnames, str) else list(exclude_hostnames or [])
         session = self._connected()
         Control(session.client, session.endpoint, session.environment.launch).ask("reboot", hosts)
 
     def db_dump(self) -> list[str]:
-        """Have the samples written to files, and return ``host:path`` of each (:mod:`telemetry.dump`).
+        """Have the samples written to files, and return ``host:path`` of each (:mod:`laggard.telemetry.dump`).
 
         Each node writes its own, or ``dump_node`` writes one of all, to ``dump_dir``.
 
         Raises
         ------
         NodeError
-            If a node could not write its file, or did not answer in time; the others have written theirs.
+            If a node could not write its file or did not answer in time; the others have written theirs.
         """
         session = self._connected()
-        dumps = request_dump(self._asker(), job_settings(session.environment).dump_node)
+        with _server_of(session):
+            dumps = request_dump(self._asker(), job_settings(session.environment).dump_node)
         if dumps.missing:
             raise NodeError("; ".join(dumps.missing))
         return dumps.written
@@ -129,13 +145,13 @@ class AnalysisClient:
 
     def _connected(self) -> Session:
         if self._session is None:
-            raise RuntimeError("the AnalysisClient is not connected: call connect() first")
+            raise NotConnectedError
         return self._session
 
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Files that were written, as ``host:path``, and a sentence for each that is missing."""
+    """The files that were written, as ``host:path``, and a sentence for each that is missing."""
 
     written: list[str]
     missing: list[str]
@@ -152,8 +168,17 @@ def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_D
     return Dumps(written, failed + [f"{host} did not write its dump in time" for host in replies.missing])
 
 
+@contextmanager
+def _server_of(session: Session) -> Iterator[None]:
+    """Turn the Redis client's errors into ours."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise StateUnavailableError(session.endpoint.host, session.endpoint.port, str(error)) from error
+
+
 def _data_series(series: TimeSeries) -> DataSeries:
-    # Written in one go, and cut: five times as fast as a text for each number.
+    # Formatted in one call, then split: five times as fast as formatting each number.
     written = orjson.dumps(series.times_us / SECOND_US, option=orjson.OPT_SERIALIZE_NUMPY)
     times_s = written[1:-1].decode().split(",")
     dps = dict(zip(times_s, series.values.tolist(), strict=True))

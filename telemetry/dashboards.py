@@ -1,4 +1,4 @@
-"""Grafana's provisioning: the data source with this job's address and token, and the dashboards."""
+"""Provisioning for Grafana: the data source with a job's address and token, and the dashboards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import yaml
 
-from kvstore.endpoint import write_private
+from laggard.kvstore.connection import write_private
 
 __all__ = ["DASHBOARDS", "write_grafana"]
 
 DASHBOARDS = ("overview.json", "device.json", "verdicts.json")
 TOKEN_HEADER = "X-Laggard-Token"  # noqa: S105 - a header's name
-_PACKAGE = "telemetry"
+_PACKAGE = "laggard.telemetry"
 _FOLDER = "grafana"
 
 
@@ -25,11 +25,11 @@ def write_grafana(directory: Path, url: str, token: str = "") -> Sequence[Path]:
     Parameters
     ----------
     directory
-        Made if it is not there; what laggard wrote there before is replaced.
+        Created if it does not exist; files that laggard wrote there before are replaced.
     url
-        Where Grafana reaches the telemetry server, for instance ``http://localhost:4242``.
+        Address at which Grafana reaches the telemetry server, for example ``http://localhost:4242``.
     token
-        The server's, so that notes made in Grafana are accepted; the file that holds it is for its owner only.
+        The server's token, so that it accepts annotations made in Grafana; only the owner can read the file with it.
 
     Returns
     -------

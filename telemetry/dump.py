@@ -1,6 +1,6 @@
-"""Dumps: a node's samples in a file that other programs open as it is.
+"""Dumps: samples in a file that other programs can open directly.
 
-A dump is CSV, compressed with gzip, a line for each sample. One line reads it:
+A dump is CSV, compressed with gzip, with a line for each sample. One line reads it:
 
     pandas.read_csv("node1-20260131T120000.csv.gz")                     # pandas
     SELECT * FROM 'node1-20260131T120000.csv.gz'                        -- DuckDB
@@ -22,12 +22,13 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
-from kvstore.store import SampleStore, key_of
-from kvstore.timeseries import TimeSeries
-from telemetry.bus import NodeAsker
-from telemetry.events import Event, series_of_events
-from telemetry.gathering import gather
-from telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.kvstore.sample_store import SampleStore, key_of
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.errors import DumpError
+from laggard.telemetry.events import Event, series_of_events
+from laggard.telemetry.gathering import gather
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 
 __all__ = ["DumpError", "dump_nodes", "read_dump", "write_dump"]
 
@@ -37,21 +38,17 @@ GATHER_DEADLINE_S = 60.0
 _FOR_EVER_S = 1e11
 
 
-class DumpError(ValueError):
-    """A dump cannot be read."""
-
-
 def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSeries]) -> Path:
-    """Write series to a new file ``<name>-<time>.csv.gz``; nobody sees half a file.
+    """Write series, atomically, to a new file ``<name>-<time>.csv.gz`` and return its path.
 
     Parameters
     ----------
     directory
-        Made if it is not there; empty: the working directory.
+        Created if it does not exist; empty: the working directory.
     name
-        What the file begins with.
+        Beginning of the file's name.
     now_s
-        Unix time for the file's name.
+        Unix time, for the file's name.
     series
         What to write.
     """
@@ -68,7 +65,7 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
 
 
 def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, events: Iterable[Event]) -> Path:
-    """Gather all nodes' samples, node by node, and write one file; the job's events go with them."""
+    """Write one file with the samples of all nodes, which are gathered node by node, and the job's events."""
 
     def gathered() -> Iterator[TimeSeries]:
         for host, keys in sorted(replies.by_host.items()):
@@ -82,7 +79,7 @@ def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, ev
 
 
 def read_dump(paths: Sequence[Path]) -> SampleStore:
-    """Read dumps, of any number of nodes and times, into one store; what several hold is taken once.
+    """Read dumps, of any number of nodes and times, into one store; samples that several dumps have count once.
 
     Parameters
     ----------
@@ -92,11 +89,11 @@ def read_dump(paths: Sequence[Path]) -> SampleStore:
     Raises
     ------
     DumpError
-        If a file is no dump; the message names file and line.
+        If a file is not a dump; the message names file and line.
     """
     files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
     if not files:
-        raise DumpError(f"there is no dump (*{SUFFIX}) in {', '.join(map(str, paths))}")
+        raise DumpError(", ".join(map(str, paths)), f"there is no dump (*{SUFFIX}) here")
     found: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for file in files:
         for number, row in enumerate(_rows(file), start=2):
@@ -106,7 +103,7 @@ def read_dump(paths: Sequence[Path]) -> SampleStore:
                 times.append(float(time_s))
                 values.append(float(value))
             except ValueError as error:
-                raise DumpError(f"{file}, line {number}: {error}") from error
+                raise DumpError(str(file), f"line {number}: {error}") from error
     store = SampleStore(_FOR_EVER_S, clock=lambda: 0.0, max_series=10**9, max_bytes=1 << 62)
     for (metric, tags), (times, values) in found.items():
         times_us, numbers = np.rint(np.array(times) * SECOND_US).astype(np.int64), np.array(values)
@@ -136,7 +133,7 @@ def _rows(file: Path) -> Iterator[list[str]]:
         with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
             rows = csv.reader(text)
             if next(rows, None) != list(COLUMNS):
-                raise DumpError(f"{file} is no dump: its first line is not {','.join(COLUMNS)}")
+                raise DumpError(str(file), f"not a dump: its first line is not {','.join(COLUMNS)}")
             yield from rows
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise DumpError(f"{file} cannot be read: {error}") from error
+        raise DumpError(str(file), f"it cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Events: what happened at a moment and to whom, for annotations on graphs. Few, so they stand in the state server."""
+"""Events, shown as annotations on graphs. There are few, so they are stored in the state server."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any, Protocol, cast
 import numpy as np
 import redis
 
-from kvstore.endpoint import Endpoint
-from kvstore.timeseries import TimeSeries
-from telemetry.catalogue import EVENTS
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.catalogue import EVENTS
 
 __all__ = ["Event", "EventLog", "EventSource", "events_of_series", "series_of_events"]
 
 STREAM = "telemetry-events"
 REQUESTS = "requests"
-"""The stream of what is said to the controller (:mod:`kvstore.control`)."""
+"""The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened.
+    """Something that happened at one time, for example a verdict.
 
     Attributes
     ----------
     time_us
         Unix time in microseconds.
     kind
-        ``xid``, ``verdict``, ``notice``, ``launch``, ``request``, or a user's word.
+        ``xid``, ``verdict``, ``notice``, ``launch``, ``request`` or ``note``.
     text
         One sentence.
     host, gpu
-        To whom; empty where that is nobody in particular.
+        The node and device it is about; empty if it is about none in particular.
     """
 
     time_us: int
@@ -49,14 +49,14 @@ class Event:
 
 
 class EventSource(Protocol):
-    """Knows events."""
+    """Provides events."""
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events of a range of time, both ends included, in order."""
+        """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:
-    """A job's events: those written to the log, and what detectors and programs have said to the controller.
+    """A job's events: those written to the log, and the requests of detectors and programs to the controller.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ class EventLog:
         self._client.xadd(self._endpoint.key(STREAM), {"event": text}, maxlen=MAX_EVENTS, approximate=True)
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events of a range of time, both ends included, in order."""
+        """Return the events in a time range, both ends included, in order."""
         with self._lock:
-            logged, requests = self._news()
+            logged, requests = self._read_new()
             self._known.extend(Event(*json.loads(fields[b"event"])) for _, fields in logged)
-            # Read here, not with Control: its waiting for news costs a tenth of a second where there is none.
+            # Not read with Control, which would wait a tenth of a second if there is nothing new.
             for entry_id, fields in requests:
                 time_us = int(entry_id.partition(b"-")[0]) * 1000
                 for kind, text in fields.items():
@@ -89,17 +89,17 @@ class EventLog:
             found = [event for event in self._known if start_us <= event.time_us <= end_us]
         return sorted(found, key=lambda event: event.time_us)
 
-    def _news(self) -> list[list[Any]]:
-        """Return what has been written to each stream since it was last read: each query asks for events."""
+    def _read_new(self) -> list[list[Any]]:
+        """Return what was written to each stream since it was last read: every query asks for events."""
         with self._client.pipeline(transaction=False) as pipeline:
             for stream, last_id in self._last_ids.items():
                 after = last_id if last_id == "-" else f"({last_id}"
                 pipeline.xrange(self._endpoint.key(stream), after, count=MAX_EVENTS)
-            news = cast("list[list[Any]]", pipeline.execute())
-        for stream, entries in zip(self._last_ids, news, strict=True):
+            new = cast("list[list[Any]]", pipeline.execute())
+        for stream, entries in zip(self._last_ids, new, strict=True):
             if entries:
                 self._last_ids[stream] = entries[-1][0].decode()
-        return news
+        return new
 
 
 def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:
@@ -117,13 +117,13 @@ def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable
 
 
 def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
-    """Return events as series, to be dumped."""
+    """Return events as series, for a dump."""
     one = np.ones(1)
     return [TimeSeries(EVENTS, _tags(event), np.array([event.time_us], dtype=np.int64), one) for event in events]
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:
-    """Return what :func:`series_of_events` has made series of."""
+    """Return the events that :func:`series_of_events` turned into series."""
     events = [
         Event(time_us, *(each.tags.get(name, "") for name in ("kind", "text", "host", "gpu")))
         for each in series

@@ -1,4 +1,4 @@
-"""Samples of all nodes as they are, for programs and dumps."""
+"""Raw samples of all nodes, for programs and dumps."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvstore.timeseries import TimeSeries
-from telemetry.bus import DEADLINE_S, NodeAsker
-from telemetry.sources import MAX_TRAVELLING_SAMPLES, unpack_series
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.bus import DEADLINE_S, NodeAsker
+from laggard.telemetry.sources import MAX_TRAVELLING_SAMPLES, unpack_series
 
 __all__ = ["Gathered", "gather"]
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Series, and the nodes whose series are missing."""
+    """Series, and the nodes that did not answer in time."""
 
     series: list[TimeSeries]
     missing: list[str]
@@ -32,18 +32,18 @@ def gather(
     hosts: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> Gathered:
-    """Return the series of some metrics, with all of their samples in a range of time.
+    """Return the series of some metrics, with all of their samples in a time range.
 
     Parameters
     ----------
     asker
-        Reaches the nodes.
+        Asks the nodes.
     metrics
-        Names.
+        Names of the metrics.
     start_us, end_us
         Both inclusive.
     tags, tag_keys
-        Only series that have these tags, and tags of these names.
+        Only series that have these tags, and tags with these keys.
     hosts
         Which nodes to ask; by default all that listen.
     deadline_s

@@ -1,4 +1,4 @@
-"""One node's part of the telemetry: the store, its door, its answers, and its rollups on their way to the primary."""
+"""One node's telemetry: its sample store, the socket that fills it, its answers to queries, its rollups and dumps."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from typing import Any, Self
 
 import redis
 
-from kvstore.codec import Value
-from kvstore.session import Session
-from kvstore.store import SampleStore
-from telemetry.batches import Batch, socket_name
-from telemetry.bus import NodeAnswerer, NodeAsker, NodeError
-from telemetry.dump import dump_nodes, write_dump
-from telemetry.events import EventLog, series_of_events
-from telemetry.ingest import Ingest
-from telemetry.query.times import ALL_TIME_US, SECOND_US
-from telemetry.rollups import INTERVAL_US, ROLLUPS, roll_up
-from telemetry.settings import TelemetrySettings
-from telemetry.sources import answer_question
+from laggard.kvstore.codec import Value
+from laggard.kvstore.connection import Session
+from laggard.kvstore.sample_store import SampleStore
+from laggard.telemetry.batches import Batch, Ingest, socket_name
+from laggard.telemetry.bus import NodeAnswerer, NodeAsker
+from laggard.telemetry.dump import dump_nodes, write_dump
+from laggard.telemetry.errors import NodeError
+from laggard.telemetry.events import EventLog, series_of_events
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.rollups import INTERVAL_US, ROLLUPS, roll_up
+from laggard.telemetry.settings import TelemetrySettings
+from laggard.telemetry.sources import answer_question
 
 __all__ = ["NodeTelemetry"]
 
 _log = logging.getLogger("laggard.telemetry")
 
 TRIM_INTERVAL_S = 2.0
-# How long after the end of its interval a sample may still come in and be in the rollup.
+# A sample that arrives later than this after the end of its interval is not in the rollup.
 ROLLUP_DELAY_S = 1.0
 STOP_DEADLINE_S = 3.0
 
 
 class NodeTelemetry:
-    """Runs a node's telemetry for as long as the ``with`` block lasts.
+    """Runs a node's telemetry during the ``with`` block.
 
     Parameters
     ----------
     session
         The node's environment and its connection to the state server.
     settings
-        Of the job.
+        The job's settings.
     clock
-        Gives Unix time in seconds.
+        Returns Unix time in seconds.
 
     Attributes
     ----------
     store
-        The node's samples; what runs in this process adds to it directly.
+        The node's samples; collectors in this process add to it directly.
     """
 
     def __init__(self, session: Session, settings: TelemetrySettings, clock: Callable[[], float] = time.time) -> None:
@@ -77,7 +77,7 @@ class NodeTelemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._keeper.join(STOP_DEADLINE_S)  # a dump that has begun needs the answers to its questions
+        self._keeper.join(STOP_DEADLINE_S)  # a dump in progress needs answers to its questions
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
@@ -93,20 +93,21 @@ class NodeTelemetry:
         return answer_question(self.store, question)
 
     def _dump(self) -> str:
-        """Write a dump, of this node or of all, and return its path."""
+        """Write a dump, of this node or of all nodes, and return its path."""
         start_us = round((self._clock() - self._settings.default_tmdb_window) * SECOND_US)
         if self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint)
-            events = self._events.between(0, ALL_TIME_US)
-            path = dump_nodes(asker, self._settings.dump_dir, self._clock(), start_us, events)
+            path = dump_nodes(
+                asker, self._settings.dump_dir, self._clock(), start_us, self._events.between(0, ALL_TIME_US)
+            )
         else:
             series = self.store.read(sorted(self.store.metrics()), start_us, ALL_TIME_US)
-            told = series_of_events(self._events.between(0, ALL_TIME_US))
-            path = write_dump(self._settings.dump_dir, self._host, self._clock(), chain(series, told))
+            events = series_of_events(self._events.between(0, ALL_TIME_US))
+            path = write_dump(self._settings.dump_dir, self._host, self._clock(), chain(series, events))
         return str(path)
 
     def _keep(self) -> None:
-        """Trim the store, publish rollups, dump: each in its time."""
+        """Trim the store, publish rollups and write dumps, each when it is due."""
         rolled_up_us = self._last_whole_interval_us()
         dumped_s = self._clock()
         while not self._ended.wait(TRIM_INTERVAL_S):
@@ -117,7 +118,7 @@ class NodeTelemetry:
             interval_s = self._settings.dump_interval
             if interval_s and self._clock() - dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
                 dumped_s = self._clock()
-                self._dump_or_complain()
+                self._dump_or_warn()
 
     def _last_whole_interval_us(self) -> int:
         until_us = round((self._clock() - ROLLUP_DELAY_S) * SECOND_US)
@@ -127,10 +128,10 @@ class NodeTelemetry:
         try:
             self._session.client.publish(self._session.endpoint.key(ROLLUPS), rollups)
         except redis.RedisError as error:
-            _log.info("ten seconds of rollups are lost: %s", error)
+            _log.info("lost the rollups of one interval: %s", error)
 
-    def _dump_or_complain(self) -> None:
+    def _dump_or_warn(self) -> None:
         try:
             self._dump()
         except (OSError, NodeError, redis.RedisError) as error:
-            _log.warning("the dump could not be written: %s", error)
+            _log.warning("cannot write the dump: %s", error)

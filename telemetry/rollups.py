@@ -1,7 +1,7 @@
-"""Rollups: of every series, ten seconds at a time, how many samples there were, their sum, extremes and last value.
+"""Rollups: count, sum, extremes and last value of every series in each ten seconds.
 
-Each node makes its own and publishes them; the primary keeps them for hours. What a query asks for in buckets of ten
-seconds, or a multiple, they answer exactly, without a question to any node.
+Each node computes its own and publishes them; the primary keeps them for hours. They answer a query in buckets of ten
+seconds, or a multiple of it, exactly and without asking any node.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kvstore.codec import Value, decode, encode
-from kvstore.errors import KVStoreError
-from kvstore.store import SampleStore, SeriesKey
-from kvstore.timeseries import TimeSeries
-from telemetry.query.downsampling import Downsample, buckets, downsample
-from telemetry.query.engine import Span, is_wanted, read_start_us
-from telemetry.query.parsing import SubQuery
-from telemetry.query.times import SECOND_US
+from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.sample_store import SampleStore, SeriesKey
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.query.downsampling import Downsample, buckets, downsample
+from laggard.telemetry.query.engine import Span, is_wanted, read_start_us
+from laggard.telemetry.query.parsing import SubQuery
+from laggard.telemetry.query.times import SECOND_US
 
 __all__ = ["INTERVAL_US", "ROLLUPS", "Rollups", "roll_up"]
 
@@ -25,7 +25,7 @@ ROLLUPS = "telemetry-rollups"
 """Name of the channel on which nodes publish them."""
 INTERVAL_US = 10 * SECOND_US
 _STATISTICS = ("count", "sum", "min", "max", "last")
-# Which statistics a downsampling function needs, and how each is thinned out further.
+# Which statistic a downsampling function needs, and the function that downsamples each statistic further.
 _FUNCTIONS: Mapping[str, str] = {
     "count": "count",
     **dict.fromkeys(("sum", "zimsum", "pfsum"), "sum"),
@@ -33,11 +33,11 @@ _FUNCTIONS: Mapping[str, str] = {
     **dict.fromkeys(("max", "mimmax"), "max"),
     "last": "last",
 }
-_AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max", "last": "last"}
+_DOWNSAMPLED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max", "last": "last"}
 
 
 def roll_up(store: SampleStore, start_us: int) -> bytes:
-    """Return the rollups of one interval of a store's, as they are published."""
+    """Return a store's rollups of one interval, as they are published."""
     end_us = start_us + INTERVAL_US - 1
     series, rows = [], []
     for each in store.read(sorted(store.metrics()), start_us, end_us):
@@ -55,11 +55,11 @@ class Rollups:
     Parameters
     ----------
     window_s
-        For how long they are kept.
+        How long they are kept.
     node_window_s
-        For how long the nodes keep samples.
+        How long the nodes keep samples.
     clock
-        Gives Unix time in seconds.
+        Returns Unix time in seconds.
     """
 
     def __init__(self, window_s: float, node_window_s: float, clock: Callable[[], float]) -> None:
@@ -85,19 +85,19 @@ class Rollups:
                 for name, value in zip(_STATISTICS, row, strict=True):
                     self._stores[name].extend(key, start, np.array([value]))
         except (KVStoreError, KeyError, TypeError) as error:
-            raise ValueError(f"no rollups: {error}") from error
+            raise ValueError(f"not valid rollups: {error}") from error
 
     def trim(self) -> None:
-        """Let go of what is older than the window."""
+        """Drop rollups that are older than the window."""
         for store in self._stores.values():
             store.trim()
 
     def series_keys(self) -> list[SeriesKey]:
-        """Return the keys of all series that there are rollups of."""
+        """Return the keys of all series that have rollups."""
         return self._stores["last"].series_keys()
 
     def can_answer(self, spec: Downsample | None) -> bool:
-        """Whether this downsampling follows from rollups exactly."""
+        """Return whether rollups give this downsampling exactly."""
         return (
             spec is not None
             and spec.calendar is None
@@ -107,15 +107,15 @@ class Rollups:
         )
 
     def reach_further_than_nodes(self, start_us: int) -> bool:
-        """Whether the nodes have let go of samples since then, while there are rollups of that time."""
+        """Return whether there are rollups of a time for which the nodes have already dropped samples."""
         oldest_on_nodes_us = (self._clock() - self._node_window_s) * SECOND_US
         if start_us >= oldest_on_nodes_us:
             return False
         first = self._first_us()
         return first is not None and first < oldest_on_nodes_us
 
-    def thinned(self, query: SubQuery, span: Span) -> list[TimeSeries]:
-        """Return the series that a query asks for, downsampled as it asks."""
+    def downsampled(self, query: SubQuery, span: Span) -> list[TimeSeries]:
+        """Return the series that a query selects, downsampled as it asks."""
         assert query.downsample is not None  # noqa: S101 - for the type checker: can_answer has said yes
         function = query.downsample.function
         if function != "avg":
@@ -128,7 +128,7 @@ class Rollups:
 
     def _read(self, statistic: str, query: SubQuery, span: Span) -> dict[SeriesKey, TimeSeries]:
         assert query.downsample is not None  # noqa: S101 - as above
-        spec = Downsample(query.downsample.interval_us, _AGAIN[statistic])
+        spec = Downsample(query.downsample.interval_us, _DOWNSAMPLED_BY[statistic])
         starts = buckets(spec, span.start_us, span.end_us)
         found = {}
         series = self._stores[statistic].read(

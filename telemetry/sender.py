@@ -1,7 +1,7 @@
-"""Telemetry of the program: its own metrics, buffered in the process and sent to its node's store in the background.
+"""Telemetry: the program's own metrics, buffered in the process and sent to its node's store in the background.
 
-The calling thread only appends to a buffer. A thread empties it ten times a second: it sorts the samples by series and
-sends one batch (:mod:`telemetry.batches`) over the node's socket.
+The calling thread only appends to a buffer. A background thread empties it ten times a second: it groups the samples by
+series and sends one batch (:mod:`laggard.telemetry.batches`) over the node's socket.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from kvstore.environment import JobEnvironment, NotInJobError
-from kvstore.store import SeriesKey
-from kvstore.timeseries import Floats, Times
-from telemetry.batches import Batch, encode_batch, short_path, socket_name
+from laggard.kvstore.environment import JobEnvironment, NotInJobError
+from laggard.kvstore.sample_store import SeriesKey
+from laggard.kvstore.timeseries import Floats, Times
+from laggard.telemetry.batches import Batch, encode_batch, short_path, socket_name
 
 __all__ = ["BatchSocket", "Telemetry"]
 
@@ -40,29 +40,29 @@ SEND_TIMEOUT_S = 1
 _SEND_TIMEOUT = struct.pack("ll", SEND_TIMEOUT_S, 0)  # a struct timeval
 BATCH_SAMPLES = 50_000
 PROCESS_TAG = "process"
-# What a series may be called: the rest of OpenTSDB's rule is applied where names come in from outside.
+# Maximum length of a name; the rest of OpenTSDB's rule is applied to names that come from outside.
 MAX_NAME = 256
-# A node's store takes no more series either.
+# The limit of a node's store.
 MAX_SERIES = 20_000
 _MAX_TIME_S = 1e11
 
 _now = time.time
 _Sample = tuple[Any, Any, Any, str | None, Any, Any]
-"""Metric, tag's key and value, process, time, value: as the program gave them, not looked at yet."""
+"""Metric, tag key and value, process, time, value: as the program gave them, not validated yet."""
 
 
 class Telemetry:
     """Sends the program's own metrics, from any process on any node of the job.
 
-    :meth:`add_data` never waits and never raises: samples are buffered and sent in the background; when the buffer is
-    full the oldest are dropped and counted in :attr:`dropped`. Outside of a laggard job the level is 0 and everything
-    is dropped.
+    :meth:`add_data` never waits and never raises: samples are buffered and sent in the background; if the buffer is
+    full, the oldest are dropped and counted in :attr:`dropped`. Outside a laggard job the level is 0 and everything is
+    dropped.
 
     Parameters
     ----------
     per_process
-        Keep this process's samples apart from those of others on the node that use the same metric, by a tag
-        ``process`` with its number.
+        Keep this process's samples apart from those of other processes of the node with the same metric, by a tag
+        ``process`` with the process id.
     """
 
     def __init__(self, *, per_process: bool = False) -> None:
@@ -74,12 +74,12 @@ class Telemetry:
 
     @property
     def level(self) -> int:
-        """The launch's telemetry level: a metric is kept if its own level is not above it."""
+        """The launch's telemetry level: a metric is kept if its own level is at most this."""
         return self._level
 
     @property
     def dropped(self) -> int:
-        """How many samples this process had to drop, for want of room or of a meaning."""
+        """How many samples this process dropped because the buffer was full or they were not valid."""
         return _sender().dropped if self._level else 0
 
     def add_data(
@@ -102,28 +102,28 @@ class Telemetry:
         timestamp
             Unix time in seconds; ``None``: now.
         telemetry_level
-            The metric's level, 1 to 4; above the launch's level the sample costs nothing and is dropped.
+            The metric's level, 1 to 4; above the launch's level the sample is dropped, at no cost.
         tagk, tagv
-            A tag beside ``host``.
+            A tag in addition to ``host``.
         """
         try:
             if telemetry_level > self._level:
                 return
-        except TypeError:  # no number: such a sample has no level at which it is kept
+        except TypeError:  # not a number: no launch has a level that keeps it
             return
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:
-            _sender().dropped += 1  # the buffer itself lets the oldest go
+            _sender().dropped += 1  # the buffer itself drops the oldest
         buffer.append((ts_metric_name, tagk, tagv, self._process, _now() if timestamp is None else timestamp, ts_data))
 
     def finalize(self) -> None:
-        """Send what is buffered, within two seconds."""
+        """Send what is buffered, waiting at most two seconds."""
         if self._level:
             _sender().flush()
 
 
 class BatchSocket:
-    """A connection to a node's store, made on first use and again after a failure.
+    """A connection to a node's store, opened on first use and again after a failure.
 
     Parameters
     ----------
@@ -136,13 +136,13 @@ class BatchSocket:
         self._socket: socket.socket | None = None
 
     def send(self, batch: Batch) -> bool:
-        """Send a batch; False if the store does not take it."""
+        """Send a batch; return whether the store took it."""
         try:
             if self._socket is None:
                 self._socket = self._connect()
             self._socket.sendall(encode_batch(batch))
         except OSError:
-            self.close()  # half a batch counts for nothing at the other end
+            self.close()  # the receiver discards an incomplete batch
             return False
         return True
 
@@ -155,8 +155,8 @@ class BatchSocket:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The kernel keeps the time, and sends a whole batch in one call. With a timeout of Python's it would take
-            # some twenty, after each of which a busy program gives the interpreter back only after 5 ms.
+            # The kernel enforces the timeout, and sends a whole batch in one call. With Python's timeout it would take
+            # some twenty calls, and after each a busy program would hold the interpreter lock for another 5 ms.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
             with short_path(self._path) as path:
                 connection.connect(path)
@@ -180,7 +180,7 @@ class _Sender:
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Begin with nothing to send: in a forked child, what is buffered is for the parent to send."""
+        """Start with nothing to send: in a forked child, the parent sends what is buffered."""
         self.buffer.clear()
         self._unsent: Batch = {}
         self._socket = BatchSocket(self._path)
@@ -210,38 +210,38 @@ class _Sender:
     def _send_batch(self) -> bool:
         if not self._unsent:
             pop = self.buffer.popleft
-            self._unsent = self._sorted([pop() for _ in range(min(len(self.buffer), BATCH_SAMPLES))])
+            self._unsent = self._grouped([pop() for _ in range(min(len(self.buffer), BATCH_SAMPLES))])
         if not self._socket.send(self._unsent):
             return False
         self._unsent = {}
         return True
 
-    def _sorted(self, samples: Iterable[_Sample]) -> Batch:
-        """Sort samples by series."""
-        lines: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = {}
+    def _grouped(self, samples: Iterable[_Sample]) -> Batch:
+        """Group samples by series."""
+        by_name: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = {}
         for metric, tagk, tagv, process, time_s, value in samples:
             name = (metric, tagk, tagv, process)
             try:
-                line = lines.get(name)
-            except TypeError:  # a list for a name, say
+                columns = by_name.get(name)
+            except TypeError:  # an unhashable name, such as a list
                 self.dropped += 1
                 continue
-            if line is None:
-                line = lines[name] = ([], [])
-            line[0].append(time_s)
-            line[1].append(value)
+            if columns is None:
+                columns = by_name[name] = ([], [])
+            columns[0].append(time_s)
+            columns[1].append(value)
         keyed: dict[SeriesKey, tuple[list[Any], list[Any]]] = {}
-        for name, line in lines.items():
+        for name, columns in by_name.items():
             if (key := self._key(name)) is None:
-                self.dropped += len(line[0])
+                self.dropped += len(columns[0])
             else:
-                keyed[key] = line
+                keyed[key] = columns
         return dict(zip(keyed, self._numbers(list(keyed.values())), strict=True))
 
     def _key(self, name: tuple[Any, ...]) -> SeriesKey | None:
         if name not in self._keys:
             if len(self._keys) == MAX_SERIES:
-                return None  # a name for each step, say: nobody can look at that, and it would fill the memory
+                return None  # for example a new name in each step: useless, and it would fill the memory
             metric, tagk, tagv, process = name
             tags = {"host": self._node}
             if process is not None:
@@ -252,16 +252,16 @@ class _Sender:
             valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
             if not valid:
-                _log.warning("samples of %r with the tag %r=%r are dropped: names are text", metric, tagk, tagv)
+                _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", metric, tagk, tagv)
         return self._keys[name]
 
-    def _numbers(self, lines: Sequence[tuple[list[Any], list[Any]]]) -> list[tuple[Times, Floats]]:
-        """Read all lines in one go: each call of NumPy's may cost 5 ms beside a program that never waits."""
-        arrays = _arrays(*([each for line in lines for each in line[which]] for which in (0, 1)))
+    def _numbers(self, series: Sequence[tuple[list[Any], list[Any]]]) -> list[tuple[Times, Floats]]:
+        """Convert all series at once: beside a busy program each call into NumPy may cost 5 ms."""
+        arrays = _arrays(*([number for pair in series for number in pair[which]] for which in (0, 1)))
         if arrays is None:
-            return [self._numbers_one_by_one(*line) for line in lines]
+            return [self._numbers_one_by_one(*pair) for pair in series]
         times_us, numbers = _microseconds(arrays[0]), arrays[1]
-        ends = accumulate((len(times) for times, _ in lines), initial=0)
+        ends = accumulate((len(times) for times, _ in series), initial=0)
         return [(times_us[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
 
     def _numbers_one_by_one(self, times: list[Any], values: list[Any]) -> tuple[Times, Floats]:
@@ -275,7 +275,7 @@ def _is_name(part: object) -> bool:
         return False
     try:
         part.encode()
-    except UnicodeEncodeError:  # half a surrogate pair is no text
+    except UnicodeEncodeError:  # an unpaired surrogate is not valid text
         return False
     return True
 
@@ -287,7 +287,7 @@ def _microseconds(times_s: Floats) -> Times:
 def _arrays(times: list[Any], values: list[Any]) -> tuple[Floats, Floats] | None:
     try:
         times_s, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
-    except Exception:  # noqa: BLE001 - what a value of the program's raises when it is read is not ours to know
+    except Exception:  # noqa: BLE001 - converting a program's object may raise anything
         return None
     sound = numbers.ndim == 1 and bool(((times_s >= 0) & (times_s < _MAX_TIME_S)).all())
     return (times_s, numbers) if sound else None

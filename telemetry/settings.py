@@ -1,4 +1,4 @@
-"""The telemetry's settings: a YAML file with the keys that Dragon's users know, and a few of our own."""
+"""The telemetry settings: a YAML file with the keys that Dragon's users know, and some more."""
 
 from __future__ import annotations
 
@@ -12,56 +12,53 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from kvstore.environment import JobEnvironment
+from laggard.kvstore.environment import JobEnvironment
+from laggard.telemetry.errors import SettingsError
 
 __all__ = ["SETTINGS_FILE", "TELEMETRY_CONFIG", "SettingsError", "TelemetrySettings", "job_settings", "load_settings"]
 
 TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
 SETTINGS_FILE = "telemetry.yaml"
-"""Name of the file beside a node's endpoint file in which the launcher hands the settings on."""
+"""Name of the file beside a node's endpoint file in which the launcher passes on the settings."""
 
-# Keys of Dragon's that name things which do not exist here: a database server of each node, and its files.
-_WITHOUT_MEANING = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb"})
-
-
-class SettingsError(ValueError):
-    """The telemetry's settings cannot be used."""
+# Dragon's keys for things that do not exist here: each node's database server and its files. They are ignored.
+_IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb"})
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What can be set.
+    """The telemetry settings.
 
     Attributes
     ----------
     aggregator_port
         Port of the HTTP server on the primary node, at its loopback address.
     collector_rate
-        Seconds from one reading of a node's and its devices' metrics to the next.
+        Seconds between two readings of a node's metrics and its devices'.
     default_tmdb_window
-        Seconds for which samples are kept on their node.
+        Seconds for which each node keeps samples.
     rollup_window
         Seconds for which the primary keeps ten-second averages, extremes and counts.
     store_megabytes
-        Bound on a node's store; beyond it the oldest samples go early.
+        Limit on a node's store; beyond it the oldest samples are dropped early.
     remote_port_forward
         Login node to name in the ssh command that is printed.
     dump_dir
-        Folder for dumps; if it is set, there is one at the job's end. By default they go to the folder in which
+        Folder for dumps; if it is set, a dump is written when the job ends. By default dumps go to the folder in which
         the job was started.
     dump_node
-        The one node that writes a dump, of all nodes; by default each writes its own.
+        The only node that writes a dump, of all nodes; by default each writes its own.
     dump_interval
-        Seconds from one dump to the next; 0: only on request and at the job's end.
+        Seconds between two dumps; 0: only on request and when the job ends.
     unknown_metric_is_error
-        Answer a query for a metric that nobody has sent with an error, as OpenTSDB does, rather than with no series.
+        Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series.
     max_answer_series
-        A query's answer has at most this many series.
+        Maximum number of series in the answer to a query.
     reading_needs_token
-        Answer nothing but ``/health`` without the token, so that other users of the primary node cannot read.
+        Require the token for everything but ``/health``, so that other users of the primary node cannot read.
     telnet_port
-        Port for ``put`` lines, at the loopback address, without any authentication, which may be the
-        ``aggregator_port``; 0: none.
+        Port for ``put`` lines, at the loopback address, without authentication; it may be the ``aggregator_port``.
+        0: none.
     """
 
     aggregator_port: int = 4242
@@ -79,11 +76,11 @@ class TelemetrySettings:
     telnet_port: int = 0
 
     def to_yaml(self) -> str:
-        """Return what :func:`load_settings` reads."""
+        """Return the settings in the form that :func:`load_settings` reads."""
         return yaml.safe_dump(asdict(self))
 
     def tunnel_command(self, port: int) -> str:
-        """Return the ssh command that brings the server's port to the machine in front of the user."""
+        """Return the ssh command that forwards the server's port to the user's own machine."""
         jump = f"-J {self.remote_port_forward} " if self.remote_port_forward else ""
         return f"ssh {jump}-N -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
 
@@ -106,42 +103,44 @@ def load_settings(path: Path) -> TelemetrySettings:
     Raises
     ------
     SettingsError
-        If the file cannot be read, a key is unknown, or a value is of the wrong kind or out of bounds.
+        If the file cannot be read, a key is unknown, or a value has the wrong type or is out of bounds.
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read the telemetry settings {path}: {error}") from error
+    except OSError as error:
+        raise SettingsError(str(path), f"cannot read it: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(str(path), f"cannot read it: {error}") from error
     return parse_settings(text, str(path))
 
 
 def parse_settings(text: str, name: str) -> TelemetrySettings:
-    """Read settings from YAML text; ``name`` is for error messages."""
+    """Read settings from YAML text; errors name ``name``."""
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError(f"{name} is no YAML: {_place(error)}") from error
+        raise SettingsError(name, f"not valid YAML: {_place(error)}") from error
     if found is None:
         return TelemetrySettings()
     if not isinstance(found, dict):
-        raise SettingsError(f"{name} must be a list of 'key: value' lines")
+        raise SettingsError(name, "the file must consist of 'key: value' lines")
     kinds = get_type_hints(TelemetrySettings)
-    if unknown := sorted(str(key) for key in found if key not in kinds and key not in _WITHOUT_MEANING):
-        raise SettingsError(f"{name}: unknown key {unknown[0]!r}, use one of {', '.join(sorted(kinds))}")
+    if unknown := sorted(str(key) for key in found if key not in kinds and key not in _IGNORED):
+        raise SettingsError(name, f"unknown key {unknown[0]!r}, use one of {', '.join(sorted(kinds))}")
     return TelemetrySettings(
         **{key: _checked(key, value, kinds[key], name) for key, value in found.items() if key in kinds}
     )
 
 
 def _place(error: yaml.YAMLError) -> str:
-    """Return what is wrong and in which line, without PyYAML's drawing of it."""
+    """Return what is wrong and in which line, without PyYAML's excerpt of the file."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem} in line {error.problem_mark.line + 1}"
     return " ".join(str(error).split())
 
 
 def job_settings(environment: JobEnvironment, environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
-    """Return the settings of a job: from the file beside its endpoint file, else the one that the environment names."""
+    """Return a job's settings: from the file beside its endpoint file, else from the one that the environment names."""
     handed_on = environment.endpoint_file.parent / SETTINGS_FILE
     if handed_on.exists():
         return load_settings(handed_on)
@@ -157,9 +156,9 @@ def _checked(key: str, value: object, kind: type, name: str) -> Any:
         value = ""
     if type(value) is not kind:
         words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-        raise SettingsError(f"{name}: {key} is {value!r}, it must be {words[kind]}")
+        raise SettingsError(name, f"{key} is {value!r}, it must be {words[kind]}")
     if key in _BOUNDS and isinstance(value, int | float):
         low, high = _BOUNDS[key]
         if not low <= value <= high:
-            raise SettingsError(f"{name}: {key} is {value}, it must be from {low:g} to {high:g}")
+            raise SettingsError(name, f"{key} is {value}, it must be from {low:g} to {high:g}")
     return value

@@ -1,8 +1,8 @@
-"""Where answers come from: one store here, or the stores of all nodes.
+"""The sources of answers to queries: one store in this process, or the stores of all nodes.
 
-For a query that is thinned out in time, each node filters, downsamples and adds up its own series, and only the sums
-travel; where the aggregator needs every value, the thinned series travel. Ranges that reach further back than the
-nodes' window, and overviews of many nodes, are answered from the rollups that the nodes have sent.
+For a query that downsamples, each node filters, downsamples and sums its own series and sends only the sums; if the
+aggregator needs every value, it sends the downsampled series. Ranges that reach further back than the nodes' window,
+and overviews of many nodes, are answered from the rollups that the nodes have sent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import orjson
 
-from kvstore.codec import Value
-from kvstore.store import Newest, SampleStore, SeriesKey
-from kvstore.timeseries import TimeSeries, distinct_times
-from telemetry.bus import DEADLINE_S, NodeAsker, NodeError, Replies
-from telemetry.query.engine import (
+from laggard.kvstore.codec import Value
+from laggard.kvstore.sample_store import Newest, SampleStore, SeriesKey
+from laggard.kvstore.timeseries import TimeSeries, distinct_times
+from laggard.telemetry.bus import DEADLINE_S, NodeAsker, Replies
+from laggard.telemetry.errors import NodeError, QueryTooLargeError
+from laggard.telemetry.query.engine import (
     Answer,
     GroupPart,
     Span,
+    downsample_all,
     evaluate,
     finish_parts,
     is_wanted,
@@ -33,17 +35,15 @@ from telemetry.query.engine import (
     n_groups,
     parts_of,
     read_start_us,
-    thin_out_all,
 )
-from telemetry.query.errors import QueryTooLargeError
-from telemetry.query.merging import Partial
-from telemetry.query.parsing import SubQuery, sub_query_from_json
-from telemetry.query.times import parse_zone
-from telemetry.rollups import Rollups
+from laggard.telemetry.query.merging import Partial
+from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
+from laggard.telemetry.query.times import parse_zone
+from laggard.telemetry.rollups import Rollups
 
 __all__ = ["MAX_TRAVELLING_SAMPLES", "Found", "LocalSource", "NodesSource", "Source", "answer_question"]
 
-# Of all nodes together. A state server hangs up on who lets more than 32 MiB wait.
+# Limit for all nodes together. The state server disconnects a subscriber that has more than 32 MiB pending.
 MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
@@ -54,7 +54,7 @@ _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer node
 
 @dataclass(slots=True)
 class Found:
-    """Lines of an answer, and the nodes that are missing from it."""
+    """The series of an answer, and the nodes that are missing from it."""
 
     answers: list[Answer]
     missing: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Source(Protocol):
     """Answers queries."""
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = ...) -> Found:
-        """Answer one sub-query; where others are waited for, ``meanwhile`` is called in that time."""
+        """Answer one sub-query; a source that waits for nodes calls ``meanwhile`` in that time."""
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -80,7 +80,7 @@ class LocalSource:
         self._store = store
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:  # noqa: ARG002
-        """Answer one sub-query; nobody is waited for."""
+        """Answer one sub-query; ``meanwhile`` is not called."""
         return Found(evaluate(query, span, _series(self._store, query, span, time.time() + LOCAL_DEADLINE_S)))
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
@@ -98,9 +98,9 @@ class NodesSource:
     Parameters
     ----------
     asker
-        Reaches the nodes.
+        Asks the nodes.
     rollups
-        What the nodes have sent.
+        The rollups that the nodes have sent.
     expected
         Returns the nodes that should answer.
     """
@@ -111,20 +111,20 @@ class NodesSource:
         self._expected = expected
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
-        """Answer one sub-query; nodes that do not answer in time are named as missing."""
+        """Answer one sub-query; nodes that do not answer in time are listed as missing."""
         hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
         if self._rollups.can_answer(query.downsample) and self._is_overview(query, span, len(hosts)):
-            thinned = self._rollups.thinned(query, span)
-            return Found(evaluate(query, span, thinned, thinned=True))
+            downsampled = self._rollups.downsampled(query, span)
+            return Found(evaluate(query, span, downsampled, downsampled=True))
         merge = query.aggregator.mergeable and query.downsample is not None
         replies = self._ask(query, span, "parts" if merge else "series", hosts, meanwhile)
-        if replies.heard and not replies.by_host:
-            raise QueryTooLargeError(f"no node could answer within {DEADLINE_S:g} s: filter, or ask for less")
+        if replies.received and not replies.by_host:
+            raise QueryTooLargeError(f"no node answered within {DEADLINE_S:g} s: filter, or ask for less")
         series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
         parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
         if not parts:
-            return Found(evaluate(query, span, series, thinned=True), replies.missing)
-        parts += parts_of(query, span, series, thinned=True)
+            return Found(evaluate(query, span, series, downsampled=True), replies.missing)
+        parts += parts_of(query, span, series, downsampled=True)
         return Found(finish_parts(query, span, parts), replies.missing)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
@@ -174,7 +174,7 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
     Raises
     ------
     ValueError
-        If there is no such question, or the answer would be too large.
+        If the kind of question is unknown, or the answer would be too large.
     """
     match question["kind"]:
         case "parts" | "series" as kind:
@@ -182,13 +182,13 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
             zone = parse_zone(question["zone"])
             query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
             expires_s = question.get("expires_s", math.inf)
-            thinned = thin_out_all(query, span, list(_series(store, query, span, expires_s)))
-            # A part is six arrays, a series one and its times: parts pay where a group has several series.
-            if kind == "parts" and len(thinned) > SERIES_A_PART * (groups := n_groups(query, thinned)):
+            downsampled = downsample_all(query, span, list(_series(store, query, span, expires_s)))
+            # A part has six arrays, a series one and its times: parts are smaller if a group has several series.
+            if kind == "parts" and len(downsampled) > SERIES_A_PART * (groups := n_groups(query, downsampled)):
                 if groups * n_buckets(query, span) > question["samples"]:
                     raise ValueError(_TOO_MUCH)
-                return {"parts": [_pack_part(part) for part in parts_of(query, span, thinned, thinned=True)]}
-            return pack_series(thinned, question["samples"])
+                return {"parts": [_pack_part(part) for part in parts_of(query, span, downsampled, downsampled=True)]}
+            return pack_series(downsampled, question["samples"])
         case "samples":
             return pack_series(_samples(store, question), question["samples"])
         case "keys":
@@ -203,12 +203,12 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
 
 
 def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
-    """Put series together for the way.
+    """Pack series for sending.
 
     Raises
     ------
     ValueError
-        If they are too many, or too long.
+        If there are too many series or samples.
     """
     chosen: list[TimeSeries] = []
     samples = 0
@@ -217,7 +217,7 @@ def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
         chosen.append(each)
         if samples > max_samples or len(chosen) > MAX_TRAVELLING_SERIES:
             raise ValueError(_TOO_MUCH)
-    places, grids = distinct_times(chosen)  # what is read or thinned out together has the same times: they travel once
+    places, grids = distinct_times(chosen)  # series that share their times send them once
     about = [[each.metric, dict(each.tags), place] for each, place in zip(chosen, places, strict=True)]
     return {
         "series": orjson.dumps(about),
@@ -227,7 +227,7 @@ def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
 
 
 def unpack_series(packed: Value) -> list[TimeSeries]:
-    """Take series apart that :func:`pack_series` has put together."""
+    """Return the series that :func:`pack_series` packed."""
     grids, values = packed["grids"], packed["values"]
     series, begin = [], 0
     for metric, tags, place in orjson.loads(packed["series"]):
@@ -239,7 +239,7 @@ def unpack_series(packed: Value) -> list[TimeSeries]:
 
 def _series(store: SampleStore, query: SubQuery, span: Span, expires_s: float) -> Iterable[TimeSeries]:
     def wanted(tags: Mapping[str, str]) -> bool:
-        if time.time() > expires_s:  # a regular expression on many long values takes its time
+        if time.time() > expires_s:  # a regular expression on many long values can be slow
             raise QueryTooLargeError("the filters take too long: use simpler ones")
         return is_wanted(query, tags)
 

@@ -1,15 +1,85 @@
-"""Which tests may run beside which."""
+"""Which tests run side by side (pytest-xdist gives each group to one worker, in the order below), and real jobs."""
 
 from __future__ import annotations
 
-import pytest
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-# They mostly wait, for Slurm's timers and for nodes that come up, so the others run beside them.
-WAITING = ("tests/chaos/", "tests/integration/clusters/", "tests/integration/test_benchmarks.py")
+import hypothesis
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.integration.jobs import RunningJob
+
+# What takes longest begins first, so that the short ones fill up what is left. Each file that no group names is a group
+# of its own.
+GROUPS = {
+    # They share machines, and mostly wait: for Slurm's timers and for machines that come up.
+    "clusters": ("tests/clusters/",),
+    # They find out which virtual device is slow. Never two at once, since each loads the processors of this machine.
+    "detection": (
+        "tests/integration/test_slow_gpu.py",
+        "tests/integration/test_detect.py",
+        "tests/long/test_attached.py",
+        "tests/long/test_slow_gpu_healthy.py",
+        "tests/long/test_isolation.py",
+        "tests/long/test_torchrun.py",
+    ),
+    "jobs": ("tests/integration/test_job.py", "tests/long/test_jobs.py"),
+}
+THEN = ("tests/long/", "tests/integration/", "tests/property/", "tests/unit/")
+PLACES = [*GROUPS.values(), *((folder,) for folder in THEN)]
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile("laggard", deadline=None)
+hypothesis.settings.load_profile("laggard")
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it is not typed
+    """Gives each group to one worker. xdist's own groups do nothing with pytest 9.2: a test's id no longer changes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)  # which there is with xdist alone
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Have the tests run by groups."""
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make two groups of all tests: within each one runs after the other."""
-    for item in items:
-        group = "waiting" if item.nodeid.startswith(WAITING) else "working"
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Put the tests into the order of their groups."""
+    items.sort(key=lambda item: _place_of(item.nodeid))  # which leaves the tests of a group in theirs
+
+
+def _group_of(test: str) -> str:
+    return next((group for group, paths in GROUPS.items() if test.startswith(paths)), test.partition("::")[0])
+
+
+def _place_of(test: str) -> int:
+    return next((place for place, paths in enumerate(PLACES) if test.startswith(paths)), len(PLACES))
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
+    """Start ``laggard`` with some arguments, in a folder of its own or a given one, on a program's source or a file."""
+    jobs: list[RunningJob] = []
+    runtime_root = tempfile.mkdtemp(prefix="lt-", dir="/tmp")  # not in tmp_path, which is too long for Ray's sockets
+
+    def start(*arguments: str, program: str | None = None, directory: Path | None = None) -> RunningJob:
+        directory = directory or tmp_path / f"job{len(jobs)}"
+        directory.mkdir(exist_ok=True)
+        if program is not None:
+            (directory / "program.py").write_text(textwrap.dedent(program))
+        jobs.append(RunningJob(directory, runtime_root, *arguments, *(["program.py"] if program is not None else [])))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+    shutil.rmtree(runtime_root, ignore_errors=True)

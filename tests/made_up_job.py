@@ -1,4 +1,4 @@
-"""A job that never ran: its record as laggard keeps it, of any size, for those who look at records."""
+"""A job that never ran: its record as laggard keeps it, of any size, for tests of views and reports."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from kvstore.fence import begin_launch
-from kvstore.series import Sample, Series
-from kvstore.server import StateServer
-from kvstore.store import SampleStore, key_of
-from kvstore.timeseries import TimeSeries
-from resilience.folders import PREFIX
-from resilience.record.journal import JOURNAL_FILE, Journal
-from telemetry.bus import NodeAnswerer
-from telemetry.dump import write_dump
-from telemetry.sources import answer_question
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.sample_store import SampleStore, key_of
+from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.resilience.folders import PREFIX
+from laggard.resilience.record.journal import JOURNAL_FILE, Journal
+from laggard.telemetry.bus import NodeAnswerer
+from laggard.telemetry.dump import write_dump
+from laggard.telemetry.sources import answer_question
 
 T0 = 1_700_000_000.0
 LENGTH_S = 600
@@ -31,7 +31,7 @@ AHEAD_S = 200
 
 
 def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bool = True, ended: bool = True) -> Path:
-    """Write the record of a job whose node2 turns slow and is left out; the last node comes in for it."""
+    """Write the record of a job whose node2 turns slow and is excluded; the last node replaces it."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(entry) + "\n" for entry in entries(n_nodes, n_gpus, ended=ended))
     (folder / JOURNAL_FILE).write_text(text)
@@ -41,7 +41,7 @@ def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bo
 
 
 def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the journal."""
+    """Yield the entries of its journal."""
     hosts = [f"node{number + 1}" for number in range(n_nodes)]
     gpus = [str(gpu) for gpu in range(n_gpus)]
     nodes = [{"hostname": host, "address": "127.9.9.1", "devices": gpus} for host in hosts]
@@ -64,7 +64,7 @@ def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bo
 
 
 def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
-    """Yield what was probed and how busy the devices were: two samples a piece of time that a record would have."""
+    """Yield the devices' probe times and utilisation: about two samples for each time bin of a record."""
     generator = np.random.default_rng(1)
     times_s = np.arange(5, LENGTH_S, 3.0)
     times_us = np.round((T0 + times_s) * 1e6).astype(np.int64)
@@ -84,7 +84,7 @@ def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
 def running_job(
     root: Path, n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", job_id: str = "abc_1234"
 ) -> Iterator[StateServer]:
-    """Have a job run that is nothing but a state server with a journal, and one node that answers for all."""
+    """Imitate a running job by a state server with a journal, and one node that answers for all."""
     folder = root / f"{PREFIX}{job_id}"
     folder.mkdir(mode=0o700)
     node = folder / "node1"
@@ -97,7 +97,7 @@ def running_job(
             journal.write(event, **(fields | {"id": job_id} if time_s == T0 else fields))
         journal.publish(client, server.endpoint)
         begin_launch(client, server.endpoint, 1)
-        # What comes later is there already, so that it is never old.
+        # Its newest samples lie in the future, so that they never go out of date.
         last_us = round((time.time() + AHEAD_S) * 1e6)
         store = SampleStore(LENGTH_S, clock=time.time)
         samples = []

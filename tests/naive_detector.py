@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from laggard.collectors.device import DeviceId
+
 __all__ = ["NaiveDetector"]
 
-Device = tuple[str, str]
 GAPS = {2: 0.564, 3: 0.846, 4: 1.029, 5: 1.163}
 TESTS = [(test, level) for test in ("self", "peer") for level in ("report", "restart")]
 
@@ -41,7 +42,7 @@ class Group:
 class NaiveDetector:
     """See the module."""
 
-    def __init__(self, labels: Mapping[Device, str], min_slowdown: float = 1.05, budget: float = 1e-4) -> None:
+    def __init__(self, labels: Mapping[DeviceId, str], min_slowdown: float = 1.05, budget: float = 1e-4) -> None:
         self.labels = labels
         self.budget = budget
         self.rounds_tested = dict.fromkeys(("self", "peer"), 0)
@@ -51,7 +52,7 @@ class NaiveDetector:
         self.self_levels = {"report": 0.3 * restart, "restart": restart}
         self.peer_levels = {"report": max(0.3 * restart, math.log(1.05)), "restart": max(restart, math.log(1.07))}
 
-    def update(self, readings: Mapping[Device, Sequence[float]]) -> None:
+    def update(self, readings: Mapping[DeviceId, Sequence[float]]) -> None:
         good = {device: [x for x in values if 0 < x < math.inf] for device, values in readings.items()}
         present = {device for device, values in good.items() if values}
         tested_devices = 0
@@ -71,8 +72,8 @@ class NaiveDetector:
             self.remember(label, members, here, residual, common)
 
     def compare(
-        self, label: str, members: list[Device], here: list[Device], good: Mapping[Device, list[float]]
-    ) -> tuple[dict[tuple[Device, tuple[str, str]], bool | None], dict[Device, float], float]:
+        self, label: str, members: list[DeviceId], here: list[DeviceId], good: Mapping[DeviceId, list[float]]
+    ) -> tuple[dict[tuple[DeviceId, tuple[str, str]], bool | None], dict[DeviceId, float], float]:
         group, memory = self.groups[label], self.memory
         logs = {device: math.log(min(good[device])) for device in here}
         middle, spread = center_and_spread(list(logs.values()))
@@ -86,7 +87,7 @@ class NaiveDetector:
         early = sum(known) / len(known) if known else math.nan
         chips = min(3.5 * sum(group.spreads) / len(group.spreads), 0.12)  # fewer than 16 devices
 
-        exceeds: dict[tuple[Device, tuple[str, str]], bool | None] = {}
+        exceeds: dict[tuple[DeviceId, tuple[str, str]], bool | None] = {}
         for level in ("report", "restart"):
             slower, alone, born = {}, {}, {}
             for device in here:
@@ -111,18 +112,22 @@ class NaiveDetector:
                 exceeds[device, ("peer", level)] = None if unknown else slow
         return exceeds, residual, common
 
-    def noise_of(self, device: Device, members: list[Device]) -> float:
+    def noise_of(self, device: DeviceId, members: list[DeviceId]) -> float:
         return max(self.memory[device].noise, self.typical_noise(members), 0.001)
 
-    def excused(self, device: Device, members: list[Device]) -> float:
+    def excused(self, device: DeviceId, members: list[DeviceId]) -> float:
         return min(self.noise_of(device, members), max(5 * self.typical_noise(members), 0.1))
 
-    def typical_noise(self, members: list[Device]) -> float:
+    def typical_noise(self, members: list[DeviceId]) -> float:
         noises = sorted(self.memory[member].noise for member in members if self.memory[member].baseline is not None)
         return noises[len(noises) // 2] if noises else 0.0
 
     def accumulate(
-        self, label: str, here: list[Device], exceeds: Mapping[tuple[Device, tuple[str, str]], bool | None], count: int
+        self,
+        label: str,
+        here: list[DeviceId],
+        exceeds: Mapping[tuple[DeviceId, tuple[str, str]], bool | None],
+        count: int,
     ) -> None:
         group = self.groups[label]
         first, again = {}, {}
@@ -152,7 +157,12 @@ class NaiveDetector:
                 memory.run[key] = memory.run[key] + 1 if exceeding else 0
 
     def remember(
-        self, label: str, members: list[Device], here: list[Device], residual: Mapping[Device, float], common: float
+        self,
+        label: str,
+        members: list[DeviceId],
+        here: list[DeviceId],
+        residual: Mapping[DeviceId, float],
+        common: float,
     ) -> None:
         ready = []
         for device in here:
@@ -183,10 +193,10 @@ def center_and_spread(values: list[float]) -> tuple[float, float]:
 
 
 def early_noise(
-    memory: Mapping[Device, Memory],
-    here: list[Device],
-    good: Mapping[Device, list[float]],
-    residual: Mapping[Device, float],
+    memory: Mapping[DeviceId, Memory],
+    here: list[DeviceId],
+    good: Mapping[DeviceId, list[float]],
+    residual: Mapping[DeviceId, float],
 ) -> float:
     if not [device for device in here if memory[device].baseline is None]:
         return math.nan

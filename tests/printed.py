@@ -91,24 +91,24 @@ MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
-"""``tests/integration/test_torchrun.py`` runs it."""
+"""``tests/long/test_torchrun.py`` runs it."""
 DOCTORS_ROUNDS = {
     "slurm": _only("docs/probes.md", r"--all-nodes$"),
     "ssh": _only("docs/probes.md", r"^laggard doctor --hostlist="),
 }
-"""``tests/integration/clusters`` run them."""
+"""``tests/clusters`` run them."""
 ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
-"""``tests/integration/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
+"""``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
-"""``tests/integration/clusters/test_ssh.py`` runs them."""
+"""``tests/clusters/test_ssh.py`` runs them."""
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
 PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))
 REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")
 STATUS_STEP = _only("docs/guides/looking.md", r"^srun .*laggard status")
 SUBMIT = _only("docs/guides/slurm.md", r"^sbatch ")
-"""``tests/integration/clusters/test_slurm.py`` runs them, with the ids and names of its jobs and nodes."""
+"""``tests/clusters/test_slurm.py`` runs them, with the ids and names of its jobs and nodes."""
 
 TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
 """Probes in turn; ``tests/integration/test_detect.py`` runs it, and looks at what they read."""

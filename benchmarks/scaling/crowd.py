@@ -1,7 +1,8 @@
-"""A crowd of nodes that send readings, each over a connection of its own, as its collector does.
+"""A crowd of nodes that send readings, each over its own connection, as a node's collector does.
 
-``python -m benchmarks.scaling.crowd`` reads its plan as JSON on standard input, connects, says ``ready``, reads the
-Unix time of the first round, and sends round after round until its input closes; then it writes what it did as JSON.
+``python -m benchmarks.scaling.crowd`` reads its plan as JSON from standard input, connects, prints ``ready``, reads the
+Unix time of the first round, and sends one round after the other until its input is closed; then it prints its record
+as JSON.
 """
 
 from __future__ import annotations
@@ -23,18 +24,17 @@ from typing import cast
 import numpy as np
 import redis
 
-from collectors.turns import JITTER
-from kvstore.endpoint import Endpoint
-from kvstore.fence import EXECUTE_LUA, Command, FencedWriter
-from kvstore.packer import Packer
-from kvstore.series import Sample, Series
+from laggard.collectors.probe_schedule import JITTER
+from laggard.kvstore.connection import Endpoint, Packer
+from laggard.kvstore.fence import EXECUTE_LUA, Command, FencedWriter
+from laggard.kvstore.series import Sample, Series
 
 __all__ = ["METRIC", "CrowdPlan", "CrowdRecord", "host_name"]
 
 METRIC = "gpu-probe-time"
 REPEATS = 3
 PROBE_S = 0.010
-# What healthy GPUs show from round to round, and between the repeats of one.
+# Of healthy GPUs: between rounds, and between the repeats of one round.
 NOISE, REPEAT_NOISE = 0.004, 0.002
 SLOWDOWN = 1.3
 TICK_S = 0.01
@@ -44,18 +44,18 @@ READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class CrowdPlan:
-    """What a crowd does.
+    """What a crowd is to do.
 
     Attributes
     ----------
     endpoint_file
-        Of the state server.
+        The state server's endpoint file.
     first, hosts, devices
-        Its nodes, by number, and each node's devices.
+        Number of the first node, number of nodes, and devices per node.
     interval_s
-        From one round to the next.
+        Time between rounds.
     slow_host, slow_round
-        The node whose device 0 is slow, and from which round on.
+        The node whose device 0 becomes slow, and the first slow round.
     """
 
     endpoint_file: str
@@ -74,11 +74,11 @@ class CrowdRecord:
     Attributes
     ----------
     sent, refused
-        Samples.
+        Number of samples sent, and of those the server refused.
     behind_s
-        For each round, how late its last sample was sent.
+        Delay of each round's last sample.
     slow_s
-        Unix time of the first slow sample; 0: none.
+        Unix time of the first slow sample; 0 if there was none.
     """
 
     sent: int = 0
@@ -93,7 +93,7 @@ def host_name(number: int) -> str:
 
 
 def _reading(now_s: float, values: list[float]) -> bytes:
-    """Return the beginning of a sample as it is stored, always of the same length."""
+    """Return the start of a stored sample; its length is always the same."""
     return f"[{now_s:017.6f}, [{', '.join(f'{value:.9f}' for value in values)}]".encode()
 
 
@@ -112,7 +112,7 @@ class Crowd:
         self._packer = Packer()
         self._selector = selectors.DefaultSelector()
         self._connections = [self._connect(endpoint) for _ in range(plan.hosts)]
-        self._letters = [[self._letter(host, gpu) for gpu in range(plan.devices)] for host in range(plan.hosts)]
+        self._messages = [[self._message(host, gpu) for gpu in range(plan.devices)] for host in range(plan.hosts)]
         self._rng = np.random.default_rng(plan.first)
 
     def _connect(self, endpoint: Endpoint) -> socket.socket:
@@ -120,13 +120,13 @@ class Crowd:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(b"".join(self._packer.pack("AUTH", endpoint.password)))
         if (answer := connection.recv(100)) != b"+OK\r\n":
-            raise redis.ConnectionError(f"a node was not let in: {answer.decode()}")
+            raise redis.ConnectionError(f"the state server refused a node: {answer.decode()}")
         connection.settimeout(0)
         self._selector.register(connection, selectors.EVENT_READ, connection)
         return connection
 
     def run(self, start_s: float) -> None:
-        """Send from a moment on, until standard input closes."""
+        """Send rounds from ``start_s`` on, until standard input is closed."""
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
         number = 0
         while self._round(number, start_s + number * self._plan.interval_s):
@@ -165,25 +165,25 @@ class Crowd:
 
     def _send(self, host: int, gpu: int, values: list[float], now_s: float) -> None:
         plan = self._plan
-        before, between, after = self._letters[host][gpu]
+        before, between, after = self._messages[host][gpu]
         oldest = b"%013d" % int((now_s - WINDOW_S) * 1000)
         command = b"".join((before, oldest, between, _reading(now_s, values), after))
         if self._connections[host].send(command) != len(command):
-            raise redis.ConnectionError("the state server does not read")
+            raise redis.ConnectionError("the state server does not accept data")
         self.record.sent += 1
         if plan.first + host == plan.slow_host and gpu == 0 and values[0] > PROBE_S * (1 + SLOWDOWN) / 2:
             self.record.slow_s = self.record.slow_s or now_s
 
-    def _letter(self, host: int, gpu: int) -> tuple[bytes, ...]:
-        """Return what a collector sends for a device, cut where the times and the values stand: those change."""
+    def _message(self, host: int, gpu: int) -> tuple[bytes, ...]:
+        """Return what a collector sends for a device, split around the times and values, which change."""
         name, now_s, values = host_name(self._plan.first + host), 1e9, [PROBE_S] * REPEATS
         tags = {"host": name, "gpu": str(gpu), "model": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{name}-{gpu:026d}"}
         to_add, names = self._series.commands([Sample(METRIC, now_s, tuple(values), tags)])
         add, key, *rest = to_add
         oldest, text = str(rest[2]), str(rest.pop())
         reading = _reading(now_s, values).decode()
-        letter = reading + ", " + text[text.index("{") :]
-        command = cast("Command", (add, key, *rest, letter))
+        message = reading + ", " + text[text.index("{") :]
+        command = cast("Command", (add, key, *rest, message))
         keys, arguments = self._writer.call([command, names])
         packed = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
         before, _, rest_of_it = packed.partition(oldest.encode())

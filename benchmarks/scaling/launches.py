@@ -1,4 +1,4 @@
-"""Real jobs on more and more virtual nodes of this machine: how long they take to start, and their memory."""
+"""Real jobs on a growing number of virtual nodes of this machine: their startup time and memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import psutil
 __all__ = ["Start", "measure"]
 
 DEADLINE_S = 600.0
-LAGGARD = (sys.executable, "-m", "resilience.cli")
-# One actor on each node says that all of them work, then the job waits to be measured.
+LAGGARD = (sys.executable, "-m", "laggard")
+# One actor on each node shows that all nodes work; then the job waits to be measured.
 PROGRAM = """
 import time
 
 import ray
 
-from collectors.placement import node_strategy
-from resilience import Job
+from laggard.collectors.ray_actors import node_strategy
+from laggard.resilience import Job
 
 print("first line", flush=True)
 ray.init()
@@ -41,31 +41,31 @@ time.sleep(3600)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start.
+    """One start of a job.
 
     Attributes
     ----------
     nodes
-        Virtual nodes, all of them in use.
+        Number of virtual nodes, all in use.
     seconds
-        From the command to the program's first line, with all nodes in the cluster.
-    processor_s
-        Processor time of all processes until then.
+        Time from the command to the program's first line, with all nodes in the cluster.
+    cpu_s
+        CPU time of all processes until then.
     megabytes
-        Proportional share of memory of all processes, once a task has run on every node.
+        Proportional set size of all processes, once a task has run on every node.
     processes
-        How many there are.
+        Number of processes.
     """
 
     nodes: int
     seconds: float
-    processor_s: float
+    cpu_s: float
     megabytes: float
     processes: int
 
 
 def measure(nodes: int) -> Start:
-    """Start a job on so many virtual nodes, look at it, and end it."""
+    """Start a job on this number of virtual nodes, measure it, and end it."""
     with tempfile.TemporaryDirectory() as folder:
         program, output = Path(folder) / "program.py", Path(folder) / "output"
         program.write_text(PROGRAM)
@@ -76,10 +76,10 @@ def measure(nodes: int) -> Start:
         try:
             _wait_for("first line", output, job)
             seconds = time.perf_counter() - begun_s
-            processor_s = sum(map(_processor_s, _processes(job.pid)))
+            cpu_s = sum(map(_cpu_s, _processes(job.pid)))
             _wait_for(f"nodes {nodes}\n", output, job)
             processes = _processes(job.pid)
-            return Start(nodes, seconds, processor_s, sum(map(_megabytes, processes)), len(processes))
+            return Start(nodes, seconds, cpu_s, sum(map(_megabytes, processes)), len(processes))
         finally:
             job.terminate()
             job.wait(DEADLINE_S)
@@ -89,7 +89,7 @@ def _wait_for(text: str, output: Path, job: subprocess.Popen[bytes]) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while text not in output.read_text():
         if job.poll() is not None or time.monotonic() > until_s:
-            raise RuntimeError(f"the job did not get as far as {text!r}:\n{output.read_text()}")
+            raise RuntimeError(f"the job did not print {text!r}:\n{output.read_text()}")
         time.sleep(0.05)
 
 
@@ -97,7 +97,7 @@ def _processes(pid: int) -> list[psutil.Process]:
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
-def _processor_s(process: psutil.Process) -> float:
+def _cpu_s(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
         return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,7 +1,7 @@
-"""A job of many nodes as its primary sees it: readings come in, are judged, and a verdict is decided on.
+"""A job with many nodes, seen from its primary: it receives and judges readings, and acts on a verdict.
 
 The state server, the connections to it, the watcher with its analysis, and the controller's reader, policy and records
-are the real ones. The nodes are a crowd of processes that send generated readings (:mod:`benchmarks.scaling.crowd`).
+are real. The nodes are a crowd of processes that send generated readings (:mod:`benchmarks.scaling.crowd`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import IO, Any, cast
 import psutil
 
 from benchmarks.scaling.crowd import METRIC, CrowdPlan, host_name
-from detectors.detector import Watcher
-from detectors.rounds import DeviceKey, Round
-from detectors.slow_gpu import SlowGPUDetector
-from detectors.verdict import Verdict
-from kvstore.control import LaunchRecord, NodeRecord
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from kvstore.server import StateServer
-from kvstore.session import current_session
-from resilience.policy import NodesAccused, Relaunch, Settings, Standing, begin, decide
-from resilience.records import Records
-from resilience.requests import RequestReader
+from laggard.collectors.device import DeviceId
+from laggard.detectors.detector import Watcher
+from laggard.detectors.rounds import Round
+from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import LaunchRecord, NodeRecord
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.server import StateServer
+from laggard.resilience.controller.records import Records, RequestReader
+from laggard.resilience.decision.policy import JobStatus, NodesAccused, Relaunch, Settings, begin, decide
 
 __all__ = ["Scale", "Seen", "simulate"]
 
@@ -44,7 +44,7 @@ LEAD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large, and how long."""
+    """Size and length of a simulated job."""
 
     hosts: int
     devices: int
@@ -54,32 +54,32 @@ class Scale:
 
     @property
     def slow_host(self) -> int:
-        """One in the middle."""
+        """Number of the slow host: the one in the middle."""
         return self.hosts // 2
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen.
+    """What was measured.
 
     Attributes
     ----------
     sent, stored, refused
-        Samples.
+        Numbers of samples.
     judged
         For each round: when it was judged (Unix time), devices in it, seconds to judge it.
     start_s, begun_s
-        When the first round was due, and the first slow sample was sent, as Unix time.
+        Unix times at which the first round was due and the first slow sample was sent.
     accused_s, decided_s
-        When the verdict reached the controller, and how long it took to decide.
+        When the verdict reached the controller, and how long the decision took.
     record_s, record_mb
-        To fence the old launch and write the record of the next; its size.
+        Time to fence the old launch and write the next one's record, and the size of that record.
     watcher_cpu_s, server_cpu_s
-        Processor time for a round, over the rounds after the first.
+        CPU time per round, not counting the first one.
     watcher_mb, server_mb, file_mb_s, window_mb
-        Memory of this process and of the server, growth of the append-only file, the samples in the server.
+        Memory of this process and of the server, growth of the append-only file, size of the samples in the server.
     behind_s
-        How late the crowd sent the last sample of a round, at worst.
+        Largest delay of a round's last sample.
     """
 
     sent: int = 0
@@ -108,14 +108,14 @@ class Seen:
 
 
 class _Judge:
-    """The real detector's judge, with a stopwatch."""
+    """The real detector's judge, timed."""
 
     def __init__(self, interval_s: float, seen: Seen) -> None:
         self._detector = SlowGPUDetector(interval_s)
         self._seen = seen
 
-    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        self._detector.meet(device, tags)
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        self._detector.note_device(device, tags)
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         begun_s = time.perf_counter()
@@ -125,7 +125,7 @@ class _Judge:
 
 
 def simulate(scale: Scale) -> Seen:
-    """Run one job of this size and return what was seen."""
+    """Run one job of this size and return the measurements."""
     seen = Seen()
     with tempfile.TemporaryDirectory() as folder, StateServer.start(Path(folder) / "state", job="scale") as server:
         endpoint_file = Path(folder) / "endpoint.json"
@@ -138,11 +138,11 @@ def simulate(scale: Scale) -> Seen:
         records.write_launch(LaunchRecord(0, nodes[:-1], nodes[-1:]))
         with _crowds(scale, str(endpoint_file), seen) as crowds:
             _follow(scale, server, records, nodes, seen)
-            for told in _ended(crowds):
-                seen.sent += told["sent"]
-                seen.refused += told["refused"]
-                seen.begun_s = max(seen.begun_s, told["slow_s"])
-                seen.behind_s = max(seen.behind_s, *told["behind_s"])
+            for record in _ended(crowds):
+                seen.sent += record["sent"]
+                seen.refused += record["refused"]
+                seen.begun_s = max(seen.begun_s, record["slow_s"])
+                seen.behind_s = max(seen.behind_s, *record["behind_s"])
     return seen
 
 
@@ -173,7 +173,7 @@ def _crowds(scale: Scale, endpoint_file: str, seen: Seen) -> Iterator[list[subpr
             pipe.flush()
         for crowd in crowds:
             if cast("IO[str]", crowd.stdout).readline() != "ready\n":
-                raise RuntimeError("a crowd did not come up: its words are above")
+                raise RuntimeError("a crowd did not start: its error message is above")
         seen.start_s = time.time() + LEAD_S
         for crowd in crowds:
             pipe = cast("IO[str]", crowd.stdin)
@@ -188,29 +188,29 @@ def _crowds(scale: Scale, endpoint_file: str, seen: Seen) -> Iterator[list[subpr
 
 def _ended(crowds: Sequence[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
     for crowd in crowds:
-        told, _ = crowd.communicate(timeout=STOP_DEADLINE_S)
-        yield json.loads(told)
+        record, _ = crowd.communicate(timeout=STOP_DEADLINE_S)
+        yield json.loads(record)
 
 
 def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence[NodeRecord], seen: Seen) -> None:
-    """Be the primary: the program's watcher, and the controller."""
-    news = threading.Condition()
-    reader = RequestReader(server.endpoint, news, records.last_request_id())
+    """Act as the primary: run the program's watcher and the controller."""
+    changed = threading.Condition()
+    reader = RequestReader(server.endpoint, changed, records.last_request_id())
     hosts = [node.hostname for node in nodes]
     settings = Settings(len(hosts) - 1, resilient=True)
-    standing = begin(settings, hosts, [], seen.start_s)
-    if not isinstance(standing, Standing):
-        raise TypeError(f"the policy would not begin: {standing}")
+    status = begin(settings, hosts, [], seen.start_s)
+    if not isinstance(status, JobStatus):
+        raise TypeError(f"the policy did not start the job: {status}")
     watcher = Watcher(METRIC, scale.interval_s, _Judge(scale.interval_s, seen))
     own, its = psutil.Process(), psutil.Process(server.pid)
     at_first: tuple[float, float, float] | None = None
     file_bytes = written_bytes = 0
     end_s = seen.start_s + scale.rounds * scale.interval_s
     while time.time() < end_s:
-        with news:
-            news.wait_for(lambda: bool(reader.waiting), 1.0)
+        with changed:
+            changed.wait_for(lambda: bool(reader.waiting), 1.0)
         before_bytes, file_bytes = file_bytes, _file_bytes(server)
-        written_bytes += max(0, file_bytes - before_bytes)  # less: it was rewritten
+        written_bytes += max(0, file_bytes - before_bytes)  # smaller: it was rewritten
         if at_first is None and seen.judged:
             at_first = time.time(), _cpu_s(own), _cpu_s(its)
         while reader.waiting:
@@ -222,10 +222,10 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
             if not accused:
                 continue
             begun_s = time.perf_counter()
-            decision = decide(settings, standing, NodesAccused(accused), now_s=time.time(), progressed=True)
+            decision = decide(settings, status, NodesAccused(accused), now_s=time.time(), progressed=True)
             seen.decided_s = time.perf_counter() - begun_s
             if not isinstance(decision, Relaunch):
-                raise TypeError(f"the policy would not relaunch: {decision}")
+                raise TypeError(f"the policy did not relaunch: {decision}")
             seen.accused_s = seen.accused_s or time.time()
             seen.accused += sorted(accused)
     if at_first is not None:

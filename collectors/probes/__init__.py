@@ -1,4 +1,4 @@
-"""Probes: short test kernels, each for one part of a device."""
+"""Probes: short test kernels, each of which times one part of a device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from collectors.device import Device, GpuDevice
-from collectors.probes.base import Probe, ProbeUnavailableError
-from collectors.probes.gpu import GPU_PROBES, Workspace
-from collectors.probes.virtual import VIRTUAL_PROBES
+from laggard.collectors.device import Device, GpuDevice
+from laggard.collectors.errors import ProbeUnavailableError
+from laggard.collectors.probes.base import Probe
+from laggard.collectors.probes.gpu import GPU_PROBES, Workspace
+from laggard.collectors.probes.virtual import VIRTUAL_PROBES
 
 __all__ = ["GEMM_PROBE", "PROBE_NAMES", "WRONG", "Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
 
@@ -17,18 +18,18 @@ _log = logging.getLogger("laggard.collectors")
 
 PROBE_NAMES = tuple(GPU_PROBES)
 GEMM_PROBE = "gemm_fp32"
-WRONG = "wrong"  # the tag of samples that tells what was computed wrongly
+WRONG = "wrong"  # the tag of samples that says which results were wrong
 
 
 def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Probe]:
-    """Return those probes of these names that a device can run.
+    """Return the probes with these names that a device can run.
 
-    Each was run once: the first time pays for loading and tuning the kernel.
+    Each has been run once, because the first run includes loading and tuning the kernel.
 
     Raises
     ------
     ProbeUnavailableError
-        If its memory is too short for any.
+        If the device has too little memory for any of them.
     """
     cannot: tuple[type[Exception], ...] = (ProbeUnavailableError, *_out_of_memory(device))
     probes = []
@@ -42,18 +43,18 @@ def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Prob
 
 
 def gemm_probe(device: Device) -> Probe:
-    """Return the one probe that any program's work looks like: a matrix product in single precision.
+    """Return the probe that is closest to most programs' work: a matrix product in single precision.
 
     Raises
     ------
     ProbeUnavailableError
-        If the device's memory is too short.
+        If the device has too little memory.
     """
     return _warm(_makers(device)[GEMM_PROBE]())
 
 
 def _makers(device: Device) -> Mapping[str, Callable[[], Probe]]:
-    """Return what makes each probe that there is for such a device; the probes of a GPU share their memory."""
+    """Return a factory for each probe of this kind of device; the probes of a GPU share their memory."""
     if not isinstance(device, GpuDevice):
         return {name: partial(make, device) for name, make in VIRTUAL_PROBES.items()}
     workspace = Workspace(device)

@@ -1,40 +1,35 @@
-"""What a probe is: a short test kernel with a purpose, whose time tells how fast one part of a device is now."""
+"""Probe: a short test kernel whose time shows how fast one part of a device is now."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
 
-from collectors.device import Device
+from laggard.collectors.device import Device
 
-__all__ = ["Probe", "ProbeUnavailableError"]
-
-
-class ProbeUnavailableError(RuntimeError):
-    """The device cannot run the probe: its memory is short, or it has no such part."""
+__all__ = ["Probe"]
 
 
 class Probe(ABC):
     """One test kernel on one device.
 
-    A subclass's docstring says what the probe is for, and its ``operations``, ``bytes_moved`` and floor time a repeat.
+    A subclass's docstring says what the probe is for, and gives the operations, bytes moved and floor time of a repeat.
 
     Attributes
     ----------
     name
-        Readings of one name are compared between devices, so whatever changes the work is part of it.
+        Readings of the same name are compared between devices, so whatever changes the work is part of the name.
     operations
         Floating-point operations of one repeat.
     bytes_moved
         Bytes that one repeat reads and writes.
     unit, is_rate, scale
-        How people know what the probe measures: the unit, and by what a time is multiplied to get it (or, for a rate,
-        what is divided by the time).
+        How to convert a time to the unit people expect: multiply it by ``scale``, or for a rate divide ``scale`` by it.
 
     Parameters
     ----------
     device
-        Where to run.
+        The device to run on.
     """
 
     name: str
@@ -48,25 +43,25 @@ class Probe(ABC):
         self.device = device
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Put the inputs in place, before the repeats and untimed: probes of a device may share their memory."""
+        """Put the inputs in place before the repeats, untimed: probes of a device may share their memory."""
 
     @abstractmethod
     def kernel(self) -> Any:
         """Do the work of one repeat."""
 
     def seconds(self) -> float:
-        """Run once; return the seconds on the device's clock from submission to end."""
+        """Run once; return the seconds from submission to completion on the device's clock."""
         return self.device.timed(self.kernel)[1]
 
     def figure(self, seconds: float) -> float:
-        """Return a reading in the unit that people know it by."""
+        """Return a reading in ``unit``."""
         return self.scale / seconds if self.is_rate else seconds * self.scale
 
     def wrong_results(self) -> int:
-        """Check what the last repeat has computed; return how many of its results are wrong."""
+        """Check what the last repeat computed; return how many of its results are wrong."""
         return 0
 
     def fault(self) -> str:
-        """Return in words what the last repeat has computed wrongly, nothing if all was right."""
+        """Describe the wrong results of the last repeat; empty if all were right."""
         count = self.wrong_results()
         return f"wrong results of the probe {self.name}: {count}" if count else ""

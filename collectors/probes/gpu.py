@@ -1,7 +1,7 @@
-"""Probes of a GPU, through CuPy: sizes are such that a repeat takes about a millisecond on a data-centre GPU.
+"""Probes of a GPU, through CuPy, sized so that a repeat takes about a millisecond on a data-centre GPU.
 
-All probes of a device share one piece of its memory (:class:`Workspace`), so they run one after the other. Floor times
-are the work divided by the peak that the vendor's data sheet names for an H100 SXM.
+All probes of a device share one block of its memory (:class:`Workspace`), so they run one after the other. Floor times
+are the work divided by the peak in the vendor's data sheet for an H100 SXM.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from collectors.device import GpuDevice
-from collectors.probes.base import Probe, ProbeUnavailableError
-from collectors.probes.cuda import KERNELS
-from collectors.probes.pattern import pattern, wrong_rows
+from laggard.collectors.device import GpuDevice
+from laggard.collectors.errors import ProbeUnavailableError
+from laggard.collectors.probes.base import Probe
+from laggard.collectors.probes.cuda_kernels import KERNELS
+from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
 
-__all__ = ["GPU_PROBES", "Chase", "Clock", "DeviceToHost", "Gemm", "HostToDevice", "Launch", "PeerCopy", "Triad"]
+__all__ = ["GPU_PROBES", "Chase", "Clock", "DeviceToHost", "Gemm", "HostToDevice", "KernelLaunch", "PeerCopy", "Triad"]
 
 MIB = 1 << 20
 SCRATCH_BYTES = 80 * MIB
 COPY_BYTES = 32 * MIB
 CACHED_BYTES = 8 * MIB
-SHARE_OF_FREE = 4  # the scratch memory takes at most this part (1/4) of what is free
-SPARE_BYTES = 48 * MIB  # what writing and checking the largest matrices takes for a moment
+MIN_FREE_RATIO = 4  # the scratch memory takes at most a quarter of the free memory
+SPARE_BYTES = 48 * MIB  # needed for a moment to write and check the largest matrices
 LINE_BYTES = 128
 CLOCK_STEPS = 500_000
-LAUNCHES = 200
+KERNEL_LAUNCHES = 200
 
 
 class Workspace:
-    """The memory that a device's probes share: 80 MiB, or half or a quarter of that where memory is short.
+    """The memory that a device's probes share: 80 MiB, or half or a quarter of that if memory is short.
 
-    Together with the two pointer chases that is 184 MiB, and 40 MiB more while matrices are written and checked.
+    Together with the two pointer chases that makes 184 MiB, and 40 MiB more while matrices are written and checked.
 
     Raises
     ------
     ProbeUnavailableError
-        If not even a quarter can be had.
+        If there is not even enough memory for a quarter.
     """
 
     def __init__(self, device: GpuDevice) -> None:
@@ -48,27 +49,27 @@ class Workspace:
         self.device = device
         free_bytes = self.free_bytes()
         sizes = [SCRATCH_BYTES >> halvings for halvings in range(3)]
-        fitting = [size for size in sizes if size * SHARE_OF_FREE <= free_bytes]
+        fitting = [size for size in sizes if size * MIN_FREE_RATIO <= free_bytes]
         if not fitting:
-            raise ProbeUnavailableError(f"gpu {device.gpu} has {free_bytes >> 20} MiB free: too little for probes")
+            raise ProbeUnavailableError(device.gpu, f"has {free_bytes >> 20} MiB free: too little for probes")
         self.scratch = device.run(lambda: cupy.empty(fitting[0], np.uint8))
         self._module: Any = cupy.RawModule(code=KERNELS)
 
     def free_bytes(self) -> int:
-        """Return how much of the device's memory nobody holds."""
+        """Return how much of the device's memory is free."""
         return int(self.device.run(self.cupy.cuda.runtime.memGetInfo)[0])
 
     def kernel(self, name: str) -> Any:
-        """Return one of the probes' own kernels: CuPy loads it onto the device that is current when it is asked for."""
+        """Return one of the probes' own kernels, loaded onto this device."""
         return self.device.run(lambda: self._module.get_function(name))
 
     def cached_bytes(self) -> int:
-        """Return how much surely fits into the device's last cache: 8 MiB, or less than half of a smaller cache."""
+        """Return a size that fits into the device's last-level cache: 8 MiB, or less than half of a smaller cache."""
         cache_bytes = self.cupy.cuda.runtime.getDeviceProperties(self.device.ordinal).get("l2CacheSize", 0)
         return min(CACHED_BYTES, 1 << (cache_bytes // 2).bit_length() - 1) if cache_bytes else CACHED_BYTES
 
     def views(self, count: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
-        """Return arrays that lie side by side in the scratch memory.
+        """Return adjacent arrays in the scratch memory.
 
         Raises
         ------
@@ -77,14 +78,14 @@ class Workspace:
         """
         n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if count * n_bytes > self.scratch.nbytes:
-            raise ProbeUnavailableError(f"{count * n_bytes >> 20} MiB do not fit into what gpu {self.device.gpu} has")
+            raise ProbeUnavailableError(self.device.gpu, f"cannot spare {count * n_bytes >> 20} MiB")
         return [
             self.scratch[place * n_bytes : (place + 1) * n_bytes].view(dtype).reshape(shape) for place in range(count)
         ]
 
 
 class GpuProbe(Probe):
-    """A probe with the memory that it shares with others of its device."""
+    """A probe that shares its memory with the other probes of its device."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace.device)
@@ -94,7 +95,7 @@ class GpuProbe(Probe):
 
 @dataclass(frozen=True)
 class Precision:
-    """A kind of GEMM: what the inputs are stored as, with which of cuBLAS's compute types, and whether AMD has it."""
+    """A kind of GEMM: how its inputs are stored, its cuBLAS compute type, and whether it runs on AMD GPUs."""
 
     name: str
     n: int
@@ -105,7 +106,7 @@ class Precision:
     on_amd: bool = True
 
 
-# The bits of 1.0 where NumPy has no such number, or where it is as simple: 16 bits each.
+# one_bits are the bits of 1.0 in the 16-bit formats, of which NumPy lacks bfloat16.
 PRECISIONS = (
     Precision("fp64", 1024, 16, "R_64F", None, "CUBLAS_COMPUTE_64F"),
     Precision("fp32", 2048, 4, "R_32F", None, "CUBLAS_COMPUTE_32F"),
@@ -115,14 +116,14 @@ PRECISIONS = (
 )
 _SIGN_BIT = np.uint16(0x8000)
 _DTYPES = {"R_64F": np.float64, "R_32F": np.float32, "R_16F": np.uint16, "R_16BF": np.uint16}
-# Consumer boards do double precision at 1/64 of single: the probe would take long, and nobody computes so there.
-_FEW_DOUBLES = 4
+# Consumer boards have 1/64 of the rate in double precision: the probe would take long, and nobody uses it there.
+_MAX_DOUBLES_RATIO = 4
 
 
 class Gemm(GpuProbe):
-    """Square matrix products: the arithmetic rate of one precision, and with it power and heat.
+    """Square matrix products: the arithmetic rate in one precision, and with it power and heat.
 
-    2 n^3 operations a product. FP64: n = 1024, 16 products, 34 Gflop, floor 0.5 ms at 67 Tflop/s. FP32: n = 2048, 4
+    2 n^3 operations per product. FP64: n = 1024, 16 products, 34 Gflop, floor 0.5 ms at 67 Tflop/s. FP32: n = 2048, 4
     products, 69 Gflop, 1.0 ms at 67 Tflop/s. TF32: 20 products, 344 Gflop, 0.7 ms at 495 Tflop/s. FP16 and BF16: 32
     products, 550 Gflop, 0.6 ms at 990 Tflop/s. At most 48 MiB of arrays. The product is an exact matrix of integers in
     every precision, and is checked.
@@ -141,9 +142,11 @@ class Gemm(GpuProbe):
         self._product_dtype = np.float64 if precision.stored == "R_64F" else np.float32
         is_hip = self.cupy.cuda.runtime.is_hip
         if is_hip and not precision.on_amd:
-            raise ProbeUnavailableError(f"CuPy has no {self.name} on an AMD GPU")
-        if precision.stored == "R_64F" and not is_hip and self._doubles_ratio() > _FEW_DOUBLES:
-            raise ProbeUnavailableError(f"gpu {workspace.device.gpu} has next to no double precision")
+            raise ProbeUnavailableError(
+                workspace.device.gpu, f"has no {self.name}: CuPy does not support it on AMD GPUs"
+            )
+        if precision.stored == "R_64F" and not is_hip and self._doubles_ratio() > _MAX_DOUBLES_RATIO:
+            raise ProbeUnavailableError(workspace.device.gpu, "is very slow in double precision")
         inputs = 2 * n * n * np.dtype(self._dtype).itemsize
         self._left, self._right = workspace.views(2, (n, n), self._dtype)
         whole = workspace.views(1, (inputs + n * n * np.dtype(self._product_dtype).itemsize,), np.uint8)[0]
@@ -155,18 +158,18 @@ class Gemm(GpuProbe):
         self.device.run(self._write_inputs)
 
     def kernel(self) -> None:
-        """Multiply as often as it takes."""
+        """Multiply the matrices as often as the precision requires."""
         from cupy.cuda import cublas, runtime
         from cupy.cuda.device import get_cublas_handle
 
         n, precision = self._precision.n, self._precision
         stored = getattr(runtime, f"CUDA_{precision.stored}")
         product = runtime.CUDA_R_64F if precision.stored == "R_64F" else runtime.CUDA_R_32F
-        # cuBLAS stores by columns: it is handed the right matrix first, and returns the product by rows.
+        # cuBLAS is column-major: given the right matrix first, it returns the product in row-major order.
         arguments = (cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n, self._one.ctypes.data)
         right, left = (self._right.data.ptr, stored, n), (self._left.data.ptr, stored, n)
         result = (self._zero.ctypes.data, self._product.data.ptr, product, n)
-        # On an AMD GPU CuPy takes a type of numbers in the place of a compute type, and only that.
+        # On an AMD GPU CuPy expects a data type in place of the compute type.
         compute = product if runtime.is_hip else getattr(cublas, precision.compute)
         for _ in range(precision.products):
             cublas.gemmEx(get_cublas_handle(), *arguments, *right, *left, *result, compute, cublas.CUBLAS_GEMM_DEFAULT)
@@ -190,11 +193,11 @@ class Gemm(GpuProbe):
 
 
 class Clock(GpuProbe):
-    """Frequency of the multiprocessors: any throttling shows, also while other kernels share the GPU.
+    """Frequency of the multiprocessors: shows any throttling, even while other kernels share the GPU.
 
-    One warp on each multiprocessor runs 500,000 dependent operations and reads the count of its cycles and the global
-    time before and after; the reading is the time of a million cycles, the median over the multiprocessors. No
-    memory. Floor: 0.51 ms for a million cycles at 1.98 GHz; a repeat takes 2 million cycles, 1 ms.
+    One warp per multiprocessor runs 500,000 dependent operations, and reads its cycle counter and the global timer
+    before and after. The reading is the time of a million cycles, the median over the multiprocessors. Uses no memory.
+    Floor: 0.51 ms for a million cycles at 1.98 GHz; a repeat takes 2 million cycles, 1 ms.
     """
 
     name = "clock"
@@ -203,7 +206,7 @@ class Clock(GpuProbe):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         if self.cupy.cuda.runtime.is_hip:
-            raise ProbeUnavailableError("an AMD GPU has no such clocks")
+            raise ProbeUnavailableError(workspace.device.gpu, "has no such clocks: it is an AMD GPU")
         runtime = self.cupy.cuda.runtime
         ordinal = workspace.device.ordinal
         self._blocks = int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, ordinal))
@@ -218,17 +221,17 @@ class Clock(GpuProbe):
         self._run((self._blocks,), (32,), (np.int64(CLOCK_STEPS), self._cycles, self._nanoseconds, self._sink))
 
     def seconds(self) -> float:
-        """Run once; return the seconds that a million cycles take."""
+        """Run once; return the time of a million cycles in seconds."""
         super().seconds()
         ns_per_cycle = self.device.run(lambda: (self._nanoseconds / self._cycles).get())
         return float(np.median(ns_per_cycle)) * 1e-3
 
 
 class Triad(GpuProbe):
-    """a = b - a / 2 on arrays of together more than the last cache: the bandwidth of the GPU's memory.
+    """a = b - a / 2 on arrays that together exceed the last-level cache: the bandwidth of the GPU's memory.
 
-    Two arrays of 40 MiB in single precision, 20 passes, 12 bytes an element: 2.5 GB. Floor: 0.75 ms at 3.35 TB/s.
-    Where memory is short the arrays are smaller, and the name says so.
+    Two arrays of 40 MiB in single precision, 20 passes, 12 bytes per element: 2.5 GB. Floor: 0.75 ms at 3.35 TB/s. If
+    memory is short the arrays are smaller, and the name says so.
     """
 
     unit, is_rate = "GB/s", True
@@ -245,26 +248,26 @@ class Triad(GpuProbe):
         self._add = self.cupy.ElementwiseKernel("float32 b", "float32 a", "a = b - 0.5f * a", "laggard_triad")
 
     def prepare(self) -> None:
-        """Write the arrays."""
+        """Initialise the arrays."""
         self.device.run(lambda: (self._a.fill(0), self._b.fill(3)))
 
     def kernel(self) -> None:
-        """Add again and again."""
+        """Run all passes."""
         for _ in range(self._PASSES):
             self._add(self._b, self._a)
 
     def wrong_results(self) -> int:
-        """Return how many elements are not like the middle one: all began alike and have seen the same."""
+        """Return how many elements differ from the middle one: all of them should be equal."""
         return self.device.run(lambda: int((self._a != self._a[self._a.size // 2]).sum()))
 
 
 class Chase(GpuProbe):
-    """One thread that reads where its last read has told it to: the latency of a cache or of memory.
+    """Pointer chase, one thread whose every read gives the address of the next: the latency of a cache or of memory.
 
-    A random cycle through lines of 128 bytes. L2: 8 MiB (less where the cache is smaller than 16), 4096 reads, floor
-    0.6 ms at 150 ns. Memory: 96 MiB, 2048 reads, floor 1.0 ms at 500 ns: figures of the order that microbenchmarks of
-    such GPUs have found. Each repeat goes on to lines that it has not read for many repeats; those of L2 are brought
-    there beforehand.
+    A random cycle through lines of 128 bytes. L2: 8 MiB (less if the cache is smaller than 16), 4096 reads, floor
+    0.6 ms at 150 ns. Memory: 96 MiB, 2048 reads, floor 1.0 ms at 500 ns. The latencies are typical of microbenchmarks
+    of such GPUs. Each repeat continues with lines that were not read for many repeats; the lines of the L2 chase are
+    loaded into the cache beforehand.
     """
 
     unit = "ns a read"
@@ -272,7 +275,7 @@ class Chase(GpuProbe):
     def __init__(self, workspace: Workspace, name: str, size_bytes: int, hops: int, *, cached: bool) -> None:
         super().__init__(workspace)
         if size_bytes + SPARE_BYTES > workspace.free_bytes():
-            raise ProbeUnavailableError(f"gpu {workspace.device.gpu} has no {size_bytes >> 20} MiB to spare")
+            raise ProbeUnavailableError(workspace.device.gpu, f"cannot spare {size_bytes >> 20} MiB")
         self.name = f"chase_{name}"
         self._cached = cached
         self.bytes_moved = float(hops * LINE_BYTES)
@@ -283,17 +286,17 @@ class Chase(GpuProbe):
         self._at = workspace.device.run(lambda: self.cupy.zeros(1, np.uint32))
 
     def prepare(self) -> None:
-        """Read all lines, if they are to be in the cache: whatever ran before has taken their place there."""
+        """Load all lines into the cache, if they belong there: earlier kernels have evicted them."""
         if self._cached:
             self.device.run(lambda: self._next.max())
 
     def kernel(self) -> None:
-        """Read on from where the last repeat ended."""
+        """Continue from where the last repeat ended."""
         self._run((1,), (1,), (self._next, self._hops, self._at))
 
 
 def _cycle(size_bytes: int) -> Any:
-    """Return for each line, at its first number, the place of the line that comes next."""
+    """Return an array in which the first number of each line is the index of the next line."""
     words = LINE_BYTES // 4
     order = np.random.default_rng(1).permutation(size_bytes // LINE_BYTES).astype(np.uint32) * words
     following = np.zeros(size_bytes // 4, np.uint32)
@@ -302,7 +305,7 @@ def _cycle(size_bytes: int) -> Any:
 
 
 class HostToDevice(GpuProbe):
-    """Copy from pinned memory of the host: the bus, its width and generation, and where the memory lies.
+    """Copy from pinned host memory: the bus, its width and generation, and the memory's NUMA node.
 
     32 MiB. Floor: 0.6 ms at 55 GB/s (PCIe generation 5, 16 lanes), 1.3 ms at generation 4.
     """
@@ -327,14 +330,14 @@ class HostToDevice(GpuProbe):
 
 
 class DeviceToHost(HostToDevice):
-    """Copy to pinned memory of the host: as the other way round, with the same floor."""
+    """Copy to pinned host memory: like :class:`HostToDevice` in the other direction, with the same floor."""
 
     name = "device_to_host"
     _kind = "memcpyDeviceToHost"
 
 
 class PeerCopy(GpuProbe):
-    """Copy to the next GPU that this process sees: NVLink, or the bus between them.
+    """Copy to the next GPU that this process sees, over NVLink or the bus.
 
     32 MiB, 8 times. Floor: 0.6 ms at 450 GB/s (NVLink 4).
     """
@@ -349,34 +352,34 @@ class PeerCopy(GpuProbe):
         runtime, me = self.cupy.cuda.runtime, workspace.device.ordinal
         self._peer = (me + 1) % int(runtime.getDeviceCount())
         if self._peer == me or not runtime.deviceCanAccessPeer(me, self._peer):
-            raise ProbeUnavailableError(f"gpu {workspace.device.gpu} has no peer")
+            raise ProbeUnavailableError(workspace.device.gpu, "has no peer")
         (self._here,) = workspace.views(1, (COPY_BYTES,), np.uint8)
         with self.cupy.cuda.Device(self._peer):
             self._there = self.cupy.empty(COPY_BYTES, np.uint8)
 
     def kernel(self) -> None:
-        """Copy as often as it takes."""
+        """Copy the block 8 times."""
         for _ in range(self._COPIES):
-            # CuPy turns the direct way on; without it such a copy is staged through the host, peers or not.
+            # CuPy enables peer access; without it such a copy is staged through the host.
             self._there.data.copy_from_device_async(self._here.data, COPY_BYTES)
 
 
-class Launch(GpuProbe):
-    """Submits 200 kernels that do nothing: what the processor and the driver add to each.
+class KernelLaunch(GpuProbe):
+    """Submits 200 empty kernels: the time that the processor and the driver add to each.
 
     Floor: 0.4 ms at 2 us each.
     """
 
     name = "launch"
-    unit, scale = "us each", 1e6 / LAUNCHES
+    unit, scale = "us each", 1e6 / KERNEL_LAUNCHES
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self._run = workspace.kernel("nothing")
 
     def kernel(self) -> None:
-        """Submit them."""
-        for _ in range(LAUNCHES):
+        """Submit the kernels."""
+        for _ in range(KERNEL_LAUNCHES):
             self._run((1,), (1,), ())
 
 
@@ -384,15 +387,15 @@ def _gemm(precision: Precision) -> Callable[[Workspace], Probe]:
     return lambda workspace: Gemm(workspace, precision)
 
 
-# By name. The copies come last: what NVML tells of the bus is right while it is in use, and that is asked after the
-# round.
+# By name. The copies come last: NVML's figures for the bus are only right while it is in use, and they are read after
+# the round.
 GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
     "clock": Clock,
     **{f"gemm_{precision.name}": _gemm(precision) for precision in PRECISIONS},
     "triad": Triad,
     "chase_l2": lambda workspace: Chase(workspace, "l2", workspace.cached_bytes(), 4096, cached=True),
     "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048, cached=False),
-    "launch": Launch,
+    "launch": KernelLaunch,
     "peer_copy": PeerCopy,
     "device_to_host": DeviceToHost,
     "host_to_device": HostToDevice,

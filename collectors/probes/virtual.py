@@ -1,6 +1,6 @@
-"""Probes of a virtual device, in NumPy: the same parts by the same names, at a size that suits one core.
+"""Probes of a virtual device, in NumPy: the same parts under the same names, at a size that suits one core.
 
-A virtual device has no SM clock, no bus and no peers of its own; what stands in for them says so.
+A virtual device has no SM clock, no bus and no peers; where a probe is a substitute, its docstring says so.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from collectors.device import Device
-from collectors.probes.base import Probe
-from collectors.probes.pattern import pattern, wrong_rows
+from laggard.collectors.device import Device
+from laggard.collectors.probes.base import Probe
+from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
 
-__all__ = ["VIRTUAL_PROBES", "Chase", "Clock", "Gemm", "Launch", "Triad"]
+__all__ = ["VIRTUAL_PROBES", "Chase", "Clock", "Gemm", "KernelLaunch", "Triad"]
 
 MIB = 1 << 20
 GEMM_SIZE = 768
@@ -23,14 +23,14 @@ TRIAD_PASSES = 2
 CHASE_ELEMENTS = 32 * MIB // 8
 CHASE_HOPS = 16
 CHASE_STARTS = 65536
-LAUNCHES = 2000
+KERNEL_LAUNCHES = 2000
 
 
 class Gemm(Probe):
     """Square matrix product: the arithmetic rate, and the wait for other kernels on the device.
 
-    2 n^3 operations on 3 n^2 numbers: at n = 768 that is 0.9 Gflop on 7 MB in single precision. Floor: the core's peak,
-    some 10 ms at 90 Gflop/s.
+    2 n^3 operations on 3 n^2 numbers: at n = 768, 0.9 Gflop on 7 MB in single precision. Floor: about 10 ms at a core's
+    peak of 90 Gflop/s.
     """
 
     unit, is_rate = "Gflop/s", True
@@ -53,9 +53,9 @@ class Gemm(Probe):
 
 
 class Clock(Probe):
-    """A fixed number of dependent steps of the interpreter: stands in for the clock of a GPU's multiprocessors.
+    """A fixed number of dependent steps of the interpreter: a substitute for the clock of a GPU's multiprocessors.
 
-    60,000 additions. Floor: some 2 ms on a core of 3 GHz.
+    60,000 additions. Floor: about 2 ms on a core of 3 GHz.
     """
 
     name = "clock"
@@ -63,7 +63,7 @@ class Clock(Probe):
     unit, is_rate, scale = "Mstep/s", True, CLOCK_STEPS * 1e-6
 
     def kernel(self) -> int:
-        """Count."""
+        """Count the steps."""
         total = 0
         for step in range(CLOCK_STEPS):
             total += step
@@ -71,10 +71,10 @@ class Clock(Probe):
 
 
 class Triad(Probe):
-    """a = b + s c on arrays of together more than most last caches: the bandwidth of memory.
+    """a = b + s c on arrays that together exceed most last-level caches: the bandwidth of memory.
 
-    2 operations and 24 bytes an element (40 with NumPy's intermediate result), 16 MiB an array, 2 passes. Floor: some
-    2 ms at 50 GB/s.
+    2 operations and 24 bytes per element (40 with NumPy's intermediate result), 16 MiB per array, 2 passes. Floor:
+    about 2 ms at 50 GB/s.
     """
 
     name = "triad"
@@ -87,7 +87,7 @@ class Triad(Probe):
         self._a, self._b, self._c = (np.full(TRIAD_ELEMENTS, value) for value in (0.0, 1.0, 2.0))
 
     def kernel(self) -> None:
-        """Add as often as it takes."""
+        """Run both passes."""
         for _ in range(TRIAD_PASSES):
             np.multiply(self._c, 3.0, out=self._a)
             np.add(self._a, self._b, out=self._a)
@@ -98,9 +98,9 @@ class Triad(Probe):
 
 
 class Chase(Probe):
-    """Reads at places that the last read has told, in a random cycle through 32 MiB: the latency of memory.
+    """Pointer chase in a random cycle through 32 MiB: the latency of memory.
 
-    16 passes of 64 Ki reads, 8 bytes each. Floor: some 2 ms at 2 ns a read.
+    16 passes of 64 Ki reads, 8 bytes each. Floor: about 2 ms at 2 ns per read.
     """
 
     name = "chase_memory"
@@ -115,29 +115,29 @@ class Chase(Probe):
         self._start = order[:CHASE_STARTS].copy()
 
     def kernel(self) -> None:
-        """Follow the cycle from many places at once, a hop each."""
+        """Follow the cycle from many starting points at once, one hop per pass."""
         at = self._start
         for _ in range(CHASE_HOPS):
             at = self._next[at]
 
 
-class Launch(Probe):
-    """Submits 2,000 of the smallest kernels: what the processor and the driver add to each.
+class KernelLaunch(Probe):
+    """Submits 2,000 of the smallest kernels: the time that the processor adds to each.
 
-    Floor: some 0.2 ms.
+    Floor: about 0.2 ms.
     """
 
     name = "launch"
-    operations = LAUNCHES
-    unit, scale = "us each", 1e6 / LAUNCHES
+    operations = KERNEL_LAUNCHES
+    unit, scale = "us each", 1e6 / KERNEL_LAUNCHES
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._number = np.zeros(1)
 
     def kernel(self) -> None:
-        """Add 1 to one number, again and again."""
-        for _ in range(LAUNCHES):
+        """Add 1 to a number, again and again."""
+        for _ in range(KERNEL_LAUNCHES):
             np.add(self._number, 1.0, out=self._number)
 
 
@@ -147,5 +147,5 @@ VIRTUAL_PROBES: Mapping[str, Callable[[Device], Probe]] = {
     "gemm_fp64": lambda device: Gemm(device, np.float64, GEMM_SIZE // 2),
     "triad": Triad,
     "chase_memory": Chase,
-    "launch": Launch,
+    "launch": KernelLaunch,
 }

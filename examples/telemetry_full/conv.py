@@ -1,4 +1,4 @@
-"""The SciPy job: images, filtered by workers that are spread over the nodes."""
+"""The SciPy task: images filtered by workers that are spread over the nodes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The PyTorch job: a small network learns to read digits, once for each learning rate.
+"""The PyTorch task: a small network learns to read digits, once for each learning rate.
 
-The digits are MNIST's files where they are given, else the 1,797 that scikit-learn brings along, in MNIST's shape.
+The digits are MNIST's if its files are given, otherwise the 1,797 that come with scikit-learn, in MNIST's shape.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from collectors import local_device
-from collectors.device import VIRTUAL_DEVICES
-from telemetry import Telemetry
+from laggard import Telemetry, local_device
+from laggard.collectors.device import VIRTUAL_DEVICES
 
 __all__ = ["DataError", "Digits", "Result", "download", "load_digits", "train"]
 
@@ -42,7 +41,7 @@ TEST_DIGITS = 360  # the last of scikit-learn's: other people wrote them
 
 
 class DataError(ValueError):
-    """The digits cannot be had."""
+    """The digits are not available."""
 
 
 class Digits(NamedTuple):
@@ -55,7 +54,7 @@ class Digits(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a learning rate led to; the accuracy is in percent."""
+    """The result of a learning rate; the accuracy is in percent."""
 
     learning_rate: float
     loss: float
@@ -68,7 +67,7 @@ def load_digits(directory: Path | None) -> Digits:
     Raises
     ------
     DataError
-        If a file is missing or is no IDX file.
+        If a file is missing or is not an IDX file.
     """
     if directory is None:
         return _small_digits()
@@ -76,12 +75,12 @@ def load_digits(directory: Path | None) -> Digits:
 
 
 def download(directory: Path, source: str = SOURCE) -> None:
-    """Fetch MNIST's four files, unless they are there; what comes must have the right checksum.
+    """Fetch MNIST's four files unless they exist; each must have the right checksum.
 
     Raises
     ------
     DataError
-        If a file cannot be fetched, or is not the right one.
+        If a file cannot be fetched or has the wrong checksum.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +96,7 @@ def download(directory: Path, source: str = SOURCE) -> None:
         except OSError as error:
             raise DataError(f"{source}/{name} cannot be fetched: {error}") from error
         if (found := hashlib.sha256(content).hexdigest()) != expected:
-            raise DataError(f"{source}/{name} is not what it was: its SHA-256 is {found}, not {expected}")
+            raise DataError(f"{source}/{name} has changed: its SHA-256 is {found}, not {expected}")
         (directory / name).write_bytes(content)
 
 
@@ -107,7 +106,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises
     ------
     DataError
-        If it is none.
+        If it is not one.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -117,12 +116,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     lengths = np.frombuffer(content[4 : 4 + 4 * n_dimensions], ">u4")
     values = np.frombuffer(content[4 + 4 * n_dimensions :], np.uint8)
     if n_dimensions == 0 or len(values) != lengths.prod(dtype=int):
-        raise DataError(f"{path} is no IDX file of bytes, or not a whole one")
+        raise DataError(f"{path} is not an IDX file of bytes, or is truncated")
     return values.reshape(lengths)
 
 
 def train(learning_rate: float, given: argparse.Namespace, digits: Digits) -> Result:
-    """Train a network on this process's device and return how well it reads digits that it has not seen."""
+    """Train a network on this process's device and return how well it reads unseen digits."""
     torch.manual_seed(given.seed)
     on_device, run = _device(given.no_cuda)
     model = _network().to(on_device)

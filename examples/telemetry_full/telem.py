@@ -1,4 +1,4 @@
-"""The telemetry: a monitor on each node, a queue that they all fill, and a process that makes lines of what comes."""
+"""The telemetry: a monitor on each node, a shared queue, and a process that post-processes what arrives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.queue import Queue
 
-from collectors.gpu_metrics import device_readers
-from collectors.placement import node_strategy
-from kvstore.control import NodeRecord
+from laggard import node_strategy
+from laggard.collectors.metrics.gpu import device_readers
+from laggard.kvstore.control import NodeRecord
 
 __all__ = ["Bars", "Lines", "NodeReading", "watched"]
 
@@ -23,7 +23,7 @@ STOP_DEADLINE_S = 30.0
 
 
 class NodeReading(NamedTuple):
-    """What a monitor saw: the load of its node, and how busy each device was, in percent."""
+    """What a monitor read: its node's load, and the utilization of each device in percent."""
 
     host: str
     load_average: float
@@ -31,7 +31,7 @@ class NodeReading(NamedTuple):
 
 
 class Monitor:
-    """Watches one node."""
+    """Monitors one node."""
 
     def __init__(self, node: NodeRecord) -> None:
         self._host = node.hostname
@@ -39,7 +39,7 @@ class Monitor:
         self._ended = threading.Event()
 
     def watch(self, queue: Queue) -> None:
-        """Put a reading into the queue every second until the end, sentences before and after, and None at last."""
+        """Put a reading into the queue every second until stopped, a message before and after, and finally None."""
         queue.put(f"This is a telemetry process on node {self._host}.")
         while not self._ended.wait(INTERVAL_S):
             queue.put(self._read())
@@ -47,7 +47,7 @@ class Monitor:
         queue.put(None)
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop monitoring."""
         self._ended.set()
 
     def _read(self) -> NodeReading:
@@ -58,7 +58,7 @@ class Monitor:
 
 @ray.remote(num_cpus=0, num_returns="streaming")
 def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
-    """Yield what the monitors say, readings rounded for people, until the last one has ended."""
+    """Yield what the monitors send, with rounded readings, until the last one has ended."""
     while n_monitors:
         match queue.get(timeout=SILENCE_S):
             case None:
@@ -71,7 +71,7 @@ def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
 
 @contextmanager
 def watched(nodes: Sequence[NodeRecord], view: Lines | Bars) -> Iterator[None]:
-    """Show what happens on the nodes for as long as the ``with`` block lasts."""
+    """Show what happens on the nodes while the ``with`` block is active."""
     queue = Queue(actor_options={"num_cpus": 0})
     remote: Any = ray.remote(Monitor)
     apart = {"num_cpus": 0, "max_concurrency": 2}  # stop() comes while watch() runs
@@ -90,7 +90,7 @@ def watched(nodes: Sequence[NodeRecord], view: Lines | Bars) -> Iterator[None]:
 
 
 def _follow(stream: Iterator[Any], view: Lines | Bars) -> None:
-    """Show what the post-processing process says, until it ends."""
+    """Show what the post-processing process yields, until it ends."""
     for reference in stream:
         match ray.get(reference):
             case NodeReading() as reading:
@@ -102,7 +102,7 @@ def _follow(stream: Iterator[Any], view: Lines | Bars) -> None:
 
 
 class Lines:
-    """Prints a line for each reading."""
+    """Prints one line per reading."""
 
     def show(self, reading: NodeReading) -> None:
         """Print a reading."""

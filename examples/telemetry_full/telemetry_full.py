@@ -1,11 +1,11 @@
-"""Ensembles of PyTorch and SciPy jobs over the nodes, with a live view of what they do to them.
+"""Ensembles of PyTorch and SciPy tasks across the nodes, with a live view of the load.
 
     laggard --local-nodes=2 --virtual-gpus=2 examples/telemetry_full/telemetry_full.py --epochs 2 --mem 16777216
 
 ========== ========================================================================
 mnist.py   learns to read digits, once for each learning rate: one worker per device
 conv.py    filters images: a pool of workers
-telem.py   one monitor per node, and one process that works up what they see
+telem.py   one monitor per node, and one process that post-processes their readings
 ========== ========================================================================
 """
 
@@ -26,12 +26,11 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
 
-from kvstore import NotInJobError
-from resilience import Job
+from laggard import Job, NotInJobError
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; what cannot be is refused in one line."""
+    """Parse the command line; refuse invalid values in one line."""
     parser = argparse.ArgumentParser(
         description="SciPy and MNIST jobs with telemetry.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -41,7 +40,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--bars", action="store_true", help="show the telemetry as bars")
     add("--no-cuda", action="store_true", help="train on processors")
     add("--size", type=int, default=1024, help="rows and columns of an image")
-    add("--mem", type=int, default=1 << 30, help="bytes of all images, one a pixel")
+    add("--mem", type=int, default=1 << 30, help="total size of the images in bytes, one per pixel")
     add("--batch-size", type=int, default=64, metavar="N", help="digits in a training step")
     add("--test-batch-size", type=int, default=1000, metavar="N", help="digits in a testing step")
     add("--epochs", type=int, default=14, metavar="N", help="how often to go through the digits")
@@ -54,7 +53,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     for name, value in least.items():
         if getattr(given, name) < value:
             option = name if name.endswith("workers") else name.replace("_", "-")
-            parser.exit(2, f"--{option} {getattr(given, name)} is too little: give at least {value}\n")
+            parser.exit(2, f"--{option} {getattr(given, name)} is too small: give at least {value}\n")
     if given.mem < given.size**2:
         parser.exit(2, f"--mem {given.mem} holds no image of --size {given.size}: give at least {given.size**2}\n")
     if given.download and given.data is None:
@@ -63,7 +62,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main() -> int:
-    """Run the jobs, watch them, and print what each learning rate led to."""
+    """Run the tasks, monitor the nodes, and print the result of each learning rate."""
     given = parse_arguments()
     job = Job.current()
     view = telem.Bars() if given.bars else telem.Lines()
@@ -73,7 +72,7 @@ def main() -> int:
     ray.init()
     processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
     if given.scipy_workers > processors:
-        sys.exit(f"--scipy_workers {given.scipy_workers} is too much for the job: it has {processors} processors")
+        sys.exit(f"--scipy_workers {given.scipy_workers} is too many for the job: it has {processors} CPUs")
     n_devices = 0 if given.no_cuda else sum(len(node.devices) for node in job.nodes)
     n_images = given.mem // given.size**2
     print(f"Number of nodes: {len(job.nodes)}")
@@ -84,7 +83,7 @@ def main() -> int:
     with telem.watched(job.nodes, view), conv.start_pool(given.scipy_workers) as pool:
         view.say("Launching scipy and mnist jobs")
         images = pool.map_async(conv.filter_image, [(seed, given.size) for seed in range(n_images)])
-        # num_gpus=1 gives each worker a device of its own; those beyond the last device wait for their turn.
+        # num_gpus=1 gives each worker its own device; workers beyond the last device wait their turn.
         device = {"num_cpus": 0, "num_gpus": 1 if n_devices else 0}
         train = ray.remote(mnist.train).options(**device, scheduling_strategy="SPREAD")
         shared = ray.put(digits)

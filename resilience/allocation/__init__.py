@@ -1,12 +1,12 @@
-"""Allocations: the nodes that we were given, and how to start a process on each.
+"""Which nodes the job has, and how to start a process on each.
 
-Virtual nodes of one machine (:mod:`~resilience.allocation.local`), or nodes on machines of their own
-(:mod:`~resilience.allocation.remote`) that are reached by ``srun`` or by ``ssh``.
+Runs on the primary node; the ``srun`` and ``ssh`` command lines are built here. Nodes are virtual ones on this machine
+(:mod:`~laggard.resilience.allocation.local`), or machines of their own that are reached by ``srun`` or ``ssh``
+(:mod:`~laggard.resilience.allocation.remote`).
 """
 
-from resilience.allocation.base import Allocation, AllocationError
-from resilience.allocation.found import Elsewhere, find_allocation
-from resilience.allocation.local import LocalAllocation
-from resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.allocation.base import Allocation, AllocationError
+from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.allocation.remote import RemoteAllocation
 
-__all__ = ["Allocation", "AllocationError", "Elsewhere", "LocalAllocation", "RemoteAllocation", "find_allocation"]
+__all__ = ["Allocation", "AllocationError", "LocalAllocation", "RemoteAllocation"]

@@ -1,4 +1,4 @@
-"""What the controller needs of an allocation."""
+"""What an allocation must offer the controller, and what several of them share."""
 
 from __future__ import annotations
 
@@ -7,22 +7,48 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
-from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
-from kvstore.control import NodeRecord
-from kvstore.environment import NODE
-from resilience.node import AgentProcess
-from resilience.processes import end_descendants, environment_of
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
+from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import NODE
+from laggard.resilience.agent.processes import end_descendants, environment_of
+from laggard.resilience.errors import AllocationError
 
-__all__ = ["Allocation", "AllocationError", "clear_this_machine", "device_variables", "loopback_network", "start_here"]
+__all__ = [
+    "AgentProcess",
+    "Allocation",
+    "AllocationError",
+    "clear_this_machine",
+    "device_variables",
+    "loopback_network",
+    "start_here",
+]
 
-AGENT_COMMAND = (sys.executable, "-m", "resilience.agent")
+AGENT_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.agent")
 CLEAR_DEADLINE_S = 5.0
 
 
-class AllocationError(RuntimeError):
-    """The nodes are not to be had; the message names those that are missing, and the way out."""
+class AgentProcess(Protocol):
+    """A node's agent: a child process of ours, or an object that relays to it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id on this machine."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """The pipe to it."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The pipe from it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it ends, like :meth:`subprocess.Popen.wait`."""
+
+    def kill(self) -> None:
+        """Kill it."""
 
 
 class Allocation(Protocol):
@@ -30,59 +56,59 @@ class Allocation(Protocol):
 
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
-        """All nodes, those that begin in the reserve included; their devices are known after :meth:`muster`."""
+        """All nodes, including those that start in reserve; their devices are known after :meth:`discover`."""
 
-    def muster(self) -> None:
-        """Reach every node and learn what it has.
+    def discover(self) -> None:
+        """Reach every node and find out what it has.
 
         Raises
         ------
         AllocationError
-            If nodes do not answer; it names all of them.
+            If nodes do not answer; the error names all of them.
         """
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a node, its standard input and output piped to us."""
+        """Start the agent of a node, with its standard input and output as pipes."""
 
     def clear(self, node: NodeRecord) -> None:
-        """End whatever a node whose agent is gone has left."""
+        """End the processes that are left on a node whose agent is gone."""
 
     def is_ending(self) -> bool:
-        """Whether the resource manager is ending the whole job, so that lost nodes are no news."""
+        """Return whether the resource manager is ending the whole job, so that lost nodes are to be expected."""
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return what ``ray start`` needs to know of this kind of node."""
+        """Return the options of ``ray start`` for a node of this allocation."""
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        """Return the variables with which a process on the node finds its devices, and what it would not inherit.
+        """Return the variables that a process on the node needs to find its devices, and those it does not inherit.
 
         Parameters
         ----------
         node
             The node.
         directory
-            The node's own private folder.
+            The node's private folder.
         """
 
     def close(self) -> None:
-        """Wait, not for long, for what :meth:`clear` has begun."""
+        """Wait a few seconds for what :meth:`clear` has begun."""
 
 
 def start_here() -> subprocess.Popen[bytes]:
     """Start an agent on this machine."""
-    # A session of its own: Ctrl-C in the terminal is for the controller and the program.
+    # In a session of its own, so that Ctrl-C in the terminal only reaches the controller and the program.
     return subprocess.Popen(
         AGENT_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
     )
 
 
 def clear_this_machine(node: NodeRecord) -> None:
-    """End what an agent of this machine has left: the controller has adopted it."""
+    """End what the agent of a node on this machine has left; the controller has adopted those processes."""
     end_descendants(lambda p: environment_of(p).get(NODE) == node.hostname, deadline_s=CLEAR_DEADLINE_S)
 
 
 def device_variables(node: NodeRecord, directory: Path, *, virtual: bool) -> dict[str, str]:
-    """Return the variables with which a process on a node finds its devices."""
+    """Return the variables by which a process on a node finds its devices."""
     if not virtual:
         return {"CUDA_VISIBLE_DEVICES": ",".join(node.devices)}
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a virtual device is one core's worth
@@ -90,8 +116,8 @@ def device_variables(node: NodeRecord, directory: Path, *, virtual: bool) -> dic
 
 
 def loopback_network() -> str:
-    """Return the first three bytes of a network on the loopback device, so that jobs side by side share no addresses.
+    """Return a random prefix of loopback addresses (``127.x.y``), so that jobs on one machine share no addresses.
 
-    Never 127.0.x.y: Ray takes 127.0.0.1 for "find a better address".
+    Never ``127.0``: Ray replaces 127.0.0.1 by another address of the machine.
     """
     return f"127.{secrets.randbelow(253) + 2}.{secrets.randbelow(256)}"

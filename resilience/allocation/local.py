@@ -1,4 +1,4 @@
-"""Virtual nodes on one machine."""
+"""Virtual nodes on this machine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvstore.control import NodeRecord
-from resilience.allocation.base import clear_this_machine, device_variables, loopback_network, start_here
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation.base import clear_this_machine, device_variables, loopback_network, start_here
 
 __all__ = ["LocalAllocation"]
 
@@ -15,16 +15,16 @@ OBJECT_STORE_BYTES = 200_000_000
 
 
 class LocalAllocation:
-    """Virtual nodes on this machine: each a loopback address, a host name and some virtual devices of its own.
+    """Virtual nodes on this machine: each has a loopback address, a host name and some devices of its own.
 
     Parameters
     ----------
     n_nodes
-        How many virtual nodes.
+        Number of virtual nodes.
     virtual_gpus
-        Virtual devices of each node; 0 where the machine's GPUs are to be used.
+        Virtual devices per node; 0: use the machine's GPUs.
     gpus
-        Names of the machine's GPUs, dealt out to the nodes in turn.
+        Names of the machine's GPUs, which are dealt out to the nodes in turn.
     """
 
     def __init__(self, n_nodes: int, virtual_gpus: int, gpus: Sequence[str] = ()) -> None:
@@ -35,30 +35,30 @@ class LocalAllocation:
             NodeRecord(f"node{i + 1}", f"{network}.{i + 1}", tuple(virtual or gpus[i::n_nodes])) for i in range(n_nodes)
         )
 
-    def muster(self) -> None:
+    def discover(self) -> None:
         """Do nothing: virtual nodes are always there."""
 
     def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
-        """Start the agent of a node, its standard input and output piped to us."""
+        """Start the agent of a node, with its standard input and output as pipes."""
         del node  # they are all on this machine
         return start_here()
 
     def clear(self, node: NodeRecord) -> None:
-        """End whatever a node whose agent is gone has left."""
+        """End the processes that are left on a node whose agent is gone."""
         clear_this_machine(node)
 
     def is_ending(self) -> bool:
-        """Return False: nobody but the user ends a local job."""
+        """Return False: only the user ends a local job."""
         return False
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return what ``ray start`` needs to know of this kind of node."""
-        # Virtual nodes share one machine's memory, so none may take the usual third of it.
+        """Return the options of ``ray start`` for a virtual node."""
+        # Virtual nodes share the machine's memory, so none may take Ray's default, a third of it.
         return [f"--num-gpus={len(node.devices)}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        """Return the variables with which a process on the node finds its devices."""
+        """Return the variables by which a process on the node finds its devices."""
         return device_variables(node, directory, virtual=self._virtual)
 
     def close(self) -> None:
-        """Do nothing: clearing is over when it returns."""
+        """Do nothing: :meth:`clear` leaves nothing to wait for."""

@@ -1,15 +1,15 @@
-"""Nodes on machines of their own: the primary is this one, the others are reached by ``srun`` or ``ssh``.
+"""Nodes on separate machines: the primary is this machine, the others are reached by ``srun`` or ``ssh``.
 
-Three things see to it that nothing is left on a node, whatever happened to it or to us: its agent ends everything when
-its pipe closes; it also does so when it has heard nothing from us for a while, since a cut network closes no pipe; and
-where the agent itself was killed, another process ends all that carries its mark (:mod:`resilience.leftovers`).
+Nothing is left running on a node, whatever happens to it or to us, for three reasons. Its agent ends everything when
+its pipe closes. It does the same when it has received nothing from us for a while, since a network that is cut does not
+close a pipe. And if the agent itself was killed, another process ends everything that has its mark
+(:mod:`laggard.resilience.agent.processes`).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,50 +18,52 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from collectors.device import gpu_names
-from kvstore.control import NodeRecord
-from resilience.allocation.base import AllocationError, clear_this_machine, device_variables, start_here
-from resilience.allocation.muster import Candidate, hear_greetings
-from resilience.folders import RUNTIME_ROOT_VARIABLE
-from resilience.leftovers import AGENT_MARK
+from laggard.collectors.device import gpu_names
+from laggard.kvstore.control import NodeRecord
+from laggard.logs import LOG_VARIABLE
+from laggard.resilience.agent.processes import AGENT_MARK
+from laggard.resilience.allocation.base import clear_this_machine, device_variables, start_here
+from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
+from laggard.resilience.errors import UnreachableNodesError
+from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 
-__all__ = ["RemoteAllocation", "Transport", "needed_at_once"]
+__all__ = ["RemoteAllocation", "Transport", "env_command"]
 
-GREETING_COMMAND = (sys.executable, "-m", "resilience.greeting")
-LEFTOVERS_COMMAND = (sys.executable, "-m", "resilience.leftovers")
+HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
+LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
 CLEAR_DEADLINE_S = 10.0
-# What a process on another machine needs before it can read anything from us.
-_NEEDED_AT_ONCE = ("PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
+# Variables that a process on another machine needs before it can read anything from our pipe.
+_PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
 class Transport(Protocol):
-    """A way to run a process on another node, its standard input and output connected to ours."""
+    """A way to run a process on another node, with pipes to its standard input and output."""
 
     @property
     def name(self) -> str:
-        """The program that does it."""
+        """Name of the program that does it."""
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node, and lasts as long as it does."""
+        """Return the command that runs ``argv`` on a node and ends when it does."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return what processes of a node should have of our environment and do not get by themselves."""
+        """Return the variables of our environment that processes on a node should have but do not inherit."""
 
     def is_ending(self) -> bool:
-        """Whether the resource manager is ending the whole job."""
+        """Return whether the resource manager is ending the whole job."""
 
 
 class RemoteAllocation:
-    """Nodes on machines of their own.
+    """Nodes on separate machines.
 
     Parameters
     ----------
     addresses
-        The nodes' addresses by host name, the primary first.
+        Addresses of the nodes by host name, the primary first.
     transport
         How the others are reached.
     virtual_gpus
-        Virtual devices of each node; 0 where the nodes' GPUs are to be used.
+        Virtual devices per node; 0: use the nodes' GPUs.
     """
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
@@ -73,43 +75,44 @@ class RemoteAllocation:
         job = secrets.token_hex(8)
         self._marks = {host: f"{job}-{number}" for number, host in enumerate(addresses)}
         self._n_cpus: dict[str, int] = {}
-        self._mustered: dict[str, Candidate] = {}
+        self._pending: dict[str, PendingAgent] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
 
-    def muster(self) -> None:
-        """Start the agents of all other nodes at once and hear what each node has.
+    def discover(self) -> None:
+        """Start the agents of all other nodes in parallel and find out what each node has.
 
         Raises
         ------
-        AllocationError
-            If nodes do not answer; it names all of them.
+        UnreachableNodesError
+            If nodes do not answer; the error names all of them.
         """
-        self._mustered = {host: self._call(host) for host in self._others}
-        greetings = hear_greetings(self._mustered)
-        if silent := [host for host in self._others if host not in greetings]:
-            reasons = ", ".join(f"{host} ({self._mustered[host].complaint()})" for host in silent)
-            for candidate in self._mustered.values():
-                candidate.dismiss()
-            example = shlex.join(self._transport.command(silent[0], ["true"]))
-            raise AllocationError(f"no answer by {self._transport.name} from {reasons}: try {example}")
-        self._n_cpus = {host: greeting.n_cpus for host, greeting in greetings.items()}
+        self._pending = {host: self._start(host) for host in self._others}
+        handshakes = await_handshakes(self._pending)
+        if silent := [host for host in self._others if host not in handshakes]:
+            complaints = {host: self._pending[host].last_stderr_line() for host in silent}
+            for agent in self._pending.values():
+                agent.cancel()
+            raise UnreachableNodesError(self._transport.name, complaints, self._transport.command(silent[0], ["true"]))
+        self._n_cpus = {host: handshake.n_cpus for host, handshake in handshakes.items()}
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
         if not self._virtual:
-            gpus = {self._primary: tuple(gpu_names())} | {host: greeting.gpus for host, greeting in greetings.items()}
+            gpus = {self._primary: tuple(gpu_names())} | {
+                host: handshake.gpus for host, handshake in handshakes.items()
+            }
             self.nodes = tuple(NodeRecord(n.hostname, n.address, gpus[n.hostname]) for n in self.nodes)
 
     def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
-        """Start the agent of a node, its standard input and output piped to us; most have been since :meth:`muster`."""
+        """Return the agent of a node, with pipes to its standard input and output; most run since :meth:`discover`."""
         if node.hostname == self._primary:
             return start_here()
-        return (self._mustered.pop(node.hostname, None) or self._call(node.hostname)).accept()
+        return (self._pending.pop(node.hostname, None) or self._start(node.hostname)).hand_over()
 
     def clear(self, node: NodeRecord) -> None:
-        """End whatever a node whose agent is gone has left; on another machine that is only begun here."""
+        """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
         if node.hostname == self._primary:
             clear_this_machine(node)
             return
-        argv = [*needed_at_once(), *LEFTOVERS_COMMAND, self._marks[node.hostname]]
+        argv = [*env_command(), *LEFTOVERS_COMMAND, self._marks[node.hostname]]
         command = self._transport.command(node.hostname, argv)
         self._clearing.append(
             subprocess.Popen(
@@ -123,43 +126,43 @@ class RemoteAllocation:
         )
 
     def is_ending(self) -> bool:
-        """Whether the resource manager is ending the whole job, so that lost nodes are no news."""
+        """Return whether the resource manager is ending the whole job, so that lost nodes are to be expected."""
         return self._transport.is_ending()
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return what ``ray start`` needs to know of this kind of node."""
-        # Ray would count all processors of the machine, also those that we were not given.
+        """Return the options of ``ray start`` for a node on another machine."""
+        # Ray would count all processors of the machine, even those that are not ours to use.
         return [f"--num-gpus={len(node.devices)}", f"--num-cpus={self._n_cpus[node.hostname]}"]
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        """Return the variables with which a process on the node finds its devices, and what it would not inherit."""
+        """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
         return {**self._transport.environment(), **device_variables(node, directory, virtual=self._virtual)}
 
     def close(self) -> None:
-        """Wait, not for long, for what :meth:`clear` has begun."""
+        """Wait a few seconds for what :meth:`clear` has begun."""
         until_s = time.monotonic() + CLEAR_DEADLINE_S
         for process in self._clearing:
             try:
                 process.wait(max(0.0, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:  # the node cannot be reached: its agent hears nothing and ends by itself
+            except subprocess.TimeoutExpired:  # the node cannot be reached; its agent, if it lives, ends everything
                 process.kill()
                 process.wait()
 
-    def _call(self, host: str) -> Candidate:
-        argv = [*needed_at_once(**{AGENT_MARK: self._marks[host]}), *GREETING_COMMAND]
-        complaints = tempfile.TemporaryFile()  # noqa: SIM115 - the candidate closes it
+    def _start(self, host: str) -> PendingAgent:
+        argv = [*env_command(**{AGENT_MARK: self._marks[host]}), *HANDSHAKE_COMMAND]
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the pending agent closes it
         process = subprocess.Popen(
             self._transport.command(host, argv if self._virtual else [*argv, "--gpus"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
             start_new_session=True,
             cwd="/",
         )
-        return Candidate(process, complaints)
+        return PendingAgent(process, stderr)
 
 
-def needed_at_once(**more: str) -> list[str]:
-    """Return the beginning of a command that gives it what it needs of our environment, and more variables."""
-    given = {name: os.environ[name] for name in _NEEDED_AT_ONCE if name in os.environ} | more
+def env_command(**more: str) -> list[str]:
+    """Return an ``env`` command to put in front of a remote command: what it needs of our environment, and ``more``."""
+    given = {name: os.environ[name] for name in _PASSED_ON_COMMAND_LINE if name in os.environ} | more
     return ["env", *(f"{name}={value}" for name, value in given.items())]

@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from resilience.allocation.base import AllocationError
+from laggard.resilience.errors import AllocationError, ResourceManagerError
 
 __all__ = ["Srun", "slurm_node_names", "slurm_this_node"]
 
@@ -31,7 +31,7 @@ _STEP_OPTIONS = (
 
 
 class Srun:
-    """Runs a process on a node of our job as a step of its own, so that one can die alone."""
+    """Runs a process on a node of our job as a step of its own, so that one can die without the others."""
 
     name = "srun"
 
@@ -40,48 +40,48 @@ class Srun:
         return ["srun", *_STEP_OPTIONS, f"--nodelist={host}", *argv]
 
     def environment(self) -> Mapping[str, str]:
-        """Return nothing: a step has the environment of its ``srun``."""
+        """Return nothing: a step inherits the environment of its ``srun``."""
         return {}
 
     def is_ending(self) -> bool:
-        """Whether the job was cancelled, is requeued, or has used up its time; False where Slurm does not say."""
+        """Return whether the job was cancelled, is requeued, or has run out of time; False if Slurm does not answer."""
         query = ("squeue", "--noheader", "--states=all", f"--jobs={os.environ[JOB_ID]}", "--format=%T")
         try:
-            return _said_by(query, STATE_DEADLINE_S).strip() not in LIVING
-        except AllocationError:
+            return _output_of(query, STATE_DEADLINE_S).strip() not in LIVING
+        except ResourceManagerError:
             return False
 
 
 def slurm_this_node() -> str | None:
-    """Return Slurm's name of the node that we run on; None where we are on a node that is none of Slurm's."""
+    """Return Slurm's name for the node that we run on; None if it is not a Slurm node."""
     return os.environ.get("SLURMD_NODENAME")
 
 
 def slurm_node_names() -> dict[str, str]:
-    """Return the nodes of our job that are left, the first one first, each with the name or address to reach it.
+    """Return the remaining nodes of our job, in Slurm's order, each with the name or address to reach it by.
 
     Raises
     ------
     AllocationError
-        If Slurm does not say.
+        If the job is over, or Slurm does not answer.
     """
-    # Not the environment's SLURM_JOB_NODELIST: a job that outlives a node of its own has fewer by now.
+    # Not SLURM_JOB_NODELIST from the environment, which still has the nodes that the job has lost.
     query = ("squeue", "--noheader", f"--jobs={os.environ[JOB_ID]}", "--format=%N")
-    node_list = _said_by(query, COMMAND_DEADLINE_S).strip()
+    node_list = _output_of(query, COMMAND_DEADLINE_S).strip()
     if not node_list:
-        raise AllocationError(f"Slurm has no nodes for job {os.environ[JOB_ID]}: it is over, ask for a new one")
-    records = _said_by(("scontrol", "--oneliner", "show", "node", node_list), COMMAND_DEADLINE_S)
+        raise AllocationError(f"Slurm has no nodes for job {os.environ[JOB_ID]}: it has ended, so start a new one")
+    records = _output_of(("scontrol", "--oneliner", "show", "node", node_list), COMMAND_DEADLINE_S)
     addresses = dict(re.findall(r"NodeName=(\S+).*? NodeAddr=(\S+)", records))
-    hosts = _said_by(("scontrol", "show", "hostnames", node_list), COMMAND_DEADLINE_S).split()
+    hosts = _output_of(("scontrol", "show", "hostnames", node_list), COMMAND_DEADLINE_S).split()
     return {host: addresses.get(host, host) for host in hosts}
 
 
-def _said_by(command: Sequence[str], deadline_s: float) -> str:
+def _output_of(command: Sequence[str], deadline_s: float) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_s).stdout
     except FileNotFoundError as error:
-        raise AllocationError(f"there is no {command[0]} here, and this is Slurm's job: check PATH") from error
+        raise ResourceManagerError(command[0], "is not on PATH, though this is a Slurm job") from error
     except subprocess.TimeoutExpired as error:
-        raise AllocationError(f"{command[0]} did not answer within {deadline_s:g} s") from error
+        raise ResourceManagerError(command[0], f"did not answer within {deadline_s:g} s") from error
     except subprocess.CalledProcessError as error:
-        raise AllocationError(f"{command[0]} failed: {error.stderr.strip()}") from error
+        raise ResourceManagerError(command[0], f"failed: {error.stderr.strip()}") from error

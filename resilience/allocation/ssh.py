@@ -1,4 +1,4 @@
-"""Hosts that the user names, reached by ``ssh`` with the user's own configuration."""
+"""Ssh: the hosts that the user names, reached by ``ssh`` with the user's own configuration."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ __all__ = ["Ssh", "ssh_host_names"]
 CONNECT_DEADLINE_S = 8
 CONFIGURATION_DEADLINE_S = 5.0
 AT_ONCE = 16
-# What belongs to a login or to a machine, not to the job.
-_NOT_HANDED_ON = {
+# Variables that belong to a login session or to a machine, not to the job.
+_NOT_PASSED_ON = {
     *("HOME", "USER", "LOGNAME", "SHELL", "SHLVL", "PWD", "OLDPWD", "HOSTNAME"),
     *("TERM", "DISPLAY", "XAUTHORITY", "TMPDIR", "MAIL", "_"),
 }
-_NOT_HANDED_ON_PREFIXES = ("SSH_", "XDG_", "DBUS_", "SLURM_")
+_NOT_PASSED_ON_PREFIXES = ("SSH_", "XDG_", "DBUS_", "SLURM_")
 
 
 class Ssh:
-    """Runs a process on a host; keys, users and ways there are those of the user's ssh configuration."""
+    """Runs a process on a host; keys, user names and jump hosts come from the user's ssh configuration."""
 
     name = "ssh"
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a host."""
-        # A host's shell reads the words once more. The home folder is no place to look for modules in.
-        there = f"cd / && exec {shlex.join(argv)}"
-        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_DEADLINE_S}", host, there]
+        # The host's shell parses this again. Not run in the home folder, where Python would look for modules.
+        remote = f"cd / && exec {shlex.join(argv)}"
+        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_DEADLINE_S}", host, remote]
 
     def environment(self) -> Mapping[str, str]:
-        """Return our environment, without what belongs to this login or this machine; it travels by the pipe."""
+        """Return our environment without what belongs to this login or machine; it is sent through the agent's pipe."""
         return {
             name: value
             for name, value in os.environ.items()
-            if name not in _NOT_HANDED_ON and not name.startswith(_NOT_HANDED_ON_PREFIXES)
+            if name not in _NOT_PASSED_ON and not name.startswith(_NOT_PASSED_ON_PREFIXES)
         }
 
     def is_ending(self) -> bool:
-        """Return False: nobody but the user ends the job."""
+        """Return False: only the user ends the job."""
         return False
 
 
 def ssh_host_names(hosts: Iterable[str]) -> dict[str, str]:
-    """Return the name to look up for each host, which ssh's configuration may know by another name."""
+    """Return the name to look up for each host: ssh's configuration may define hosts under other names."""
     hosts = list(hosts)
     with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
         return dict(zip(hosts, threads.map(_host_name, hosts), strict=True))

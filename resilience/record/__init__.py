@@ -1,1 +1,1 @@
-"""What is kept of a job: what happened (the journal) and how its devices did (a dump of thinned samples)."""
+"""What is kept of a job: the journal of its events, and a dump of downsampled telemetry."""

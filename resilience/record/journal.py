@@ -1,24 +1,27 @@
-"""The journal: what happened in a job, an entry for each, in a file and in the state server.
+"""The journal: a job's events, in a file and in the state server.
 
-The file ``job.jsonl`` has one JSON object a line, and is written as things happen: it is whole up to the moment at
-which a controller was killed. ``time_s`` (Unix time) and ``event`` stand in every entry:
+The file ``job.jsonl`` holds one JSON object per line, written as things happen: after a controller was killed, it is
+complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``:
 
 ==============  ====================================================================================================
-``event``       what else stands there
+``event``       other fields
 ==============  ====================================================================================================
 ``job``         the first entry: ``format`` (1), ``name``, ``id``, ``command``, ``pid``, ``machine``, ``level`` and
-                ``port`` of the telemetry, ``folder`` (of this record, or null), ``nodes`` (all of the allocation, each
-                ``hostname``, ``address``, ``devices``)
+                ``port`` of the telemetry, ``folder`` (of this record, or null), ``nodes`` (the whole allocation; each
+                with ``hostname``, ``address``, ``devices``)
 ``launch``      a launch began: ``launch``, ``nodes``, ``reserve`` (host names), ``gap`` (null, or ``stop_s``,
-                ``fence_s``, ``nodes_s``: what it took to get here)
-``launch-end``  ``launch``, ``why``: it ended, or a relaunch was decided
-``verdict``     a detector's finding: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``, ``action``
-``told``        a line that the user has read: ``what``, ``text``
-``end``         the job has ended: ``exit_code``, ``excluded`` (host names); after it only what is told of its report
+                ``fence_s``, ``nodes_s``: the phases of the relaunch that led to it)
+``launch-end``  the launch ended, or a relaunch was decided: ``launch``, ``why``
+``verdict``     a detector's verdict: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``, ``action``
+``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
+                ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
+                ``fingerprint``, ``subject``; ``evidence`` found on its nodes, by host name
+``told``        a line of the log that the user saw: ``what``, ``text``
+``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow
 ==============  ====================================================================================================
 
-The state server has the same entries in the stream ``journal``, for those who look at the job from another node.
-An old state directory has those of earlier jobs too; the newest ``job`` entry is where this one begins.
+The state server holds the same entries in the stream ``journal``, for viewers on other nodes. A reused state directory
+also holds the entries of earlier jobs; the newest ``job`` entry is where the current one begins.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from typing import Any, cast
 
 import redis
 
-from kvstore.endpoint import Endpoint
+from laggard.errors import LaggardError
+from laggard.kvstore.connection import Endpoint
 
 __all__ = [
     "FORMAT",
@@ -51,27 +55,43 @@ __all__ = [
 FORMAT = 1
 JOURNAL_FILE = "job.jsonl"
 LATEST_S = 1e11
-"""No Unix time of a job is later: by then dates have five digits for the year."""
+"""Later Unix times are refused: their dates have years of five digits."""
 _STREAM = "journal"
 _MAX_PUBLISHED = 10_000
 
 
-class JournalError(ValueError):
-    """A journal cannot be read; the message names the file and the way out."""
+class JournalError(LaggardError, ValueError):
+    """A journal cannot be read.
+
+    Attributes
+    ----------
+    path
+        The journal's file.
+    reason
+        What is wrong with it and what to do; reads on from the path.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that happened.
+    """An event of a job.
 
     Attributes
     ----------
     time_s
         Unix time.
     event
-        What kind of thing.
+        Its kind.
     fields
-        What else there is to say, as plain JSON values.
+        Its other fields, as plain JSON values.
     """
 
     time_s: float
@@ -84,12 +104,12 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
-        """Read an entry back from :meth:`to_json`'s text.
+        """Parse a line that :meth:`to_json` wrote.
 
         Raises
         ------
         ValueError
-            If it is none.
+            If it is not one.
         """
         found = json.loads(text)
         try:
@@ -102,30 +122,30 @@ class Entry:
 
 
 class Journal:
-    """Takes entries from any thread; they are in the file at once, and in the state server when it is published.
+    """Takes entries from any thread; writes them to the file at once, and to the state server on :meth:`publish`.
 
     Parameters
     ----------
     folder
-        Where the file goes; ``None``: nowhere.
+        Folder for the file; ``None``: no file is written.
 
     Attributes
     ----------
-    news
-        Set by each entry, for who publishes them.
+    changed
+        Set by each entry, to wake the publisher.
     trouble
-        Why the file was given up, if it was.
+        Why writing to the file was given up; ``None`` if it was not.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / JOURNAL_FILE
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
-        self.news = threading.Event()
+        self.changed = threading.Event()
         self.trouble: str | None = None
 
     def write(self, event: str, /, **fields: object) -> None:
-        """Take note of something; a file that cannot be written is given up, with a word in ``trouble``."""
+        """Add an entry; if the file cannot be written, give it up and set ``trouble``."""
         line = Entry(time.time(), event, fields).to_json()
         with self._lock:
             self._unpublished.append(line)
@@ -135,15 +155,15 @@ class Journal:
                 except OSError as error:
                     self.trouble = f"no record of the job is kept: {self._path}: {error.strerror}"
                     self._path = None
-        self.news.set()
+        self.changed.set()
 
     def publish(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        """Send what is new to the state server.
+        """Send new entries to the state server.
 
         Raises
         ------
         redis.RedisError
-            If it does not answer; the entries wait for the next time.
+            If it does not answer; the entries are kept for the next call.
         """
         while self._unpublished:
             line = self._unpublished[0]
@@ -152,33 +172,33 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """Return the entries of a file; a last line that was cut short is left out.
+    """Return the entries of a file, without a last line that was cut short.
 
     Raises
     ------
     JournalError
-        If it cannot be read, is no journal, or was written by a newer version.
+        If it cannot be read, is not a journal, or was written by a newer version.
     """
     try:
         *lines, rest = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise JournalError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise JournalError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if rest and not lines:
-        raise JournalError(f"{path} is no journal of a job: it has no whole line")
+        raise JournalError(path, "is not the journal of a job: it has no complete line")
     entries = list(_parsed(path, lines))
     if not entries or entries[0].event != "job":
-        raise JournalError(f"{path} is no journal of a job: its first entry is not 'job'")
+        raise JournalError(path, "is not the journal of a job: its first entry is not 'job'")
     if (version := entries[0].fields.get("format")) != FORMAT:
         raise JournalError(
-            f"{path} has format {version!r} and this version of laggard reads {FORMAT}: use the version that wrote it"
+            path, f"has format {version!r}, and this version of laggard reads {FORMAT}: use the version that wrote it"
         )
     return entries
 
 
 def published_entries(client: redis.Redis, endpoint: Endpoint) -> list[Entry]:
-    """Return the entries of the running job that the state server has, none where it has no journal."""
+    """Return the running job's entries from the state server; none if it has no journal yet."""
     found = cast("list[Any]", client.xrange(endpoint.key(_STREAM)))
-    # An entry whose acknowledgement was lost stands there twice.
+    # An entry whose acknowledgement was lost is stored twice.
     entries = [Entry.from_json(line) for line in dict.fromkeys(fields[b"entry"] for _, fields in found)]
     begins = [number for number, entry in enumerate(entries) if entry.event == "job"]
     return entries[begins[-1] :] if begins else []
@@ -189,7 +209,7 @@ def _parsed(path: Path, lines: Iterable[str]) -> Iterator[Entry]:
         try:
             yield Entry.from_json(line)
         except ValueError as error:
-            raise JournalError(f"{path}, line {number} is no entry of a journal: {error}") from error
+            raise JournalError(path, f"is damaged: line {number} is not a journal entry: {error}") from error
 
 
 def _append(path: Path, line: str) -> None:

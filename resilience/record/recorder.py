@@ -1,6 +1,7 @@
-"""Keeps a job's record up to date while it runs: publishes the journal at once, thins what is measured into a dump.
+"""Keeps a job's record up to date while it runs: publishes the journal, and downsamples telemetry into a dump.
 
-All of it happens in a thread of its own and may fail without harm to the job: what could not be read is missing.
+It works in a thread of its own, and a failure does no harm to the job: samples that could not be read are missing. As
+the job grows longer, samples are averaged over longer intervals, so the size of the dump is bounded.
 """
 
 from __future__ import annotations
@@ -8,50 +9,113 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import redis
+from numpy.typing import NDArray
 
-from kvstore.endpoint import Endpoint
-from kvstore.errors import KVStoreError
-from kvstore.series import Series
-from resilience.record.journal import Journal
-from resilience.record.thinning import Thinned
-from telemetry.bus import NodeAsker, NodeError
-from telemetry.dump import write_dump
-from telemetry.gathering import gather
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.sample_store import SeriesKey, key_of
+from laggard.kvstore.series import Series
+from laggard.kvstore.timeseries import Floats, Times, TimeSeries
+from laggard.resilience.record.journal import Journal
+from laggard.telemetry.bus import NodeAsker, NodeError
+from laggard.telemetry.dump import write_dump
+from laggard.telemetry.gathering import gather
 
-__all__ = ["UTILIZATION", "Recorder"]
+__all__ = ["UTILIZATION", "Downsampler", "Recorder"]
 
 _log = logging.getLogger("laggard.resilience")
-
 UTILIZATION = "DeviceUtilization"
-"""What is kept of the devices' telemetry, beside the readings that detectors judge."""
+"""The one metric of the devices' telemetry that is kept, beside the probe times."""
 SAMPLES = "samples"
 INTERVAL_S = 2.0
 LOOK_BACK_S = 60.0
 FIRST_SAVE_S = 10.0
 SAVE_INTERVAL_S = 60.0
-# At most this share of time goes into saving.
+# Saving takes at most this share of the time.
 SAVE_SHARE = 0.02
 STOP_DEADLINE_S = 3.0
 _SECOND_US = 1_000_000
 
 
+class Downsampler:
+    """The mean of each series in each of at most ``n_bins`` time bins.
+
+    When the bins are used up, neighbours are merged and each bin is twice as wide from then on. So the size does not
+    depend on how long a job runs, and the mean of a bin is the mean of all samples in it.
+
+    Parameters
+    ----------
+    start_us
+        Start of the first bin, as Unix time in microseconds; older samples are dropped.
+    bin_s
+        Width of a bin at first, in seconds.
+    n_bins
+        An even number.
+    max_series
+        Samples of further series are dropped.
+    """
+
+    def __init__(self, start_us: int, *, bin_s: float = 1.0, n_bins: int = 300, max_series: int = 12_000) -> None:
+        if n_bins % 2 or n_bins <= 0:
+            raise ValueError(f"n_bins must be an even number above 0, not {n_bins}")
+        self.bin_us = round(bin_s * _SECOND_US)
+        self._start_us = start_us
+        self._n_bins = n_bins
+        self._max_series = max_series
+        self._series: dict[SeriesKey, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+
+    def add(self, metric: str, tags: Mapping[str, str], times_us: Times, values: Floats) -> None:
+        """Add samples of a series; those that are not finite are dropped."""
+        good = np.isfinite(values) & (times_us >= self._start_us)
+        times_us, values = times_us[good], values[good]
+        if not len(times_us):
+            return
+        while (times_us.max() - self._start_us) // self.bin_us >= self._n_bins:
+            self._widen()
+        key = key_of(metric, tags)
+        if key not in self._series:
+            if len(self._series) >= self._max_series:
+                return
+            self._series[key] = np.zeros(self._n_bins, np.float32), np.zeros(self._n_bins, np.float32)
+        total, count = self._series[key]
+        bins = (times_us - self._start_us) // self.bin_us
+        np.add.at(total, bins, values)
+        np.add.at(count, bins, 1)
+
+    def series(self) -> Iterator[TimeSeries]:
+        """Yield each series: the means, each at the middle of its bin."""
+        middles = self._start_us + self.bin_us * np.arange(self._n_bins, dtype=np.int64) + self.bin_us // 2
+        for (metric, tags), (total, count) in self._series.items():
+            used = count > 0
+            yield TimeSeries(metric, dict(tags), middles[used], (total[used] / count[used]).astype(np.float64))
+
+    def _widen(self) -> None:
+        self.bin_us *= 2
+        for sums in self._series.values():
+            for array in sums:
+                half = array.reshape(-1, 2).sum(axis=1)
+                array[: len(half)] = half
+                array[len(half) :] = 0
+
+
 class Recorder:
-    """Runs for as long as the ``with`` block lasts.
+    """Keeps the record of a job for the length of a ``with`` block.
 
     Parameters
     ----------
     endpoint
         The job's state server.
     journal
-        What is published there.
+        The journal to publish there.
     folder
-        Where the samples go; ``None``: none are kept.
+        Folder for the samples; ``None``: none are kept.
     level
         Telemetry level of the job.
     """
@@ -65,7 +129,7 @@ class Recorder:
         self._series = Series(self._client, endpoint, launch=0)
         self._nodes = NodeAsker(self._client, endpoint)
         now_s = time.time()
-        self._thinned = Thinned(round(now_s * _SECOND_US))
+        self._samples = Downsampler(round(now_s * _SECOND_US))
         self._read_until_us = round(now_s * _SECOND_US)
         self._last_ids: dict[str, str] = {}
         self._first_id = f"{round(now_s * 1000)}-0"
@@ -82,14 +146,14 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._journal.news.set()
+        self._journal.changed.set()
         self._thread.join(STOP_DEADLINE_S)
         self._save()
 
     def _run(self) -> None:
         due_s = 0.0
         while not self._ended.is_set():
-            self._journal.news.clear()
+            self._journal.changed.clear()
             due = time.monotonic() >= due_s
             if due:
                 due_s = time.monotonic() + INTERVAL_S
@@ -99,17 +163,17 @@ class Recorder:
                     self._read_probes()
                     self._read_devices()
             except (redis.RedisError, KVStoreError, NodeError) as error:
-                _log.info("a part of the job's record is missing: %s", error)
+                _log.info("part of the job's record is missing: %s", error)
             if time.monotonic() > self._save_due_s:
                 self._save()
-            self._journal.news.wait(max(0.0, due_s - time.monotonic()))
+            self._journal.changed.wait(max(0.0, due_s - time.monotonic()))
 
     def _read_probes(self) -> None:
         for metric in self._series.metrics():
             for sample_id, sample in self._series.read(metric, self._last_ids.get(metric, self._first_id)):
                 self._last_ids[metric] = sample_id
                 time_us = np.array([round(sample.time_s * _SECOND_US)], dtype=np.int64)
-                self._thinned.add(metric, sample.tags, time_us, np.array([min(sample.values)]))
+                self._samples.add(metric, sample.tags, time_us, np.array([min(sample.values)]))
 
     def _read_devices(self) -> None:
         if self._level < 3:
@@ -117,7 +181,7 @@ class Recorder:
         now_us = round(time.time() * _SECOND_US)
         start_us = max(self._read_until_us, now_us - round(LOOK_BACK_S * _SECOND_US))
         for each in gather(self._nodes, [UTILIZATION], start_us, now_us - 1).series:
-            self._thinned.add(each.metric, each.tags, each.times_us, each.values)
+            self._samples.add(each.metric, each.tags, each.times_us, each.values)
         self._read_until_us = now_us
 
     def _save(self) -> None:
@@ -126,10 +190,10 @@ class Recorder:
         begun_s = time.monotonic()
         old = self._saved
         try:
-            self._saved = write_dump(str(self._folder), SAMPLES, time.time(), self._thinned.series())
+            self._saved = write_dump(str(self._folder), SAMPLES, time.time(), self._samples.series())
             if old is not None and old != self._saved:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("the samples of the job's record could not be written: %s", error)
+            _log.warning("cannot write the samples of the job's record: %s", error)
         now_s = time.monotonic()
         self._save_due_s = now_s + max(SAVE_INTERVAL_S, (now_s - begun_s) / SAVE_SHARE)

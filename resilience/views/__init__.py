@@ -1,1 +1,1 @@
-"""Looking at a job while it runs: at once (``laggard status``) or live (``laggard top``)."""
+"""Looking at a job while it runs: once (``laggard status``) or live (``laggard top``)."""

@@ -1,4 +1,4 @@
-"""How a job stands at one moment: what its views show."""
+"""The status of a job at one moment: what the views show. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from resilience.record.story import Finding, Story, natural
-from resilience.record.words import printable
+from laggard.collectors.device import DeviceId
+from laggard.resilience.record.timeline import RecordedVerdict, Timeline, natural
+from laggard.resilience.text import printable
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
-Role = Literal["primary", "in use", "reserve", "left out", "waiting"]
-Device = tuple[str, str]
+Role = Literal["primary", "in use", "reserve", "excluded", "waiting"]
 
 DEVICE_READINGS: Mapping[str, str] = {
     "DeviceUtilization": "utilization_percent",
@@ -23,36 +26,36 @@ DEVICE_READINGS: Mapping[str, str] = {
     "DeviceSmClock": "clock_mhz",
     "DeviceMemoryUtilization": "memory_percent",
 }
-"""Metrics of telemetry level 3, and what they are called here."""
+"""Metrics of telemetry level 3, and their names in a snapshot."""
 NODE_READINGS: Mapping[str, str] = {
     "load_average": "load_average",
     "cpu_percent": "cpu_percent",
     "used_RAM": "memory_percent",
     "num_running_processes": "processes",
 }
-"""Metrics of telemetry level 2, and what they are called here."""
+"""Metrics of telemetry level 2, and their names in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """One device. What was not measured is None.
+    """One device. None: not measured.
 
     Attributes
     ----------
     host, gpu, model
-        Which one; ``model`` is empty where it is not known.
+        Which device; ``model`` is empty if unknown.
     role
-        Of its node.
+        Role of its node.
     readings
         Newest values by the names of ``DEVICE_READINGS``.
     probe_s
         Newest probe time, in seconds.
-    against_peers
-        That over the median of the other devices in use of its model: 1.2 is 20 % slower.
-    finding
+    peer_ratio
+        The newest probe time over the median of the devices of its model in use: 1.2 is 20 % slower.
+    verdict
         The newest verdict against it, or against its whole node.
     probe_history_s, utilization_history
-        What was read lately, oldest first.
+        Recent readings, oldest first.
     """
 
     host: str
@@ -61,8 +64,8 @@ class DeviceState:
     role: Role
     readings: Mapping[str, float]
     probe_s: float | None = None
-    against_peers: float | None = None
-    finding: Finding | None = None
+    peer_ratio: float | None = None
+    verdict: RecordedVerdict | None = None
     probe_history_s: tuple[float, ...] = ()
     utilization_history: tuple[float, ...] = ()
 
@@ -74,18 +77,18 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node: its role, how many devices it has, its newest readings by the names of ``NODE_READINGS``."""
+    """One node: its role, its number of devices, and its newest readings by the names of ``NODE_READINGS``."""
 
     host: str
     role: Role
     devices: int
     readings: Mapping[str, float]
-    findings: int = 0
+    verdicts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class UserMetric:
-    """One of the program's own metrics: the newest value of each of its series, summed up."""
+    """One of the program's own metrics: lowest, mean and highest of the newest values of its series."""
 
     name: str
     series: int
@@ -96,39 +99,39 @@ class UserMetric:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What was measured lately, before it is put together with what happened.
+    """Recent telemetry, before it is combined with the job's timeline.
 
     Attributes
     ----------
     devices, nodes
         Newest values by device or host, then by metric.
     probes
-        The lately read probe times of each device, in seconds, oldest first.
+        Recent probe times of each device, in seconds, oldest first.
     models
-        By device.
+        Model of each device.
     utilization
-        Of each device, lately, oldest first.
+        Recent utilization of each device, in percent, oldest first.
     metrics
-        The program's own: newest values by name.
+        Newest values of the program's own metrics, by name.
     missing
         Nodes that did not answer.
     """
 
-    devices: Mapping[Device, Mapping[str, float]] = field(default_factory=dict)
+    devices: Mapping[DeviceId, Mapping[str, float]] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    probes: Mapping[Device, Sequence[float]] = field(default_factory=dict)
-    models: Mapping[Device, str] = field(default_factory=dict)
-    utilization: Mapping[Device, Sequence[float]] = field(default_factory=dict)
+    probes: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
+    models: Mapping[DeviceId, str] = field(default_factory=dict)
+    utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job at one moment, ``taken_s`` in Unix time."""
+    """A job at one moment; ``taken_s`` is its Unix time."""
 
     taken_s: float
-    story: Story
+    timeline: Timeline
     level: int
     port: int
     nodes: tuple[NodeState, ...]
@@ -137,36 +140,37 @@ class Snapshot:
     missing: tuple[str, ...] = ()
 
     def of(self, *roles: Role) -> list[NodeState]:
-        """Return the nodes of some roles."""
+        """Return the nodes that have one of these roles."""
         return [node for node in self.nodes if node.role in roles]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``laggard status --json`` prints; ``null`` is what is not known, times are Unix times."""
-        story = self.story
+        """Return what ``laggard status --json`` prints; ``null`` stands for unknown, times are Unix times."""
+        timeline = self.timeline
         return {
             "format": 1,
-            "job": story.name,
-            "command": story.command,
-            "machine": story.machine,
-            "began_s": story.began_s,
+            "job": timeline.name,
+            "command": timeline.command,
+            "machine": timeline.machine,
+            "began_s": timeline.began_s,
             "taken_s": self.taken_s,
             "telemetry": {"level": self.level, "port": self.port if self.level else None},
-            "launches": [_plain(asdict(launch)) for launch in story.launches],
-            "verdicts": [_plain(asdict(finding)) for finding in story.findings],
-            "nodes": [_plain(asdict(node)) for node in self.nodes],
-            "devices": [_plain(asdict(device)) for device in self.devices],
-            "metrics": [_plain(asdict(metric)) for metric in self.metrics],
+            "launches": [_fields(launch, excluded="left_out") for launch in timeline.launches],
+            "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
+            "failures": [_fields(failure) for failure in timeline.failures],
+            "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
+            "devices": [_fields(device, peer_ratio="against_peers", verdict="finding") for device in self.devices],
+            "metrics": [_fields(metric) for metric in self.metrics],
             "missing_nodes": list(self.missing),
         }
 
 
-def compose(story: Story, readings: Readings, taken_s: float, *, level: int, port: int) -> Snapshot:
-    """Put a snapshot together."""
-    roles = _roles(story)
+def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: int, port: int) -> Snapshot:
+    """Combine a job's timeline with its recent telemetry."""
+    roles = _roles(timeline)
     hosts = sorted(roles, key=lambda host: (_ORDER.index(roles[host]), natural(host)))
-    findings = _newest_findings(story)
-    in_use = [(host, gpu) for host in hosts if roles[host] in _IN_USE for gpu in story.devices.get(host, ())]
-    against = _against_peers(in_use, readings)
+    verdicts = _newest_verdicts(timeline)
+    in_use = [(host, gpu) for host in hosts if roles[host] in _IN_USE for gpu in timeline.devices.get(host, ())]
+    ratios = _peer_ratios(in_use, readings)
     devices = tuple(
         DeviceState(
             host,
@@ -175,21 +179,21 @@ def compose(story: Story, readings: Readings, taken_s: float, *, level: int, por
             roles[host],
             _named(DEVICE_READINGS, readings.devices.get((host, gpu), {})),
             _last(readings.probes.get((host, gpu), ())),
-            against.get((host, gpu)),
-            findings.get((host, gpu)) or findings.get((host, "")),
+            ratios.get((host, gpu)),
+            verdicts.get((host, gpu)) or verdicts.get((host, "")),
             tuple(readings.probes.get((host, gpu), ())),
             tuple(readings.utilization.get((host, gpu), ())),
         )
         for host in hosts
-        for gpu in sorted(story.devices.get(host, ()), key=natural)
+        for gpu in sorted(timeline.devices.get(host, ()), key=natural)
     )
     nodes = tuple(
         NodeState(
             host,
             roles[host],
-            len(story.devices.get(host, ())),
+            len(timeline.devices.get(host, ())),
             _named(NODE_READINGS, readings.nodes.get(host, {})),
-            sum(finding.host == host for finding in story.findings),
+            sum(verdict.host == host for verdict in timeline.verdicts),
         )
         for host in hosts
     )
@@ -198,38 +202,38 @@ def compose(story: Story, readings: Readings, taken_s: float, *, level: int, por
         for name, values in sorted(readings.metrics.items())
         if values
     )
-    return Snapshot(taken_s, story, level, port, nodes, devices, metrics, tuple(readings.missing))
+    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, tuple(readings.missing))
 
 
-# What somebody looks for comes first.
-_ORDER: tuple[Role, ...] = ("left out", "primary", "in use", "reserve", "waiting")
+# The nodes that a user looks for come first.
+_ORDER: tuple[Role, ...] = ("excluded", "primary", "in use", "reserve", "waiting")
 _IN_USE = ("primary", "in use")
 
 
-def _roles(story: Story) -> dict[str, Role]:
-    roles: dict[str, Role] = dict.fromkeys(story.hosts, "left out")
-    if not story.launches:
-        return dict.fromkeys(story.hosts, "waiting")
-    newest = story.launches[-1]
+def _roles(timeline: Timeline) -> dict[str, Role]:
+    roles: dict[str, Role] = dict.fromkeys(timeline.hosts, "excluded")
+    if not timeline.launches:
+        return dict.fromkeys(timeline.hosts, "waiting")
+    newest = timeline.launches[-1]
     roles |= dict.fromkeys(newest.reserve, "reserve")
     roles |= dict.fromkeys(newest.nodes, "in use")
     return roles | {newest.nodes[0]: "primary"}
 
 
-def _newest_findings(story: Story) -> dict[Device, Finding]:
-    return {(finding.host, finding.gpu or ""): finding for finding in story.findings}
+def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
+    return {(verdict.host, verdict.gpu or ""): verdict for verdict in timeline.verdicts}
 
 
-def _against_peers(in_use: Iterable[Device], readings: Readings) -> dict[Device, float]:
-    newest: dict[str, dict[Device, float]] = {}
+def _peer_ratios(in_use: Iterable[DeviceId], readings: Readings) -> dict[DeviceId, float]:
+    newest: dict[str, dict[DeviceId, float]] = {}
     for device in in_use:
         if (seconds := _last(readings.probes.get(device, ()))) is not None:
             newest.setdefault(readings.models.get(device, ""), {})[device] = seconds
-    against: dict[Device, float] = {}
+    ratios: dict[DeviceId, float] = {}
     for model in newest.values():
         if len(model) > 1 and (reference := median(model.values())) > 0:
-            against |= {device: seconds / reference for device, seconds in model.items()}
-    return against
+            ratios |= {device: seconds / reference for device, seconds in model.items()}
+    return ratios
 
 
 def _last(values: Sequence[float]) -> float | None:
@@ -240,8 +244,19 @@ def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, f
     return {name: values[metric] for metric, name in names.items() if metric in values}
 
 
+def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
+    """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs.
+
+    The JSON's keys are an interface that other programs read, so they do not follow our names.
+    """
+    fields = _plain(asdict(record))
+    if fields.get("role") == "excluded":
+        fields["role"] = "left out"
+    return {keys.get(name, name): value for name, value in fields.items()}
+
+
 def _plain(value: Any) -> Any:
-    """Return a value with None for numbers that JSON cannot say."""
+    """Return a value with None in place of the numbers that JSON lacks."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

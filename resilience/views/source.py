@@ -1,4 +1,4 @@
-"""Reads a running job: what happened from its journal, probes from its series, the rest from its nodes' telemetry."""
+"""Reads a running job: its journal and probe times from the state server, the rest from its nodes' telemetry."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from detectors.part import PART
-from detectors.slow_gpu import SlowGPUDetector
-from kvstore.series import Series
-from resilience.options import UsageError
-from resilience.record.journal import FORMAT, published_entries
-from resilience.record.story import story_of_entries
-from resilience.reserve_probe import METRIC as RESERVE_PROBE
-from resilience.views.discovery import RunningJob
-from resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Device, Readings, Snapshot, compose
-from telemetry.bus import NodeAsker
-from telemetry.catalogue import CATALOGUE
-from telemetry.gathering import gather
+from laggard.collectors.device import DeviceId
+from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
+from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.kvstore.series import Series
+from laggard.resilience.agent.reserve_probe import METRIC as RESERVE_PROBE
+from laggard.resilience.decision.options import UsageError
+from laggard.resilience.record.journal import FORMAT, published_entries
+from laggard.resilience.record.running_jobs import RunningJob
+from laggard.resilience.record.timeline import timeline_of_entries
+from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.gathering import gather
 
 __all__ = ["LiveSource"]
 
-# The devices in use, and those of the reserve: the same kernel.
+# For devices in use and in reserve; the kernel is the same.
 PROBES = (SlowGPUDetector.metric_name, RESERVE_PROBE)
 PROBES_BACK_S = 60.0
-# A reading that is older than this is no longer how things stand.
+# Older readings are out of date.
 RECENT_S = 10.0
 METRICS_BACK_S = 60.0
 HISTORY = 60
@@ -41,7 +42,7 @@ class LiveSource:
     Parameters
     ----------
     job
-        Which one.
+        The job to read.
     """
 
     def __init__(self, job: RunningJob) -> None:
@@ -50,9 +51,9 @@ class LiveSource:
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
         self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - PROBES_BACK_S) * 1000)}-0")
-        self._probes: dict[Device, deque[float]] = {}
-        self._models: dict[Device, str] = {}
-        self._utilization: dict[Device, deque[float]] = {}
+        self._probes: dict[DeviceId, deque[float]] = {}
+        self._models: dict[DeviceId, str] = {}
+        self._utilization: dict[DeviceId, deque[float]] = {}
         self._names: list[str] = []
         self._names_due_s = 0.0
         self._job = job
@@ -66,29 +67,33 @@ class LiveSource:
         self._client.close()
 
     def snapshot(self) -> Snapshot:
-        """Return how the job stands.
+        """Return the current status of the job.
 
         Raises
         ------
         redis.RedisError
-            If its state server does not answer: it has ended, or its server is being restarted.
+            If its state server does not answer: the job has ended, or the server is being restarted.
         NodeError
             If a node has too many samples.
         UsageError
-            If the job is of a newer version of laggard, or has only just begun.
+            If the job was started by another version of laggard, or has only just started.
         """
         entries = published_entries(self._client, self._endpoint)
         if not entries:
-            raise UsageError(f"{self._job.full_name} has only just begun: ask again in a few seconds")
+            raise UsageError(f"{self._job.full_name} has only just started: try again in a few seconds")
         job = entries[0].fields
         if job["format"] != FORMAT:
             raise UsageError(
-                f"{self._job.full_name} is of another version of laggard (format {job['format']!r}, this one reads "
-                f"{FORMAT}): use the laggard that started it"
+                f"{self._job.full_name} was started by another version of laggard (its format is {job['format']!r}, "
+                f"this version reads {FORMAT}): use the version that started it"
             )
         self._read_probes()
         return compose(
-            story_of_entries(entries), self._readings(job["level"]), time.time(), level=job["level"], port=job["port"]
+            timeline_of_entries(entries),
+            self._readings(job["level"]),
+            time.time(),
+            level=job["level"],
+            port=job["port"],
         )
 
     def _read_probes(self) -> None:
@@ -105,7 +110,7 @@ class LiveSource:
         now_us = round(time.time() * _SECOND_US)
         wanted = [*(DEVICE_READINGS if level >= 3 else ()), *(NODE_READINGS if level >= 2 else ())]
         found = gather(self._nodes, wanted, now_us - round(RECENT_S * _SECOND_US), now_us)
-        devices: dict[Device, dict[str, float]] = {}
+        devices: dict[DeviceId, dict[str, float]] = {}
         nodes: dict[str, dict[str, float]] = {}
         for each in found.series:
             value = float(each.values[-1])
@@ -121,7 +126,7 @@ class LiveSource:
         )
 
     def _metrics(self, now_us: int) -> dict[str, list[float]]:
-        """Return the newest values of the program's own metrics; their names are asked for only now and then."""
+        """Return the newest values of the program's own metrics; the list of names is refreshed only now and then."""
         if time.monotonic() >= self._names_due_s:
             self._names_due_s = time.monotonic() + NAMES_INTERVAL_S
             replies = self._nodes.ask({"kind": "keys", "metric": ""})
@@ -134,4 +139,4 @@ class LiveSource:
 
 
 def _is_probe(metric: str) -> bool:
-    return metric.partition(PART)[0] in PROBES
+    return metric.partition(PROBE_SEPARATOR)[0] in PROBES

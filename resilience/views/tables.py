@@ -1,4 +1,4 @@
-"""Tables and lines that the views are made of: pure functions from a snapshot to something that rich can print."""
+"""The tables and lines that make up the views: pure functions from a snapshot to what rich can print."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from resilience.record.story import Finding, Line, natural
-from resilience.record.words import clock, duration, some
-from resilience.views.snapshot import DeviceState, NodeState, Role, Snapshot, UserMetric
+from laggard.resilience.record.timeline import LogLine, RecordedVerdict, natural
+from laggard.resilience.text import abbreviated, clock, duration
+from laggard.resilience.views.snapshot import DeviceState, NodeState, Role, Snapshot, UserMetric
 
 __all__ = [
     "SORTS",
     "Sort",
-    "device_in_depth",
+    "device_details",
     "device_table",
+    "latest_notable_line",
     "launch_table",
+    "log_lines",
     "metric_table",
-    "news",
     "node_table",
     "sorted_devices",
-    "story_lines",
 ]
 
 Sort = Literal["worst", "name", "utilisation", "power", "temperature", "clock", "probe"]
 SORTS: tuple[Sort, ...] = ("worst", "name", "utilisation", "power", "temperature", "clock", "probe")
-# From this width on there is room for more.
+# In columns: a terminal this wide has room for more.
 WIDE = 110
-# From here on a probe time is shown as behind its peers'; what is slow for sure the verdicts tell.
-BEHIND = 1.1
+# From this ratio on a probe time is highlighted; whether the device is slow is for the verdicts to say.
+HIGHLIGHT_RATIO = 1.1
 SPARKS = "▁▂▃▄▅▆▇█"
 _INDENT = 18
-_NEWS = frozenset({"verdict", "relaunch", "stays", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
-_IN_DEPTH = {
-    "utilization_percent": ("busy", "%"),
+_NOTABLE = frozenset({"verdict", "relaunch", "stays", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
+_DETAILS = {
+    "utilization_percent": ("utilisation", "%"),
     "power_w": ("power", "W"),
     "temperature_c": ("temperature", "°C"),
     "clock_mhz": ("clock", "MHz"),
@@ -53,13 +53,13 @@ _COLUMNS = {
     "memory_percent": "memory %",
 }
 _SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3, "faulty": 4}
-_STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "left out": "red", "waiting": "dim"}
+_STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "excluded": "red", "waiting": "dim"}
 
 
 def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: bool = False) -> list[DeviceState]:
-    """Return the devices in an order; what was not measured comes last."""
+    """Return the devices in an order; those without a reading come last."""
     keys: dict[Sort, Callable[[DeviceState], tuple[object, ...]]] = {
-        "worst": lambda device: (-_badness(device), -(device.against_peers or 0.0)),
+        "worst": lambda device: (-_badness(device), -(device.peer_ratio or 0.0)),
         "name": lambda _: (),
         "utilisation": lambda device: _least_first(device.readings.get("utilization_percent")),
         "power": lambda device: _least_first(device.readings.get("power_w")),
@@ -75,9 +75,9 @@ def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: boo
 def device_table(
     devices: Sequence[DeviceState], width: int, selected: int | None, snapshot: Snapshot
 ) -> RenderableType:
-    """Return a table of some of a job's devices, one line each; ``selected`` is the row to point at.
+    """Return a table of some of a job's devices, one line each; ``selected`` is the row to highlight.
 
-    What was measured on no device of the job has no column.
+    A metric that was measured on no device of the job has no column.
     """
     if not snapshot.devices:
         return Text("the nodes of this job have no devices", "dim")
@@ -97,7 +97,7 @@ def device_table(
         cells: list[str | Text] = [_number(device.readings.get(name), 0) for name in columns]
         if probed:
             probe_ms = None if device.probe_s is None else 1000 * device.probe_s
-            cells += [_number(probe_ms, 2), _against(device.against_peers)]
+            cells += [_number(probe_ms, 2), _ratio(device.peer_ratio)]
         table.add_row(
             "▶" if row == selected else "",
             Text(device.name, _STYLE[device.role]),
@@ -124,7 +124,7 @@ def node_table(nodes: Sequence[NodeState]) -> Table:
             _number(node.readings.get("cpu_percent"), 0),
             _number(node.readings.get("memory_percent"), 0),
             _number(node.readings.get("processes"), 0),
-            str(node.findings or ""),
+            str(node.verdicts or ""),
         )
     return table
 
@@ -132,8 +132,8 @@ def node_table(nodes: Sequence[NodeState]) -> Table:
 def metric_table(metrics: Sequence[UserMetric], level: int) -> RenderableType:
     """Return a table of the program's own metrics, one line each."""
     if not metrics:
-        why = "run with --telemetry-level=1 or more to have them" if level == 0 else "the program has sent none lately"
-        return Text(f"no metrics of the program: {why}", "dim")
+        why = "run with --telemetry-level=1 or higher" if level == 0 else "the program has sent none recently"
+        return Text(f"no program metrics: {why}", "dim")
     table = _table()
     table.add_column("metric", no_wrap=True, overflow="ellipsis", max_width=40)
     for name in ("series", "lowest", "mean", "highest"):
@@ -146,98 +146,98 @@ def metric_table(metrics: Sequence[UserMetric], level: int) -> RenderableType:
 
 def launch_table(snapshot: Snapshot) -> Table:
     """Return a table of the launches so far."""
-    story = snapshot.story
+    timeline = snapshot.timeline
     table = _table()
-    for name in ("launch", "nodes", "began", "ran", "way here", "ended because"):
+    for name in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
         table.add_column(name, justify="left" if name in {"nodes", "ended because"} else "right")
-    for launch in story.launches:
+    for launch in timeline.launches:
         end_s = snapshot.taken_s if math.isnan(launch.ended_s) else launch.ended_s
         table.add_row(
             str(launch.number),
-            some(launch.nodes),
-            clock(launch.began_s - story.began_s),
+            abbreviated(launch.nodes),
+            clock(launch.began_s - timeline.began_s),
             duration(end_s - launch.began_s),
             duration(sum(launch.gap_s.values())) if launch.gap_s else "",
-            Text(launch.why or "it runs"),
+            Text(launch.why or "still running"),
         )
     return table
 
 
-def device_in_depth(device: DeviceState, snapshot: Snapshot, width: int, height: int) -> RenderableType:
-    """Return all that is known of one device."""
-    sparks = max(10, min(60, width - 30))
+def device_details(device: DeviceState, snapshot: Snapshot, width: int, height: int) -> RenderableType:
+    """Return everything that is known about one device."""
+    sparks = max(10, min(60, width - 42))  # beside the label and the range
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("device", Text(f"{device.name}  ({device.role})", "bold"))
     if device.model:
         table.add_row("model", Text(device.model))
-    for name, (label, unit) in _IN_DEPTH.items():
+    for name, (label, unit) in _DETAILS.items():
         if name in device.readings:
             table.add_row(label, f"{device.readings[name]:,.0f} {unit}")
     if device.utilization_history:
-        table.add_row("busy lately", f"{_spark(device.utilization_history[-sparks:], 0, 100)}  0 to 100 %")
+        table.add_row("recent utilisation", f"{_spark(device.utilization_history[-sparks:], 0, 100)}  0 to 100 %")
     if device.probe_s is not None:
         low, high = min(device.probe_history_s), max(device.probe_history_s)
-        against = "" if device.against_peers is None else f", {device.against_peers:.2f} times its peers' median"
-        table.add_row("probe", f"{1000 * device.probe_s:.2f} ms{against}")
+        ratio = "" if device.peer_ratio is None else f", {device.peer_ratio:.2f} times its peers' median"
+        table.add_row("probe time", f"{1000 * device.probe_s:.2f} ms{ratio}")
         line = _spark(device.probe_history_s[-sparks:], 0, high)
-        table.add_row("lately", f"{line}  {1000 * low:.2f} to {1000 * high:.2f} ms")
-    told = [finding for finding in snapshot.story.findings if finding.host == device.host][-height:]
-    against_it = [finding for finding in told if finding.gpu in {None, device.gpu}]
-    for finding in against_it:
-        table.add_row("verdict", Text(_sentence(finding, snapshot), "red"))
-    if not against_it:
+        table.add_row("recent probe times", f"{line}  {1000 * low:.2f} to {1000 * high:.2f} ms")
+    against_node = [verdict for verdict in snapshot.timeline.verdicts if verdict.host == device.host][-height:]
+    verdicts = [verdict for verdict in against_node if verdict.gpu in {None, device.gpu}]
+    for verdict in verdicts:
+        table.add_row("verdict", Text(_sentence(verdict, snapshot), "red"))
+    if not verdicts:
         table.add_row("verdict", Text("none", "dim"))
     return table
 
 
-def story_lines(snapshot: Snapshot, width: int) -> list[Text]:
-    """Return what the user was told, the newest first; long lines go on in the next row."""
-    began_s, rows = snapshot.story.began_s, []
-    for line in reversed(snapshot.story.lines):
+def log_lines(snapshot: Snapshot, width: int) -> list[Text]:
+    """Return the job's log, the newest line first; long lines are wrapped."""
+    began_s, rows = snapshot.timeline.began_s, []
+    for line in reversed(snapshot.timeline.log):
         first, *more = textwrap.wrap(line.text, max(20, width - _INDENT)) or [""]
-        rows.append(_story_line(replace(line, text=first), began_s))
+        rows.append(_log_line(replace(line, text=first), began_s))
         rows += [Text(" " * _INDENT + rest, _line_style(line)) for rest in more]
     return rows
 
 
-def news(snapshot: Snapshot) -> Text:
-    """Return the newest line of what is worth reading at any time."""
-    for line in reversed(snapshot.story.lines):
-        if line.what in _NEWS:
-            return _story_line(line, snapshot.story.began_s)
-    return Text("no verdict so far", "dim")
+def latest_notable_line(snapshot: Snapshot) -> Text:
+    """Return the newest line of the log that matters on every page."""
+    for line in reversed(snapshot.timeline.log):
+        if line.what in _NOTABLE:
+            return _log_line(line, snapshot.timeline.began_s)
+    return Text("no verdicts so far", "dim")
 
 
-def _story_line(line: Line, began_s: float) -> Text:
+def _log_line(line: LogLine, began_s: float) -> Text:
     at = clock(line.time_s - began_s)
     return Text.assemble((f"{at:>7} ", "dim"), (f"{line.what:<9} ", "bold"), (line.text, _line_style(line)))
 
 
-def _line_style(line: Line) -> str:
-    return "yellow" if line.what in _NEWS - {"end"} else ""
+def _line_style(line: LogLine) -> str:
+    return "yellow" if line.what in _NOTABLE - {"end"} else ""
 
 
-def _sentence(finding: Finding, snapshot: Snapshot) -> str:
-    cause = "" if finding.cause == "unknown" else f"; likely cause: {finding.cause}"
-    at = clock(finding.time_s - snapshot.story.began_s)
-    return f"{at} {finding.severity}: {finding.evidence}{cause}"
+def _sentence(verdict: RecordedVerdict, snapshot: Snapshot) -> str:
+    cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
+    at = clock(verdict.time_s - snapshot.timeline.began_s)
+    return f"{at} {verdict.severity}: {verdict.evidence}{cause}"
 
 
 def _verdict(device: DeviceState) -> Text:
-    if device.role == "left out":
-        return Text("left out" + (f", {device.finding.severity}" if device.finding else ""), "red")
-    if device.finding is None:
+    if device.role == "excluded":
+        return Text("excluded" + (f", {device.verdict.severity}" if device.verdict else ""), "red")
+    if device.verdict is None:
         return Text("in reserve" if device.role == "reserve" else "", "dim")
-    return Text(device.finding.severity, "bold yellow" if device.finding.severity == "suspect" else "bold red")
+    return Text(device.verdict.severity, "bold yellow" if device.verdict.severity == "suspect" else "bold red")
 
 
 def _badness(device: DeviceState) -> float:
-    """Return how much a device deserves to be looked at: accused ones in use, then those behind, then the rest."""
-    if device.role in {"left out", "reserve"}:
-        return -1.0 if device.role == "left out" else -2.0
-    return float(_SEVERITY.get(device.finding.severity, 1)) if device.finding else 0.0
+    """Return the rank in the order of the worst: devices in use by severity, then excluded ones, then the reserve."""
+    if device.role in {"excluded", "reserve"}:
+        return -1.0 if device.role == "excluded" else -2.0
+    return float(_SEVERITY.get(device.verdict.severity, 1)) if device.verdict else 0.0
 
 
 def _least_first(value: float | None) -> tuple[object, ...]:
@@ -248,10 +248,10 @@ def _negative(value: float | None) -> float | None:
     return None if value is None else -value
 
 
-def _against(ratio: float | None) -> Text:
+def _ratio(ratio: float | None) -> Text:
     if ratio is None:
         return Text("")
-    return Text(f"{ratio:.2f}", "bold yellow" if ratio >= BEHIND else "")
+    return Text(f"{ratio:.2f}", "bold yellow" if ratio >= HIGHLIGHT_RATIO else "")
 
 
 def _number(value: float | None, digits: int) -> str:

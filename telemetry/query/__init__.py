@@ -1,11 +1,11 @@
-"""OpenTSDB's query language on plain arrays: parsing, filters, downsampling, aggregation, rates. No input or output."""
+"""OpenTSDB's query language on plain arrays: parsing, filters, downsampling, aggregation and rates. It does no I/O."""
 
 from __future__ import annotations
 
-from kvstore.timeseries import TimeSeries
-from telemetry.query.engine import Answer, evaluate
-from telemetry.query.errors import BadQueryError, QueryTooLargeError
-from telemetry.query.parsing import Query, SubQuery, query_from_json, query_from_url
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
+from laggard.telemetry.query.engine import Answer, evaluate
+from laggard.telemetry.query.parsing import Query, SubQuery, query_from_json, query_from_url
 
 __all__ = [
     "Answer",

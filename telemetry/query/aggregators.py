@@ -1,4 +1,4 @@
-"""Aggregators by OpenTSDB's names: what each does with values, and with values that are missing.
+"""Aggregators by OpenTSDB's names: how each combines values, and treats missing ones.
 
 https://opentsdb.net/docs/build/html/user_guide/query/aggregators.html
 """
@@ -12,14 +12,14 @@ from enum import Enum
 
 import numpy as np
 
-from kvstore.timeseries import Floats
-from telemetry.query.errors import BadQueryError
+from laggard.kvstore.timeseries import Floats
+from laggard.telemetry.errors import BadQueryError
 
 __all__ = ["AGGREGATORS", "Aggregator", "Gaps", "aggregator"]
 
 
 class Gaps(Enum):
-    """What a series stands for, between its first and its last point, at a time for which it has none."""
+    """The value of a series at a time between its first and last point for which it has none."""
 
     INTERPOLATE = "the straight line between its neighbours"
     SKIP = "nothing"
@@ -28,18 +28,18 @@ class Gaps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
-    """One way to make one value of many.
+    """One way to combine several values into one.
 
     Attributes
     ----------
     name
-        By which queries ask for it.
+        Its name in queries.
     gaps
-        How series are merged that lack a point.
+        The value of a series that lacks a point.
     reduce
-        ``(n_series, n_times)``, NaN where there is no value, to ``(n_times,)``; NaN where there is none at all.
+        Reduces ``(n_series, n_times)``, with NaN for missing values, to ``(n_times,)``; NaN if all are missing.
     mergeable
-        Whether sums, counts, extremes and variances of parts are enough to know it for the whole.
+        Whether it can be computed from the sums, counts, extremes and variances of parts.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Aggregator:
 
     @property
     def keeps_one(self) -> bool:
-        """Whether a single value is its own aggregate."""
+        """Whether the aggregate of a single value is that value."""
         return self.name not in {"count", "dev", "diff", "squareSum"}
 
 
@@ -59,7 +59,7 @@ def aggregator(name: str) -> Aggregator:
     Raises
     ------
     BadQueryError
-        If there is none of that name.
+        If there is no aggregator of that name.
     """
     if name not in AGGREGATORS:
         raise BadQueryError(f"unknown aggregator {name[:80]!r}: GET /api/aggregators lists them")
@@ -120,7 +120,7 @@ def _difference(matrix: Floats) -> Floats:
 
 
 def _median(matrix: Floats) -> Floats:
-    """Return element n/2 of the sorted values: of two middle ones the upper."""
+    """Return element n/2 of the sorted values: the upper one of two middle values."""
     ranked = np.sort(matrix, axis=0)
     middle = (_count(matrix) // 2).astype(np.intp).clip(max=len(ranked) - 1)
     result: Floats = np.take_along_axis(ranked, middle[None, :], axis=0)[0]
@@ -128,7 +128,7 @@ def _median(matrix: Floats) -> Floats:
 
 
 Position = Callable[[float, Floats], Floats]
-"""Where a quantile lies among n ranked values, counted from 1."""
+"""Returns the position of a quantile among n ranked values, counted from 1."""
 
 
 def _legacy_position(quantile: float, n: Floats) -> Floats:

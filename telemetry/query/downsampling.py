@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.timeseries import Floats, Times
-from telemetry.query.aggregators import AGGREGATORS, aggregator
-from telemetry.query.errors import BadQueryError, QueryTooLargeError
-from telemetry.query.times import SECOND_US, parse_duration
+from laggard.kvstore.timeseries import Floats, Times
+from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
+from laggard.telemetry.query.aggregators import AGGREGATORS, aggregator
+from laggard.telemetry.query.times import SECOND_US, parse_duration
 
 __all__ = [
     "MAX_BUCKETS",
@@ -32,25 +32,25 @@ MAX_BUCKETS = 200_000
 _MAX_CELLS = 2_000_000
 _ALL = re.compile(r"\d*all")
 _CALENDAR = re.compile(r"(\d+(?:ms|[smhdwny]))c")
-# What clients send where their user has chosen nothing.
+# What clients send if their user has not chosen anything.
 _UNCHOSEN = {"", "undefined"}
 _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Downsample:
-    """How to thin a series out.
+    """How to downsample a series.
 
     Attributes
     ----------
     interval_us
-        Length of a bucket in microseconds; 0: one bucket, the whole range.
+        Length of a bucket in microseconds; 0: one bucket for the whole range.
     function
-        Name of the aggregator that makes one value of a bucket's.
+        Name of the aggregator that combines the values of a bucket.
     fill
         Value of an empty bucket; NaN: it is shown as missing; None: it is left out.
     calendar
-        For buckets that begin where days, weeks, months and years do: number, unit, time zone.
+        For buckets that begin with days, weeks, months or years: number, unit and time zone.
     """
 
     interval_us: int
@@ -65,12 +65,12 @@ class Downsample:
 
 
 def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = False) -> Downsample | None:
-    """Read a specification such as ``30s-avg``, ``1m-max-zero``, ``1dc-sum``, ``0all-last``; None for an empty one.
+    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``1dc-sum``, ``0all-last``; None if it is empty.
 
     Raises
     ------
     BadQueryError
-        If a part has no meaning; the message names it.
+        If a part is not valid; the message names it.
     """
     if not text:
         return None
@@ -80,7 +80,7 @@ def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = Fals
     function, fill = (*parts, "", "")[:2]
     function = "avg" if function in _UNCHOSEN else function
     if function == "none" or function not in AGGREGATORS:
-        raise BadQueryError(f"{function[:80]!r} is no downsampling function, in {text[:80]!r}")
+        raise BadQueryError(f"{function[:80]!r} is not a downsampling function, in {text[:80]!r}")
     if _ALL.fullmatch(interval):
         return Downsample(0, function, _parse_fill(fill, text))
     calendar = None
@@ -108,7 +108,7 @@ def _parse_fill(name: str, text: str) -> float | None:
 
 
 def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
-    """Return the times at which the buckets begin that hold ``start_us`` to ``end_us``.
+    """Return the start times of the buckets that cover ``start_us`` to ``end_us``.
 
     Raises
     ------
@@ -126,16 +126,16 @@ def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
 
 
 def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Make one value of each bucket that has any.
+    """Combine the values of each bucket that has any.
 
     Parameters
     ----------
     spec
         Names the function.
     starts
-        ``(n_buckets,)``: where the buckets begin.
+        ``(n_buckets,)``: start times of the buckets.
     times_us, values
-        ``(n_samples,)``, in the order of time; none before the first bucket.
+        ``(n_samples,)``, sorted by time; none before the first bucket.
 
     Returns
     -------
@@ -152,18 +152,18 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
 def downsample_together(
     spec: Downsample, starts: Times, grids: Sequence[Times], places: Sequence[int], values: Floats
 ) -> tuple[list[NDArray[np.intp]], list[Floats]]:
-    """Downsample several series in one pass; the buckets of those with the same times are found once.
+    """Downsample several series in one pass; buckets are computed once for series with the same times.
 
     Parameters
     ----------
     spec, starts
         As for :func:`downsample`.
     grids
-        The different times, each in order; none before the first bucket.
+        The distinct arrays of times, each sorted; none before the first bucket.
     places
-        For each series, which of ``grids`` has its times.
+        For each series, the index of its times in ``grids``.
     values
-        ``(n_samples,)``: of one series after the other.
+        ``(n_samples,)``: the values of all series, concatenated.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
 
 
 def _reduce_columns(function: str, values: Floats, begins: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
-    """Make a column of each segment, as long as the longest, and one value of each column."""
+    """Write each segment into a column, padded to the longest, and reduce each column to one value."""
     lengths = ends - begins
     matrix = np.full((int(lengths.max()), len(begins)), np.nan)
     column = np.repeat(np.arange(len(begins)), lengths)
@@ -245,7 +245,7 @@ def _calendar_starts(calendar: tuple[int, str, tzinfo], start_us: int, end_us: i
         while len(starts) <= MAX_BUCKETS and starts[-1].timestamp() * SECOND_US <= end_us:
             starts.append(_next(starts[-1], number, unit))
     except (OverflowError, ValueError) as error:
-        raise BadQueryError("the range goes beyond what calendars know") from error
+        raise BadQueryError("the range exceeds the calendar") from error
     if len(starts) > MAX_BUCKETS:
         raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
     times = np.array([round(each.timestamp() * SECOND_US) for each in starts[:-1]], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Evaluation of one sub-query: filter, group, downsample, merge, rate. In that order, as OpenTSDB does it."""
+"""Evaluation of one sub-query: filter, group, downsample, merge, rate, in OpenTSDB's order."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
-from telemetry.query.aggregators import Aggregator, Gaps, aggregator
-from telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together
-from telemetry.query.errors import QueryTooLargeError
-from telemetry.query.filters import matches
-from telemetry.query.merging import Line, Partial, merge_lines, partial_of
-from telemetry.query.parsing import SubQuery
-from telemetry.query.rates import rate
-from telemetry.query.times import SECOND_US
+from laggard.kvstore.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
+from laggard.telemetry.errors import QueryTooLargeError
+from laggard.telemetry.query.aggregators import Aggregator, Gaps, aggregator
+from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together
+from laggard.telemetry.query.filters import matches
+from laggard.telemetry.query.merging import Line, Partial, merge_lines, partial_of
+from laggard.telemetry.query.parsing import SubQuery
+from laggard.telemetry.query.rates import rate
+from laggard.telemetry.query.times import SECOND_US
 
 __all__ = [
     "MAX_ANSWER_POINTS",
     "Answer",
     "GroupPart",
     "Span",
+    "downsample_all",
+    "downsample_series",
     "evaluate",
     "finish_parts",
     "is_wanted",
@@ -30,8 +32,6 @@ __all__ = [
     "n_groups",
     "parts_of",
     "read_start_us",
-    "thin_out",
-    "thin_out_all",
 ]
 
 MAX_STEPS = 100_000_000
@@ -47,7 +47,7 @@ class Span:
     start_us, end_us
         Both inclusive.
     milliseconds
-        Points may be less than a second apart.
+        Whether points may be less than a second apart.
     """
 
     start_us: int
@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(slots=True)
 class Answer:
-    """One line of the answer.
+    """One series of the answer.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Answer:
     tags
         Tags that all series of the group share.
     aggregate_tags
-        Tags that they all have, with different values.
+        Keys of tags that all have, with different values.
     times_us, values
-        ``(n,)`` each; a value is NaN only where the query asks for missing ones to be shown.
+        ``(n,)`` each; a value is NaN only if the query asks for missing values to be shown.
     """
 
     metric: str
@@ -80,16 +80,16 @@ class Answer:
 
 @dataclass(slots=True)
 class GroupPart:
-    """What one node knows of one group, for an aggregator whose parts can be merged.
+    """One node's part of one group, for an aggregator whose parts can be merged.
 
     Attributes
     ----------
     metric, key
-        The group: its metric and its values of the tags that make groups.
+        The group: its metric, and its values of the tags that are grouped by.
     tags, aggregate_tags
         As in :class:`Answer`.
     partial
-        Sums at each bucket of the query's grid.
+        Sums for each bucket of the query's grid.
     """
 
     metric: str
@@ -100,18 +100,18 @@ class GroupPart:
 
 
 def is_wanted(query: SubQuery, tags: Mapping[str, str]) -> bool:
-    """Whether a series with these tags passes the query's filters."""
+    """Return whether a series with these tags passes the query's filters."""
     return matches(query.filters, tags, explicit_tags=query.explicit_tags)
 
 
 def read_start_us(query: SubQuery, span: Span) -> int:
-    """Return from where on samples are needed: the beginning of the first bucket."""
+    """Return the time from which samples are needed: the start of the first bucket."""
     spec = query.downsample
     return span.start_us if spec is None else int(buckets(spec, span.start_us, span.start_us)[0])
 
 
-def thin_out(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
-    """Downsample one series as the query asks, to cut what has to travel; evaluating the result gives the same."""
+def downsample_series(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
+    """Downsample one series as the query asks, so that less is sent; evaluating the result gives the same answer."""
     spec = query.downsample
     times_us, values = tidy(series.times_us, series.values)
     if spec is None:
@@ -122,66 +122,72 @@ def thin_out(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
         return replace(series, times_us=times_us, values=values)
     starts = buckets(spec, span.start_us, span.end_us)
     kept = (times_us >= starts[0]) & (times_us <= span.end_us)
-    at, thinned = downsample(spec, starts, times_us[kept], values[kept])
-    return replace(series, times_us=starts[at], values=thinned)
+    at, downsampled = downsample(spec, starts, times_us[kept], values[kept])
+    return replace(series, times_us=starts[at], values=downsampled)
 
 
-def thin_out_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> list[TimeSeries]:
-    """Downsample many series in one pass; each becomes what :func:`thin_out` makes of it."""
+def downsample_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """Downsample many series in one pass, each as :func:`downsample_series` does."""
     spec = query.downsample
     if spec is None or len(series) < 2:
-        return [thin_out(query, span, each) for each in series]
+        return [downsample_series(query, span, each) for each in series]
     starts = buckets(spec, span.start_us, span.end_us)
     places, grids = distinct_times(series)
     values = np.concatenate([each.values for each in series])
     in_range = all(len(grid) and grid[0] >= starts[0] and grid[-1] <= span.end_us for grid in grids)
     if not in_range or not np.isfinite(values).all():
-        return [thin_out(query, span, each) for each in series]
-    at, thinned = downsample_together(spec, starts, grids, places, values)
-    thinned_us = [starts[each] for each in at]
+        return [downsample_series(query, span, each) for each in series]
+    at, downsampled = downsample_together(spec, starts, grids, places, values)
+    bucket_us = [starts[each] for each in at]
     return [
-        TimeSeries(each.metric, each.tags, thinned_us[place], some)
-        for each, place, some in zip(series, places, thinned, strict=True)
+        TimeSeries(each.metric, each.tags, bucket_us[place], some)
+        for each, place, some in zip(series, places, downsampled, strict=True)
     ]
 
 
-def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[Answer]:
+def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False) -> list[Answer]:
     """Answer one sub-query.
 
     Parameters
     ----------
     query
-        What to draw.
+        The sub-query.
     span
         The range.
     series
         All series of its metrics, or those that pass its filters.
-    thinned
-        Whether they have passed the filters and been through :func:`thin_out` already.
+    downsampled
+        Whether the series are already filtered and processed by :func:`downsample_series`.
 
     Returns
     -------
     list of Answer
-        One for each group that has points, ordered by metric and the group's tag values.
+        One for each group that has points, sorted by metric and the group's tag values.
 
     Raises
     ------
     QueryTooLargeError
         If it would take too much memory or time.
     """
-    wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
+    wanted = (
+        list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
+    )
     wanted = [each for each in wanted if len(each.times_us)]
     groups = sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
     cut = _Range(span)
     return _bounded(_merged(query, cut, metric, group) for (metric, _), group in groups)
 
 
-def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinned: bool = False) -> list[GroupPart]:
-    """Return one node's parts of the answer. The query's aggregator must be mergeable, and it must downsample."""
+def parts_of(
+    query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False
+) -> list[GroupPart]:
+    """Return one node's parts of the answer to a query that downsamples, with a mergeable aggregator."""
     spec = query.downsample
     assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
     starts = buckets(spec, span.start_us, span.end_us)
-    wanted = list(series) if thinned else thin_out_all(query, span, [s for s in series if is_wanted(query, s.tags)])
+    wanted = (
+        list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
+    )
     how = _merging(query, spec)
     parts = []
     for (metric, key), group in _grouped(query, [each for each in wanted if len(each.times_us)]).items():
@@ -191,7 +197,7 @@ def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, thinn
 
 
 def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> list[Answer]:
-    """Merge the nodes' parts to answers; they are what :func:`evaluate` gives for all series."""
+    """Merge the nodes' parts to the answers that :func:`evaluate` gives for all series."""
     spec = query.downsample
     assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
     starts = buckets(spec, span.start_us, span.end_us)
@@ -223,12 +229,12 @@ def _bounded(lines: Iterable[Answer | None]) -> list[Answer]:
 
 
 def n_buckets(query: SubQuery, span: Span) -> int:
-    """Return how many intervals the query's downsampling makes of the range."""
+    """Return the number of buckets of the query's downsampling in the range."""
     return 0 if query.downsample is None else len(buckets(query.downsample, span.start_us, span.end_us))
 
 
 def n_groups(query: SubQuery, series: Sequence[TimeSeries]) -> int:
-    """Return how many lines the answer will have."""
+    """Return the number of series that the answer will have."""
     return len(_grouped(query, series))
 
 
@@ -250,11 +256,11 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
 
 
 class _Range:
-    """Cuts lines to a query's range; those that share their times go on to share them."""
+    """Cuts series to a query's range; those that share their array of times still do afterwards."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
-        self._cut: dict[int, tuple[Times, slice, Times]] = {}  # with the array, whose id would be given away again
+        self._cut: dict[int, tuple[Times, slice, Times]] = {}  # keeps the array, so that its id is not reused
 
     def __call__(self, times_us: Times, values: Floats) -> tuple[Times, Floats]:
         known = self._cut.get(id(times_us))
@@ -276,7 +282,7 @@ def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSerie
         times_us = buckets(spec, cut.span.start_us, cut.span.end_us)
     if len(times_us) * len(group) > MAX_STEPS:
         raise QueryTooLargeError(
-            f"{len(group)} series at {len(times_us)} times are too much: filter, or downsample further"
+            f"{len(group)} series at {len(times_us)} times are too many: filter, or downsample further"
         )
     lines = [_line(each, times_us, None if spec is None else spec.fill) for each in group]
     present, values = merge_lines(_merging(query, spec), times_us.astype(np.float64), lines)
@@ -286,7 +292,7 @@ def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSerie
 
 def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
     at, values = np.searchsorted(times_us, series.times_us), series.values
-    if len(at) > 1 and (np.diff(at) == 0).any():  # of several samples at one time the last one counts
+    if len(at) > 1 and (np.diff(at) == 0).any():  # of several samples at one time the last counts
         last = np.append(np.diff(at) > 0, True)
         at, values = at[last], values[last]
     if fill is None or np.isnan(fill):
@@ -322,7 +328,7 @@ def _answer(
 
 
 def _whole_seconds(query: SubQuery, times_us: Times, values: Floats) -> tuple[Times, Floats]:
-    # Where nothing is said on how to make one point of a second's, OpenTSDB uses the aggregator.
+    # If the query does not say how to combine the points of a second, OpenTSDB uses the aggregator.
     seconds = times_us - times_us % SECOND_US
     if (seconds[1:] > seconds[:-1]).all():
         return seconds, values

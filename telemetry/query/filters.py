@@ -12,7 +12,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from telemetry.query.errors import BadQueryError
+from laggard.telemetry.errors import BadQueryError
 
 __all__ = ["FILTER_TYPES", "TagFilter", "filter_from_tag", "matches"]
 
@@ -21,15 +21,15 @@ _MAX_REPEATS = 3
 _TYPED = re.compile(r"([a-z_]+)\((.*)\)", re.DOTALL)
 
 Matcher = Callable[[str | None], bool]
-"""Takes a series' value of the filter's tag, None where it has no such tag."""
+"""Takes a series' value of the filter's tag, or None if it has no such tag."""
 
 _DESCRIPTIONS = {
     "literal_or": ("host=literal_or(node1|node2)", "The value is one of those listed."),
-    "iliteral_or": ("host=iliteral_or(NODE1)", "The value is one of those listed, whatever the case."),
+    "iliteral_or": ("host=iliteral_or(NODE1)", "The value is one of those listed; case is ignored."),
     "not_literal_or": ("host=not_literal_or(node1)", "The value is none of those listed."),
-    "not_iliteral_or": ("host=not_iliteral_or(NODE1)", "The value is none of those listed, whatever the case."),
+    "not_iliteral_or": ("host=not_iliteral_or(NODE1)", "The value is none of those listed; case is ignored."),
     "wildcard": ("host=wildcard(node*)", "The value matches; * stands for any characters."),
-    "iwildcard": ("host=iwildcard(NODE*)", "The value matches, whatever the case; * stands for any characters."),
+    "iwildcard": ("host=iwildcard(NODE*)", "The value matches; * stands for any characters and case is ignored."),
     "regexp": ("host=regexp(node[0-9]+)", "The regular expression is found in the value."),
     "not_key": ("host=not_key()", "The series does not have the tag."),
 }
@@ -40,12 +40,12 @@ FILTER_TYPES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A condition on one tag; with ``group_by`` a series for each of the tag's values.
+    """A condition on one tag; with ``group_by`` the answer has a series for each value of the tag.
 
     Raises
     ------
     BadQueryError
-        If there is no such type, or it cannot be used with this expression.
+        If there is no such type, or the expression is not valid for it.
     """
 
     kind: str
@@ -65,14 +65,14 @@ class TagFilter:
 
 
 def matches(filters: Collection[TagFilter], tags: Mapping[str, str], *, explicit_tags: bool = False) -> bool:
-    """Whether a series with these tags passes all filters; with ``explicit_tags`` it may have no other tags."""
+    """Return whether a series with these tags passes all filters; with ``explicit_tags`` it may have no other tags."""
     if explicit_tags and {f.key for f in filters if f.kind != "not_key"} != set(tags):
         return False
     return all(f.accepts(tags.get(f.key)) for f in filters)
 
 
 def filter_from_tag(key: str, value: str, *, group_by: bool) -> TagFilter:
-    """Read a value as it stands in a ``tags`` map or in braces: ``*``, ``a|b``, ``web*`` or ``type(expression)``."""
+    """Parse a value of a ``tags`` map or in braces: ``*``, ``a|b``, ``web*`` or ``type(expression)``."""
     if (typed := _TYPED.fullmatch(value)) is not None:
         return TagFilter(typed[1], key, typed[2], group_by)
     if value == "*":
@@ -119,7 +119,7 @@ def _wildcard(expression: str, *, folded: bool) -> Matcher:
         at, end = len(head), len(text) - len(tail)
         if at > end or not (text.startswith(head) and text.endswith(tail)):
             return False
-        for part in middle:  # the first place is always the best: what follows has the most room
+        for part in middle:  # the first match is always the best: it leaves the most room for what follows
             at = text.find(part, at, end) + len(part)
             if at < len(part):
                 return False
@@ -133,14 +133,14 @@ def _regexp(expression: str) -> Matcher:
         parsed = _parser.parse(expression)
         pattern = re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadQueryError(f"{expression[:80]!r} is no regular expression: {error}") from error
+        raise BadQueryError(f"{expression[:80]!r} is not a valid regular expression: {error}") from error
     if _repeats(parsed) > _MAX_REPEATS:
         raise BadQueryError(f"the regular expression {expression[:80]!r} has more than {_MAX_REPEATS} repeats")
     return lambda value: value is not None and pattern.search(value) is not None
 
 
 def _repeats(parsed: Any) -> int:
-    """Count the repeats; refuse those that can take exponential time, and what else has no bound."""
+    """Count the repeats; refuse those that can take exponential time, and other unbounded constructs."""
     count = 0
     for operation, argument in parsed:
         if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):

@@ -1,7 +1,7 @@
-"""Merging the series of a group at each point of time, as a whole or in parts that are merged later.
+"""Merging the series of a group at each time, all at once or in parts that are merged later.
 
-A part (:class:`Partial`) holds, for each time, sums over its series; parts of several nodes add up to exactly what one
-pass over all series gives, so a node need not send its series.
+A part (:class:`Partial`) holds sums over its series for each time. The parts of several nodes merge to exactly what one
+pass over all series gives, so the nodes need not send their series.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.timeseries import Floats
-from telemetry.query.aggregators import Aggregator, Gaps
-from telemetry.query.errors import QueryTooLargeError
+from laggard.kvstore.timeseries import Floats
+from laggard.telemetry.errors import QueryTooLargeError
+from laggard.telemetry.query.aggregators import Aggregator, Gaps
 
 __all__ = ["Line", "Partial", "merge_lines"]
 
@@ -23,13 +23,13 @@ MAX_CELLS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series on a grid of times: the indices at which it has points, in order, and their values."""
+    """A series on a grid of times: the sorted indices at which it has points, and their values."""
 
     at: NDArray[np.intp]
     values: Floats
 
     def contribution(self, gaps: Gaps) -> tuple[NDArray[np.intp], Floats]:
-        """Return indices and values with the gaps between its first and its last point filled."""
+        """Return indices and values, with the gaps between the first and last point filled."""
         if gaps is Gaps.SKIP or len(self.at) == 0 or self.at[-1] - self.at[0] + 1 == len(self.at):
             return self.at, self.values
         every = np.arange(self.at[0], self.at[-1] + 1)
@@ -43,9 +43,9 @@ class Partial:
     Attributes
     ----------
     points
-        How many series have a point of their own; the others' contributions fill gaps.
+        Number of series that have a point; the contributions of others fill gaps.
     count, total, low, high
-        Of the contributions.
+        Count, sum, minimum and maximum of the contributions.
     spread
         Sum of the squared distances from their mean (Chan, Golub and LeVeque, 1983).
     """
@@ -59,12 +59,12 @@ class Partial:
 
     @classmethod
     def empty(cls, n: int) -> Partial:
-        """Return the part that has no series."""
+        """Return a part without series."""
         zeros = [np.zeros(n) for _ in range(4)]
         return cls(zeros[0], zeros[1], zeros[2], np.full(n, np.inf), np.full(n, -np.inf), zeros[3])
 
     def add(self, line: Line, grid: Floats, gaps: Gaps) -> None:
-        """Add one series; ``grid`` holds the times, for the straight line between points."""
+        """Add one series; ``grid`` holds the times, for interpolation."""
         at, values = line.contribution(gaps)
         if gaps is Gaps.INTERPOLATE and len(at) != len(line.at):
             values = np.interp(grid[at], grid[line.at], line.values)
@@ -89,7 +89,7 @@ class Partial:
         self.high = np.maximum(self.high, other.high)
 
     def finish(self, name: str) -> Floats:
-        """Return the values of a mergeable aggregator; NaN where no series contributes."""
+        """Return the values of a mergeable aggregator; NaN if no series contributes."""
         n = np.where(self.count > 0, self.count, np.nan)
         match name:
             case "avg":
@@ -121,19 +121,19 @@ def merge_lines(how: Aggregator, grid: Floats, lines: Sequence[Line]) -> tuple[N
     Returns
     -------
     tuple
-        ``(n,)`` each: whether any series has a point there, and the value.
+        ``(n,)`` each: whether any series has a point at that time, and the value.
 
     Raises
     ------
     QueryTooLargeError
-        If the aggregator needs all values at once and they are too many.
+        If the aggregator needs all values at once and there are too many.
     """
     if how.mergeable:
         part = partial_of(how, grid, lines)
         return part.points > 0, part.finish(how.name)
     if len(lines) * len(grid) > MAX_CELLS:
         raise QueryTooLargeError(
-            f"{how.name} over {len(lines)} series at {len(grid)} times is too much: filter, or downsample further"
+            f"{how.name} over {len(lines)} series at {len(grid)} times is too large: filter, or downsample further"
         )
     matrix = np.full((len(lines), len(grid)), np.nan)
     present = np.zeros(len(grid), dtype=bool)

@@ -1,8 +1,8 @@
-"""Queries as clients send them, JSON or URL, to checked records.
+"""Parsing of queries, sent as JSON or in a URL, into validated records.
 
 https://opentsdb.net/docs/build/html/api_http/query/index.html
-Clients are sloppy in known ways (an empty fill policy, an interval's function ``undefined``, numbers as text): what can
-only mean one thing is taken for that.
+Clients are sloppy in known ways (an empty fill policy, ``undefined`` as a function, numbers as text): what has only one
+possible meaning is accepted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Any
 
-from telemetry.query.aggregators import Aggregator, aggregator
-from telemetry.query.downsampling import Downsample, parse_downsample
-from telemetry.query.errors import BadQueryError, QueryTooLargeError
-from telemetry.query.filters import TagFilter, filter_from_tag
-from telemetry.query.rates import MAX_COUNTER, Rate
-from telemetry.query.times import parse_time, parse_zone
+from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
+from laggard.telemetry.query.aggregators import Aggregator, aggregator
+from laggard.telemetry.query.downsampling import Downsample, parse_downsample
+from laggard.telemetry.query.filters import TagFilter, filter_from_tag
+from laggard.telemetry.query.rates import MAX_COUNTER, Rate
+from laggard.telemetry.query.times import parse_time, parse_zone
 
 __all__ = ["Query", "SubQuery", "query_from_json", "query_from_url", "sub_query_from_json"]
 
@@ -32,24 +32,24 @@ _METRIC = re.compile(r"([^{}]+)(?:\{([^{}]*)\})?(?:\{([^{}]*)\})?")
 
 @dataclass(frozen=True, slots=True)
 class SubQuery:
-    """What to draw: one metric, filtered, thinned out, merged.
+    """One metric to draw, and how to filter, downsample and merge its series.
 
     Attributes
     ----------
     metric
-        Name of the metric; several with ``|`` between them.
+        Name of the metric, or several separated by ``|``.
     aggregator
         Merges the series of a group.
     filters
-        All must hold; those with ``group_by`` make groups.
+        All must hold; those with ``group_by`` form groups.
     downsample, rate
-        None where it was not asked for.
+        None if not requested.
     explicit_tags
-        Only series that have no tags but the filters'.
+        Only series that have no other tags than those of the filters.
     index
-        Its place in the query.
+        Its position in the query.
     source
-        It as JSON, as it was sent.
+        The JSON that was sent.
     """
 
     metric: str
@@ -69,7 +69,7 @@ class SubQuery:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A range of time, what to draw of it, and how the answer is to look.
+    """A time range, what to draw of it, and the form of the answer.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Query:
     milliseconds
         Answer in milliseconds, else in whole seconds.
     nulls
-        Missing values may be shown as ``null``: the client is one that draws a gap for it.
+        Whether missing values may be ``null``: the client draws a gap for it.
     arrays, show_query, annotations, global_annotations
         As in OpenTSDB's API.
     """
@@ -97,12 +97,12 @@ class Query:
 
 
 def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query:
-    """Read the body of ``POST /api/query``.
+    """Parse the body of ``POST /api/query``.
 
     Raises
     ------
     BadQueryError
-        If a part is missing or has no meaning; the message names it.
+        If a part is missing or not valid; the message names it.
     """
     fields = _mapping(body, "the body")
     zone = parse_zone(fields.get("timezone"))
@@ -111,7 +111,7 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
     if not isinstance(listed, list) or not listed:
         raise BadQueryError("missing 'queries': give a list of at least one query")
     if len(listed) > MAX_SUB_QUERIES:
-        raise QueryTooLargeError(f"{len(listed)} queries in one: at most {MAX_SUB_QUERIES}")
+        raise QueryTooLargeError(f"{len(listed)} sub-queries: at most {MAX_SUB_QUERIES} are allowed")
     start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us, zone)
     milliseconds = any(_flag(fields.get(name), name) for name in ("msResolution", "ms"))
     return Query(
@@ -129,7 +129,7 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
 
 
 def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_calendar: bool = False) -> SubQuery:
-    """Read one element of ``queries``."""
+    """Parse one element of ``queries``."""
     fields = _mapping(body, f"query {index}")
     metric = _text(fields, "metric")
     if not 0 < len(metric) <= MAX_METRIC or not metric.strip("|"):
@@ -156,15 +156,15 @@ def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_cal
 
 
 def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Query:
-    """Read the parameters of ``GET /api/query``.
+    """Parse the parameters of ``GET /api/query``.
 
     ``m`` is ``<aggregator>:[rate[{counter[,max[,reset]]}]:][<downsampling>:][explicit_tags:]metric[{...}[{...}]]``:
-    tags in the first braces make groups, those in the second only filter.
+    tags in the first braces form groups, those in the second only filter.
 
     Raises
     ------
     BadQueryError
-        If a part is missing or has no meaning; the message names it.
+        If a part is missing or not valid; the message names it.
     """
 
     def one(*names: str) -> str | None:
@@ -174,7 +174,7 @@ def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Quer
         return any(name in parameters and parameters[name][-1].lower() not in _FALSE for name in names)
 
     if not parameters.get("m"):
-        raise BadQueryError("missing 'm': name a metric, for instance m=avg:cpu_percent{host=*}")
+        raise BadQueryError("missing 'm': name a metric, for example m=avg:cpu_percent{host=*}")
     body = {
         "start": one("start"),
         "end": one("end"),
@@ -191,7 +191,7 @@ def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Quer
 
 def _from_m(text: str) -> dict[str, Any]:
     head, brace, rest = text.partition("{")
-    if head.split(":")[-1] == "rate":  # these braces are the rate's own
+    if head.split(":")[-1] == "rate":  # these braces belong to the rate
         options, end, rest = rest.partition("}")
         parts = [*head.split(":")[:-1], f"rate{brace}{options}{end}"]
         head, brace, rest = rest.removeprefix(":").partition("{")
@@ -222,7 +222,7 @@ def _tag_filters(text: str, *, group_by: bool) -> list[TagFilter]:
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise BadQueryError(f"{pair[:80]!r} is no tag=value")
+            raise BadQueryError(f"{pair[:80]!r} is not tag=value")
         filters.append(filter_from_tag(key.strip(), value.strip(), group_by=group_by))
     return filters
 
@@ -247,11 +247,11 @@ def _rate(options: Mapping[str, Any]) -> Rate:
 
 def _range(start: object, end: object, now_us: int, zone: tzinfo) -> tuple[int, int]:
     if start is None or start == "":
-        raise BadQueryError("missing 'start': give a time, for instance 1h-ago")
+        raise BadQueryError("missing 'start': give a time, for example 1h-ago")
     start_us = parse_time(start, now_us, zone)
     end_us = now_us if end is None or end == "" else parse_time(end, now_us, zone)
     if end_us < start_us:
-        raise BadQueryError("the end of the range lies before its start")
+        raise BadQueryError("the end of the range is before its start")
     return start_us, end_us
 
 

@@ -1,4 +1,4 @@
-"""Rates: the change per second between neighbouring points, with care for counters that begin anew."""
+"""Rates: the change per second between neighbouring points, also of counters that wrap or restart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstore.timeseries import Floats, Times
-from telemetry.query.times import SECOND_US
+from laggard.kvstore.timeseries import Floats, Times
+from laggard.telemetry.query.times import SECOND_US
 
 __all__ = ["Rate", "rate"]
 
@@ -16,18 +16,18 @@ MAX_COUNTER = float(2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How to take the rate.
+    """How to compute the rate.
 
     Attributes
     ----------
     counter
-        The values only rise; where they fall, the counter has gone round or begun anew.
+        The values only rise; if they fall, the counter has wrapped or restarted.
     counter_max
-        Where it goes round.
+        The value at which it wraps.
     reset_value
-        A rate above this after a fall is taken for a new beginning: it is 0. 0: off.
+        A rate above this after a fall is taken for a restart, and is 0. 0: off.
     drop_resets
-        Leave points out at which the values fall.
+        Leave out points at which the values fall.
     """
 
     counter: bool = False
@@ -37,9 +37,9 @@ class Rate:
 
 
 def rate(spec: Rate, times_us: Times, values: Floats) -> tuple[Times, Floats]:
-    """Return the rates, stamped with the later point's time: one fewer than there were points.
+    """Return the rates, with the time of the later point: one fewer than there were points.
 
-    A falling counter counts ``counter_max - v1 + v2`` (OpenTSDB, "Rate" in the user guide's chapter on queries).
+    The change of a falling counter is ``counter_max - v1 + v2`` (OpenTSDB's user guide, queries, "Rate").
     """
     change = np.diff(values)
     elapsed_s = np.diff(times_us) / SECOND_US

@@ -1,4 +1,4 @@
-"""Times and durations as OpenTSDB writes them, in microseconds.
+"""Parsing of times and durations in OpenTSDB's formats, to microseconds.
 
 https://opentsdb.net/docs/build/html/user_guide/query/dates.html
 """
@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from telemetry.query.errors import BadQueryError
+from laggard.telemetry.errors import BadQueryError
 
 __all__ = ["ALL_TIME_US", "SECOND_US", "UNITS_US", "parse_duration", "parse_time", "parse_zone"]
 
@@ -33,7 +33,7 @@ _DATE_FORMATS = ("%Y/%m/%d", "%Y/%m/%d-%H:%M", "%Y/%m/%d-%H:%M:%S", "%Y/%m/%d %H
 # OpenTSDB's own rule: a number that needs more than 32 bits is in milliseconds.
 _MAX_SECONDS = 2**32 - 1
 ALL_TIME_US = 10**14 * 1000
-"""After every time that can be named."""
+"""Later than any time that can be written."""
 
 
 def parse_duration(text: str) -> int:
@@ -42,24 +42,24 @@ def parse_duration(text: str) -> int:
     Raises
     ------
     BadQueryError
-        If it is no duration, or is 0.
+        If it is not a duration, or is 0.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise BadQueryError(f"{text!r} is no duration: write a number and one of {', '.join(UNITS_US)}")
+        raise BadQueryError(f"{text!r} is not a duration: write a number and one of {', '.join(UNITS_US)}")
     length_us = int(match[1]) * UNITS_US[match[2]]
     if not 0 < length_us <= ALL_TIME_US:
-        raise BadQueryError(f"the duration {text!r} must be above 0 and not beyond all time")
+        raise BadQueryError(f"the duration {text!r} must be above 0 and is limited to 3170 years")
     return length_us
 
 
 def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
-    """Return a point in time as Unix time in microseconds.
+    """Return a time as Unix time in microseconds.
 
     Parameters
     ----------
     value
-        A number of seconds or milliseconds (told apart by magnitude), or text: such a number, ``1h-ago``, ``now``,
+        A number of seconds or milliseconds (distinguished by magnitude), or text: such a number, ``1h-ago``, ``now``,
         ``1700000000123ms``, ``2026/01/31-12:00:00``.
     now_us
         What ``now`` means.
@@ -74,7 +74,7 @@ def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _from_number(value)
     if not isinstance(value, str) or not value:
-        raise BadQueryError(f"{_shown(value)} is no time")
+        raise BadQueryError(f"{_shown(value)} is not a time")
     text = value.strip()
     if text == "now":
         return now_us
@@ -89,7 +89,7 @@ def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
 
 def _from_number(number: float) -> int:
     if not math.isfinite(number) or not 0 <= number <= ALL_TIME_US / 1000:
-        raise BadQueryError(f"{_shown(number)} is no Unix time in seconds or milliseconds")
+        raise BadQueryError(f"{_shown(number)} is not a Unix time in seconds or milliseconds")
     return round(number * (SECOND_US if number <= _MAX_SECONDS else 1000))
 
 
@@ -105,11 +105,11 @@ def _from_date(text: str, zone: tzinfo) -> int:
             break
         if moment_s >= 0:
             return round(moment_s * SECOND_US)
-    raise BadQueryError(f"{_shown(text)} is no time: give Unix seconds, 1h-ago or 2026/01/31-12:00:00")
+    raise BadQueryError(f"{_shown(text)} is not a time: give Unix seconds, 1h-ago or 2026/01/31-12:00:00")
 
 
 def parse_zone(name: object) -> tzinfo:
-    """Return a time zone by its IANA name; UTC where none is given.
+    """Return a time zone by its IANA name; UTC if none is given.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def parse_zone(name: object) -> tzinfo:
     try:
         return ZoneInfo(name if isinstance(name, str) else "?")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadQueryError(f"{_shown(name)} is no time zone") from error
+        raise BadQueryError(f"{_shown(name)} is not a time zone") from error
 
 
 def _shown(value: object) -> str:

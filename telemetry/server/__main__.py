@@ -1,4 +1,4 @@
-"""``python -m telemetry.server``: the telemetry of the job that the environment names, or of dumps."""
+"""``python -m laggard.telemetry.server``: serve the telemetry of the job in the environment, or of dumps."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from pathlib import Path
 
 import redis
 
-from kvstore.environment import LAUNCH, JobEnvironment
-from kvstore.errors import KVStoreError
-from kvstore.session import current_session
-from telemetry.dump import DumpError
-from telemetry.server.runtime import ServerError, serve_dump, serve_job
-from telemetry.settings import SettingsError, TelemetrySettings, job_settings
+from laggard.errors import LaggardError
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.environment import LAUNCH, JobEnvironment
+from laggard.logs import configure_logging
+from laggard.telemetry.server.runtime import serve_dump, serve_job
+from laggard.telemetry.settings import TelemetrySettings, job_settings
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until standard input closes; an expected failure is one line."""
-    parser = argparse.ArgumentParser(prog="python -m telemetry.server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen at (default: %(default)s)")
+    """Serve until standard input closes; print an expected failure as one line."""
+    parser = argparse.ArgumentParser(prog="python -m laggard.telemetry.server", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, help="port, 0 for a free one (default: the settings' aggregator_port)")
     parser.add_argument("--dump", type=Path, nargs="+", metavar="PATH", help="dumps, or folders of dumps, to serve")
     given = parser.parse_args(arguments)
-    os.environ.setdefault(LAUNCH, "0")  # it serves all launches, and must not be swept away with one
+    configure_logging()
+    os.environ.setdefault(LAUNCH, "0")  # it serves all launches, and must not be ended with one
     try:
         settings = TelemetrySettings() if given.dump else job_settings(JobEnvironment.current())
         port = settings.aggregator_port if given.port is None else given.port
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve_dump(given.dump, settings, given.host, port)
         else:
             serve_job(current_session(), settings, given.host, port)
-    except (ServerError, SettingsError, DumpError, KVStoreError, redis.RedisError) as error:
+    except (LaggardError, redis.RedisError) as error:
         sys.stderr.write(f"telemetry server: {error}\n")
         return 1
     except KeyboardInterrupt:

@@ -1,11 +1,12 @@
-"""Answers to queries as JSON, in the forms that each era of Grafana reads.
+"""The formats of answers: JSON as each version of Grafana reads it, and ``/metrics`` for Prometheus.
 
-A value is never NaN. A missing one is left out, except for clients that draw a gap for ``null``: Grafana's Go back end
-would draw 0.
+A value in JSON is never NaN. A missing one is left out, except for clients that draw a gap for ``null``: Grafana's Go
+back end would draw 0. The text formats are those of https://prometheus.io/docs/specs/om/open_metrics_spec/.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,19 +14,26 @@ from typing import Any
 import numpy as np
 import orjson
 
-from kvstore.timeseries import Floats, Times
-from telemetry.events import Event
-from telemetry.query.engine import Answer
-from telemetry.query.parsing import Query, SubQuery
-from telemetry.query.times import SECOND_US
+from laggard.kvstore.sample_store import Newest
+from laggard.kvstore.timeseries import Floats, Times
+from laggard.telemetry.catalogue import CATALOGUE, Metric
+from laggard.telemetry.events import Event
+from laggard.telemetry.query.engine import Answer
+from laggard.telemetry.query.parsing import Query, SubQuery
+from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["annotation", "answers_to_json", "to_json"]
+__all__ = ["CLASSIC", "OPEN_METRICS", "annotation", "answers_to_json", "metrics_to_text", "to_json"]
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+_ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], events: Sequence[Event]) -> bytes:
     """Return the answer to ``/api/query``.
 
-    The first element carries the events: with all of them on every line a client would draw each many times.
+    Only the first element has the events: if every series had them, a client would draw each event many times.
     """
     points = _Points(query)
     elements: list[dict[str, Any]] = []
@@ -41,7 +49,7 @@ def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], ev
 
 
 def to_json(value: Any) -> bytes:
-    """Return strict and compact JSON."""
+    """Return strict, compact JSON."""
     return orjson.dumps(value)
 
 
@@ -58,7 +66,7 @@ def annotation(event: Event) -> dict[str, Any]:
 
 
 class _Points:
-    """Writes the points of one line after the other; lines mostly share their times, and the text of these."""
+    """Formats the points of one series after the other; series mostly share their times, and the text of these."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -68,8 +76,8 @@ class _Points:
         self._pieces: list[str] = []
 
     def write(self, sub_query: SubQuery, times_us: Times, values: Floats) -> str:
-        # The numbers are written in one go, and cut into pieces between which the times go: a dict of all points
-        # would cost as much again. What is not finite becomes null.
+        # The numbers are formatted in one call, then split, and the times are put between them: a dict of all points
+        # would take twice as long. Values that are not finite become null.
         numbers = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
         if "n" in numbers and not self._shows_missing(sub_query):
             finite = np.isfinite(values)
@@ -89,7 +97,51 @@ class _Points:
 
 @lru_cache(maxsize=4)
 def _times(times_us: bytes, unit_us: int, *, arrays: bool) -> list[str]:
-    """Return what stands before each value; the lines of an answer mostly share their times."""
+    """Return the text before each value; cached, since the series of an answer mostly share their times."""
     first, other = ("[[%d,", "],[%d,") if arrays else ('{"%d":', ',"%d":')
     times = (np.frombuffer(times_us, dtype=np.int64) // unit_us).tolist()
     return [first % times[0], *(other % time for time in times[1:])]
+
+
+def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:
+    """Return the newest values as text: a family for each metric, a line for each of its series.
+
+    A program's own metrics are named ``laggard_user_<name>``. The host is the label ``hostname``, as in recent versions
+    of dcgm-exporter: in many set-ups ``host`` and ``instance`` are labels of the target.
+    """
+    families: dict[str, tuple[Metric, dict[str, str]]] = {}
+    for newest in series:
+        metric = CATALOGUE.get(newest.metric) or _of_user(newest.metric)
+        family = metric.exported.removesuffix("_total") if metric.kind == "counter" else metric.exported
+        _, lines = families.setdefault(family, (metric, {}))
+        suffix = "_total" if metric.kind == "counter" else ""
+        name = f"{family}{suffix}{_labels(newest.tags)}"
+        lines[name] = f"{name} {_number(newest.value * metric.scale)}"
+    parts = []
+    for family, (metric, lines) in sorted(families.items()):
+        described = f"{family}_total" if classic and metric.kind == "counter" else family
+        meaning = metric.meaning.translate(_ESCAPES)
+        parts += [f"# HELP {described} {meaning}", f"# TYPE {described} {metric.kind}", *lines.values()]
+    return "\n".join([*parts, *([] if classic else ["# EOF"]), ""])
+
+
+def _of_user(name: str) -> Metric:
+    return Metric(name, 1, "", f"The program's own metric {name}", f"laggard_user_{_NOT_IN_NAMES.sub('_', name)}")
+
+
+def _labels(tags: dict[str, str]) -> str:
+    labels: dict[str, str] = {}
+    for key, value in sorted(tags.items()):
+        name = _NOT_IN_NAMES.sub("_", "hostname" if key == "host" else key)
+        name = f"_{name}" if name[:1].isdigit() or name in labels else name
+        labels.setdefault(name.replace("__", "_", 1) if name.startswith("__") else name, value)
+    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "NaN"
+    if value in {float("inf"), float("-inf")}:
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)

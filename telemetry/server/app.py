@@ -1,4 +1,4 @@
-"""The handlers as a web application: threads for the work, bounds on size and time, OpenTSDB's error bodies."""
+"""The web application: runs handlers in threads, limits size and time, and answers with OpenTSDB's error bodies."""
 
 from __future__ import annotations
 
@@ -20,33 +20,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from telemetry.bus import NodeError
-from telemetry.query.errors import BadQueryError, QueryTooLargeError
-from telemetry.server.answers import to_json
-from telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
-from telemetry.server.problems import Problem, error_body
-from telemetry.server.requests import ANSWER_DEADLINE_S, MAX_BODY_BYTES, MAX_PUT_BYTES, Call, read_call
+from laggard.telemetry.errors import BadQueryError, NodeError, QueryTooLargeError, RequestError
+from laggard.telemetry.server.answers import to_json
+from laggard.telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
+from laggard.telemetry.server.requests import (
+    ANSWER_DEADLINE_S,
+    MAX_BODY_BYTES,
+    MAX_PUT_BYTES,
+    Call,
+    error_body,
+    read_call,
+)
 
 __all__ = ["RecentAnswers", "make_app"]
 
 _log = logging.getLogger("laggard.telemetry")
 
 QUERIES_AT_ONCE = 6
-# Of their own, so that no heap of large queries keeps a small request waiting.
+# A separate limit, so that many large queries do not delay a small request.
 OTHERS_AT_ONCE = 4
 _GZIP_ABOVE_BYTES = 1000
-# Half of the interval at which nodes read by default: in that time the same question has the same answer.
+# Half of the default interval between readings: within it the same query has the same answer.
 ANSWER_LIFE_S = 0.25
 MAX_RECENT_BYTES = 32 << 20
 
 
 class RecentAnswers:
-    """Answers to queries of a moment ago, for dashboards that several people look at.
+    """A short-lived cache of answers to queries, for dashboards that several people look at.
 
     Parameters
     ----------
     clock
-        Gives seconds that only rise.
+        Returns monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,12 +59,12 @@ class RecentAnswers:
         self._answers: dict[Hashable, tuple[float, Response]] = {}
 
     def get(self, key: Hashable) -> Response | None:
-        """Return the answer to the same question, if it is still good."""
+        """Return the answer to the same query, if it is recent enough."""
         given_s, answer = self._answers.get(key, (-math.inf, None))
         return answer if self._clock() - given_s < ANSWER_LIFE_S else None
 
     def put(self, key: Hashable, answer: Response) -> None:
-        """Keep an answer for a moment."""
+        """Keep an answer for a short time."""
         now_s = self._clock()
         self._answers = {k: each for k, each in self._answers.items() if now_s - each[0] < ANSWER_LIFE_S}
         if sum(len(each.body) for _, each in self._answers.values()) + len(answer.body) <= MAX_RECENT_BYTES:
@@ -75,14 +80,14 @@ def make_app(service: Service) -> Starlette:
         endpoint = partial(_answer, service, handler, queries if handler is query else others, recent)
         paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
         routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
-    handlers: Any = {Problem: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
+    handlers: Any = {RequestError: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
 async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
-    # Before any of a body that may be large is read.
+    # Before reading a body, which may be large.
     if handler is put or (service.reading_needs_token and handler is not health):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
@@ -95,7 +100,7 @@ async def _answer(
                 _respond, service, handler, call, limiter=limiter, abandon_on_cancel=True
             )
     except TimeoutError:
-        raise Problem(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less") from None
+        raise RequestError(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less") from None
     if handler is query:
         recent.put(question, answer)
     return answer
@@ -109,11 +114,11 @@ def _respond(service: Service, handler: Handler, call: Call) -> Response:
     try:
         reply = handler(service, call)
     except (QueryTooLargeError, NodeError) as error:
-        raise Problem(413, str(error)) from error
+        raise RequestError(413, str(error)) from error
     except BadQueryError as error:
-        raise Problem(400, str(error)) from error
+        raise RequestError(400, str(error)) from error
     except redis.RedisError as error:
-        raise Problem(503, "the job's state server does not answer", str(error)) from error
+        raise RequestError(503, "the job's state server does not answer", str(error)) from error
     return _response(reply, compressed=_wants_gzip(call))
 
 
@@ -128,7 +133,7 @@ def _response(reply: Reply, *, compressed: bool = False) -> Response:
     return Response(body, reply.status, headers)
 
 
-async def _on_problem(_: Request, problem: Problem) -> Response:
+async def _on_problem(_: Request, problem: RequestError) -> Response:
     return _response(Reply(error_body(problem.status, problem.message, problem.details), problem.status))
 
 
@@ -140,5 +145,5 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    _log.error("a bug in %s %s", request.method, request.url.path, exc_info=error)
-    return _response(Reply(error_body(500, "a bug of laggard's: its log says more"), 500))
+    _log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+    return _response(Reply(error_body(500, "internal error: see laggard's log"), 500))

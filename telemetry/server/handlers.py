@@ -1,4 +1,4 @@
-"""What each path of the API answers. Handlers are plain functions of a request; they run in threads."""
+"""The handlers of the API's paths: plain functions of a request, which run in threads."""
 
 from __future__ import annotations
 
@@ -12,57 +12,56 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
-from kvstore.store import SeriesKey
-from telemetry.batches import Batch
-from telemetry.catalogue import EVENTS
-from telemetry.events import Event, EventSource, series_of_events
-from telemetry.query import BadQueryError, QueryTooLargeError, SubQuery, query_from_json, query_from_url
-from telemetry.query.aggregators import AGGREGATORS
-from telemetry.query.downsampling import buckets
-from telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
-from telemetry.query.filters import FILTER_TYPES
-from telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
-from telemetry.server.answers import annotation, answers_to_json
-from telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
-from telemetry.server.openmetrics import CLASSIC, OPEN_METRICS, render
-from telemetry.server.problems import Problem
-from telemetry.server.put import Point, PointError, batch_of, point_from_json
-from telemetry.server.requests import Call
-from telemetry.sources import Source
+from laggard.kvstore.sample_store import SeriesKey
+from laggard.telemetry.batches import Batch
+from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
+from laggard.telemetry.events import Event, EventSource, series_of_events
+from laggard.telemetry.query import SubQuery, query_from_json, query_from_url
+from laggard.telemetry.query.aggregators import AGGREGATORS
+from laggard.telemetry.query.downsampling import buckets
+from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
+from laggard.telemetry.query.filters import FILTER_TYPES
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
+from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, annotation, answers_to_json, metrics_to_text
+from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
+from laggard.telemetry.server.put import Point, batch_of, point_from_json
+from laggard.telemetry.server.requests import Call
+from laggard.telemetry.sources import Source
 
 __all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "health", "put", "query"]
 
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
 MAX_POINTS_A_PUT = 20_000
-# A node agent reads every half second by default; what is older than this has stopped.
+# Nodes read every half second by default; a series without a newer sample than this has ended.
 STALE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the handlers work with.
+    """What the handlers need.
 
     Attributes
     ----------
     source
         Answers queries.
     events
-        Knows what happened.
+        The job's events.
     put
-        Stores samples and returns whether that worked; None where nothing can be stored.
+        Stores samples and returns whether that worked; None if nothing can be stored.
     room
         Returns how many more series can be stored.
     add_event
-        Stores an event; None where nothing can be stored.
+        Stores an event; None if nothing can be stored.
     token
-        What a request that changes something must show.
+        Required of a request that changes something.
     reading_needs_token
-        Whether every other request must show it too.
+        Whether the token is required of every other request too.
     max_series, unknown_is_error
         From the settings.
     health
-        Returns what ``/health`` tells, and whether all is well.
+        Returns whether all is well, and the content of ``/health``.
     """
 
     source: Source
@@ -79,7 +78,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: a JSON value, or bytes with their type; None: nothing."""
+    """An answer: a JSON value, bytes of ``text_type``, or None for an empty body."""
 
     content: Any
     status: int = 200
@@ -99,7 +98,7 @@ def query(service: Service, call: Call) -> Reply:
     else:
         asked = query_from_url(call.parameters, now_us)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
-    # They are read once, while the nodes work on the first sub-query.
+    # Events are read once, while the nodes work on the first sub-query.
     events = cache(partial(service.events.between, asked.start_us, asked.end_us)) if asked.annotations else list[Event]
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
@@ -123,7 +122,7 @@ def _evaluate(
     service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]
 ) -> tuple[list[Answer], list[str]]:
     if sub_query.downsample is not None:
-        buckets(sub_query.downsample, span.start_us, span.end_us)  # too many are refused, whether there are data or not
+        buckets(sub_query.downsample, span.start_us, span.end_us)  # refuses too many buckets, even if there are no data
     if sub_query.metric == EVENTS:
         return evaluate(sub_query, span, series_of_events(events())), []
     found = service.source.evaluate(sub_query, span, events)
@@ -141,7 +140,7 @@ def last(service: Service, call: Call) -> Reply:
     names = [call.one("timeseries")] if call.method == "GET" else _metrics_of_last(call.json())
     wanted = [parse_lookup(name) for name in names if name]
     if not wanted:
-        raise Problem(400, "missing 'timeseries': name a metric")
+        raise RequestError(400, "missing 'timeseries': name a metric")
     found = [
         {"metric": each.metric, "tags": each.tags, "timestamp": each.time_us // 1000, "value": str(each.value)}
         for each in service.source.newest()
@@ -152,7 +151,7 @@ def last(service: Service, call: Call) -> Reply:
 
 def _metrics_of_last(body: Any) -> list[str]:
     if not isinstance(body, dict) or not isinstance(body.get("queries"), list):
-        raise Problem(400, "missing 'queries'")
+        raise RequestError(400, "missing 'queries'")
     return [str(each.get("metric", "")) for each in body["queries"] if isinstance(each, dict)]
 
 
@@ -161,12 +160,12 @@ def _key(metric: str, tags: Mapping[str, str]) -> SeriesKey:
 
 
 def suggestions(service: Service, call: Call) -> Reply:
-    """``/api/suggest``: names that begin so."""
+    """``/api/suggest``: names that begin with a prefix."""
     if call.method == "POST":
         body = _object(call.json())
         kind, prefix, limit = body.get("type", ""), body.get("q", ""), body.get("max", 0)
         if not isinstance(kind, str) or not isinstance(prefix, str) or not isinstance(limit, int):
-            raise Problem(400, "type and q must be text, and max a whole number")
+            raise RequestError(400, "type and q must be text, and max an integer")
     else:
         kind, prefix, limit = call.one("type"), call.one("q"), call.number("max", 0)
     keys = service.source.series_keys()
@@ -182,7 +181,7 @@ def lookups(service: Service, call: Call) -> Reply:
         metric, limit, tags = body.get("metric") or "", body.get("limit", DEFAULT_LIMIT), body.get("tags") or []
         sound = isinstance(metric, str) and isinstance(limit, int) and isinstance(tags, list)
         if not sound or not all(isinstance(tag, dict) for tag in tags):
-            raise Problem(400, "metric must be text, limit a whole number and tags a list of objects")
+            raise RequestError(400, "metric must be text, limit an integer and tags a list of objects")
         pairs = [(str(tag.get("key") or "*"), str(tag.get("value") or "*")) for tag in tags]
     else:
         metric, pairs = parse_lookup(call.one("m"))
@@ -192,7 +191,7 @@ def lookups(service: Service, call: Call) -> Reply:
 
 
 def aggregators(_: Service, __: Call) -> Reply:
-    """``/api/aggregators``: their names."""
+    """``/api/aggregators``: the names of the aggregators."""
     return Reply(list(AGGREGATORS))
 
 
@@ -202,38 +201,38 @@ def filters(_: Service, __: Call) -> Reply:
 
 
 def config(service: Service, _: Call) -> Reply:
-    """``/api/config``: what is set."""
+    """``/api/config``: the settings that clients ask for."""
     return Reply({"tsd.mode": "ro" if service.put is None else "rw", "tsd.http.query.allow_delete": "false"})
 
 
 def about(_: Service, __: Call) -> Reply:
-    """``/api/version``: that this speaks OpenTSDB's 2.x API."""
+    """``/api/version``: the version of OpenTSDB's API, and laggard's."""
     return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {VERSION}"})
 
 
 def stats(service: Service, _: Call) -> Reply:
-    """``/api/stats``: how many series there are."""
+    """``/api/stats``: the number of series."""
     count = len(service.source.series_keys())
     point = {"metric": "laggard.series", "timestamp": _now_us() // SECOND_US, "value": str(count), "tags": {}}
     return Reply([point])
 
 
 def put(service: Service, call: Call) -> Reply:
-    """``/api/put``: store samples, of who is authorized. Good ones are stored even when others are refused."""
+    """``/api/put``: store samples. Valid ones are stored even if others are refused."""
     if service.put is None:
-        raise Problem(403, "these are samples of the past: nothing can be added")
+        raise RequestError(403, "a dump is read-only: no samples can be added")
     body = call.json()
     listed = body if isinstance(body, list) else [body]
     if not listed or len(listed) > MAX_POINTS_A_PUT:
-        raise Problem(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
+        raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
     points, errors = _read_points(listed)
     batch = batch_of(points)
     _require_room(service, batch)
     if batch and not service.put(batch):
-        raise Problem(503, "the node's store does not take samples now: try again")
+        raise RequestError(503, "the node's store is not accepting samples: try again")
     if not call.parameters.keys() & {"details", "summary"}:
         if errors:
-            raise Problem(400, "one or more samples were refused", errors[0]["error"])
+            raise RequestError(400, "one or more samples were refused", errors[0]["error"])
         return Reply(None, 204)
     content: dict[str, Any] = {"success": len(points), "failed": len(errors)}
     if "details" in call.parameters:
@@ -244,7 +243,7 @@ def put(service: Service, call: Call) -> Reply:
 def _require_room(service: Service, batch: Batch) -> None:
     room = service.room() if batch else 0
     if len(batch) > room and (new := len(batch.keys() - set(service.source.series_keys()))) > room:
-        raise Problem(413, f"these are {new} new series, and the node's store has room for {room}: use fewer tags")
+        raise RequestError(413, f"{new} new series exceed the node's store, which has room for {room}: use fewer tags")
 
 
 def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
@@ -258,18 +257,18 @@ def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
 
 
 def notes(service: Service, call: Call) -> Reply:
-    """``/api/annotation``: the events of a range of time, or a new one."""
+    """``/api/annotation``: return the events in a time range, or add one."""
     if call.method == "GET":
         start_us = parse_time(call.one("start_time", "1h-ago"), _now_us())
         end_us = parse_time(call.one("end_time"), _now_us()) if call.one("end_time") else ALL_TIME_US
         return Reply([annotation(event) for event in service.events.between(start_us, end_us)])
     authorize(service, call.headers)
     if service.add_event is None:
-        raise Problem(403, "this is the past: nothing can be added")
+        raise RequestError(403, "a dump is read-only: no annotations can be added")
     body = _object(call.json())
     text, start = body.get("description"), body.get("startTime", _now_us() // SECOND_US)
     if not isinstance(text, str) or not text:
-        raise Problem(400, "missing 'description'")
+        raise RequestError(400, "missing 'description'")
     event = Event(parse_time(start, _now_us()), "note", text)
     service.add_event(event)
     return Reply(annotation(event))
@@ -280,11 +279,11 @@ def metrics(service: Service, call: Call) -> Reply:
     classic = "application/openmetrics-text" not in call.headers.get("accept", "")
     recent_us = _now_us() - round(STALE_S * SECOND_US)
     newest = [each for each in service.source.newest() if each.time_us >= recent_us]
-    return Reply(render(newest, classic=classic).encode(), text_type=CLASSIC if classic else OPEN_METRICS)
+    return Reply(metrics_to_text(newest, classic=classic).encode(), text_type=CLASSIC if classic else OPEN_METRICS)
 
 
 def health(service: Service, _: Call) -> Reply:
-    """``/health``: whether the server answers, and which nodes do."""
+    """``/health``: whether the server works, and which nodes answer."""
     well, content = service.health()
     return Reply(content, 200 if well else 503)
 
@@ -307,12 +306,12 @@ ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
 
 
 def authorize(service: Service, headers: Mapping[str, str]) -> None:
-    """Refuse a request that does not show the token: as bearer, as Basic password, or in a header of our own.
+    """Refuse a request without the token, which may be a bearer token, a Basic password, or in our own header.
 
     Raises
     ------
-    Problem
-        401.
+    RequestError
+        With status 401.
     """
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     shown = headers.get("x-laggard-token", "")
@@ -324,12 +323,12 @@ def authorize(service: Service, headers: Mapping[str, str]) -> None:
         except (binascii.Error, ValueError):
             shown = ""
     if not secrets.compare_digest(shown.encode("utf-8", "surrogateescape"), service.token.encode()):
-        raise Problem(401, "this needs the token of the file telemetry-token")
+        raise RequestError(401, "this needs the token in the file telemetry-token")
 
 
 def _object(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise Problem(400, "the body must be a JSON object")
+        raise RequestError(400, "the body must be a JSON object")
     return body
 
 

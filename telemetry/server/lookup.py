@@ -1,4 +1,4 @@
-"""Names and tags: what ``/api/suggest`` and ``/api/search/lookup`` answer."""
+"""Search in names and tags, for ``/api/suggest`` and ``/api/search/lookup``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvstore.store import SeriesKey
-from telemetry.server.problems import Problem
+from laggard.kvstore.sample_store import SeriesKey
+from laggard.telemetry.errors import RequestError
 
 __all__ = ["lookup", "parse_lookup", "suggest"]
 
@@ -28,28 +28,28 @@ def suggest(keys: Iterable[SeriesKey], kind: str, prefix: str, limit: int) -> li
         case "tagv":
             names = {value for _, tags in keys for _, value in tags}
         case _:
-            raise Problem(400, f"type is {kind[:40]!r}: it must be metrics, tagk or tagv")
+            raise RequestError(400, f"type is {kind[:40]!r}: it must be metrics, tagk or tagv")
     return sorted(name for name in names if name.startswith(prefix))[: limit if limit > 0 else DEFAULT_LIMIT]
 
 
 def parse_lookup(text: str) -> tuple[str, Pairs]:
-    """Read ``metric{key=value,...}``; metric, keys and values may be left out or ``*``."""
+    """Parse ``metric{key=value,...}``; metric, keys and values may be empty or ``*``."""
     match = _LOOKUP.fullmatch(text)
     if match is None:
-        raise Problem(400, f"m={text[:120]!r} is not <metric>{{<tag>=<value>,...}}")
+        raise RequestError(400, f"m={text[:120]!r} is not <metric>{{<tag>=<value>,...}}")
     pairs = []
     for pair in filter(None, (match[2] or "").split(",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise Problem(400, f"{pair[:80]!r} is no <tag>=<value>")
+            raise RequestError(400, f"{pair[:80]!r} is not <tag>=<value>")
         pairs.append((key.strip() or "*", value.strip() or "*"))
     return match[1], pairs
 
 
 def lookup(keys: Iterable[SeriesKey], metric: str, pairs: Pairs, limit: int) -> dict[str, Any]:
-    """Return the series of a metric (empty or ``*``: of all) with such tags.
+    """Return the series of a metric (empty or ``*``: of all metrics) that have the given tags.
 
-    Values of one key are alternatives, different keys must all be there; ``limit`` at or below 0 means all.
+    Several values of one key are alternatives; a series must have all of the keys. A ``limit`` of 0 or less means all.
     """
     wanted: dict[str, set[str]] = {}
     for key, value in pairs:
@@ -69,7 +69,7 @@ def lookup(keys: Iterable[SeriesKey], metric: str, pairs: Pairs, limit: int) -> 
 
 
 def tsuid(key: SeriesKey) -> str:
-    """Return a name of a series in hexadecimal digits, always the same."""
+    """Return a series' permanent id, in hexadecimal digits."""
     return hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest().upper()
 
 

@@ -1,7 +1,7 @@
-"""Connections that must make progress: a client that sends or reads too slowly is shown the door.
+"""Connections that must make progress: a client that sends or reads too slowly is disconnected.
 
-There is always a place for a new client: when all are taken, the connection goes whose client has kept us waiting the
-longest. A connection that begins with a small letter carries OpenTSDB's lines instead of HTTP.
+A new client is always accepted: if there are too many connections, the one whose client has kept the server waiting the
+longest is closed. A connection that begins with a lower-case letter carries OpenTSDB's lines instead of HTTP.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from telemetry.server.answers import to_json
-from telemetry.server.problems import error_body
-from telemetry.server.telnet import MAX_LINE_BYTES, TakeLines
+from laggard.telemetry.server.answers import to_json
+from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler
+from laggard.telemetry.server.requests import error_body
 
 __all__ = ["BoundedProtocol"]
 
@@ -24,25 +24,25 @@ READ_DEADLINE_S = 30.0
 
 
 class BoundedProtocol(H11Protocol):
-    """Uvicorn's protocol, with deadlines for a request's head and for the reading of an answer.
+    """Uvicorn's protocol, with deadlines for sending a request's head and for reading an answer.
 
     Parameters
     ----------
     arguments
-        Uvicorn's.
-    take_lines
-        Takes connections that carry lines; None: they are bad requests.
+        Passed on to uvicorn's class.
+    handle_lines
+        Handles connections that carry lines; None: such connections are bad requests.
     """
 
-    def __init__(self, *arguments: Any, take_lines: TakeLines | None = None, **more: Any) -> None:
+    def __init__(self, *arguments: Any, handle_lines: LineHandler | None = None, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._take_lines = take_lines
+        self._handle_lines = handle_lines
         self._deadline: asyncio.TimerHandle | None = None
         self._heard_s = self.loop.time()
         self._is_new = True
 
     def connection_made(self, transport: Any) -> None:
-        """Find a place, and begin to wait for the first request."""
+        """Make room for the connection, and wait for its first request."""
         super().connection_made(transport)
         self._wait(HEAD_DEADLINE_S)
         everybody = cast("set[BoundedProtocol]", self.connections)
@@ -53,15 +53,15 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def waits_for_its_client(self) -> bool:
-        """Whether it is the client's turn: to send (the rest of) a request, or to read."""
+        """Whether the client has to act: send (the rest of) a request, or read."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and wait for the rest of the head if that was not all of it."""
+        """Process what arrived, and wait for the rest of the head if it is incomplete."""
         is_first, self._is_new = self._is_new, False
-        if is_first and self._take_lines is not None and data[:1].islower():
-            self._change_to_lines(self._take_lines, data)
+        if is_first and self._handle_lines is not None and data[:1].islower():
+            self._change_to_lines(self._handle_lines, data)
             return
         self._heard_s = self.loop.time()
         super().data_received(data)
@@ -85,12 +85,12 @@ class BoundedProtocol(H11Protocol):
         self._wait(READ_DEADLINE_S)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Stop waiting: the client has read."""
         self._stop_waiting()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close, whether the client has read everything or not."""
+        """Close, even if the client has not read everything."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,7 +99,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in OpenTSDB's words."""
+        """Refuse what is not HTTP, with OpenTSDB's error object."""
         if self.conn.our_state is h11.IDLE:
             body = to_json(error_body(400, msg))
             headers = [("content-type", "application/json; charset=UTF-8"), ("content-length", str(len(body)))]
@@ -108,11 +108,11 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(b"".join(part for part in parts if part))
         self.transport.close()
 
-    def _change_to_lines(self, take: TakeLines, data: bytes) -> None:
+    def _change_to_lines(self, handle: LineHandler, data: bytes) -> None:
         self._stop_waiting()
         self.connections.discard(self)
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES, loop=self.loop)
-        lines = asyncio.StreamReaderProtocol(reader, take, loop=self.loop)
+        lines = asyncio.StreamReaderProtocol(reader, handle, loop=self.loop)
         self.transport.set_protocol(lines)
         lines.connection_made(self.transport)
         lines.data_received(data)

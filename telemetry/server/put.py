@@ -1,21 +1,34 @@
-"""Samples from outside: ``POST /api/put`` and lines of ``put``, as telegraf, collectd and tcollector send them."""
+"""Samples from outside: ``POST /api/put``, and lines of ``put`` as telegraf, collectd and tcollector send them.
+
+Lines come over a plain connection without a password, so the port for them is off by default.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kvstore.store import SeriesKey, key_of
-from kvstore.timeseries import Floats, Times
-from telemetry.query.errors import BadQueryError
-from telemetry.query.times import parse_time
+from laggard.kvstore.sample_store import SeriesKey, key_of
+from laggard.kvstore.timeseries import Floats, Times
+from laggard.telemetry.batches import Batch
+from laggard.telemetry.errors import BadQueryError, PointError
+from laggard.telemetry.query.times import parse_time
 
-__all__ = ["Point", "PointError", "batch_of", "point_from_json", "point_from_line"]
+__all__ = [
+    "MAX_LINE_BYTES",
+    "LineHandler",
+    "Point",
+    "batch_of",
+    "line_handler",
+    "point_from_json",
+    "point_from_line",
+]
 
 MAX_TAGS = 8
 MAX_NAME = 256
@@ -23,14 +36,18 @@ MAX_NAME = 256
 _NAME = re.compile(r"[\w\-./]+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
-
-class PointError(ValueError):
-    """What was sent is no sample; the message says why."""
+MAX_LINE_BYTES = 1024
+LINE_IDLE_S = 300.0
+MAX_LINE_CONNECTIONS = 64
+LINE_HELP = b"available commands: exit help put stats version\n"
+LINE_VERSION = b"laggard, with the put and version commands of OpenTSDB 2.4.0\n"
+LineHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+"""Handles a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One sample that has been checked."""
+    """One validated sample."""
 
     key: SeriesKey
     time_us: int
@@ -38,12 +55,12 @@ class Point:
 
 
 def point_from_json(body: object) -> Point:
-    """Read one element of the body of ``/api/put``.
+    """Parse one element of the body of ``/api/put``.
 
     Raises
     ------
     PointError
-        If it is no sample; the message says why.
+        If it is not a valid sample; the message says why.
     """
     if not isinstance(body, dict):
         raise PointError("a sample must be a JSON object")
@@ -54,12 +71,12 @@ def point_from_json(body: object) -> Point:
 
 
 def point_from_line(line: str) -> Point:
-    """Read ``put <metric> <time> <value> <tag>=<value> ...``; any run of blanks divides the words.
+    """Parse ``put <metric> <time> <value> <tag>=<value> ...``; words are separated by any white space.
 
     Raises
     ------
     PointError
-        If it is no sample; the message says why.
+        If it is not a valid sample; the message says why.
     """
     words = line.split()
     if len(words) < 5 or words[0] != "put":
@@ -71,13 +88,13 @@ def point_from_line(line: str) -> Point:
 
 
 def batch_of(points: Iterable[Point]) -> dict[SeriesKey, tuple[Times, Floats]]:
-    """Sort samples by series."""
-    lines: dict[SeriesKey, tuple[list[int], list[float]]] = {}
+    """Group samples by series."""
+    series: dict[SeriesKey, tuple[list[int], list[float]]] = {}
     for point in points:
-        times, values = lines.setdefault(point.key, ([], []))
+        times, values = series.setdefault(point.key, ([], []))
         times.append(point.time_us)
         values.append(point.value)
-    return {key: (np.array(times, dtype=np.int64), np.array(values)) for key, (times, values) in lines.items()}
+    return {key: (np.array(times, dtype=np.int64), np.array(values)) for key, (times, values) in series.items()}
 
 
 def _point(metric: Any, timestamp: Any, value: Any, tags: Mapping[Any, Any]) -> Point:
@@ -85,7 +102,7 @@ def _point(metric: Any, timestamp: Any, value: Any, tags: Mapping[Any, Any]) -> 
         raise PointError(f"a sample must have 1 to {MAX_TAGS} tags")
     for part in (metric, *tags, *tags.values()):
         if not isinstance(part, str) or len(part) > MAX_NAME or not _NAME.fullmatch(part):
-            raise PointError(f"{str(part)[:80]!r} is no name: letters, digits and - _ . / only")
+            raise PointError(f"{str(part)[:80]!r} is not a valid name: use letters, digits and - _ . / only")
     try:
         time_us = parse_time(timestamp, now_us=0)
     except BadQueryError as error:
@@ -101,5 +118,59 @@ def _number(value: object) -> float:
     else:
         readable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
     if not readable or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
-        raise PointError(f"the value {str(value)[:40]!r} is no finite number")
+        raise PointError(f"the value {str(value)[:40]!r} is not a finite number")
     return number
+
+
+def line_handler(put: Callable[[Batch], bool]) -> LineHandler:
+    """Return a handler of connections that carry lines. As in OpenTSDB, success is silent and an error is one line."""
+    open_connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_connections
+        open_connections += 1
+        try:
+            if open_connections > MAX_LINE_CONNECTIONS:
+                writer.write(b"too many connections\n")
+            else:
+                await _read_lines(reader, writer, put)
+        except (OSError, ValueError, TimeoutError):
+            pass  # the client disconnected, was idle, or sent too long a line
+        finally:
+            open_connections -= 1
+            writer.close()
+
+    return handle
+
+
+async def _read_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, put: Callable[[Batch], bool]) -> None:
+    while True:
+        async with asyncio.timeout(LINE_IDLE_S):
+            line = (await reader.readline()).decode("utf-8", "replace").strip()
+        if line == "exit" or (not line and reader.at_eof()):
+            return
+        if answer := await _answer(line, put):
+            writer.write(answer)
+            await writer.drain()
+
+
+async def _answer(line: str, put: Callable[[Batch], bool]) -> bytes:
+    match line.split(maxsplit=1)[:1]:
+        case []:
+            return b""
+        case ["put"]:
+            try:
+                batch = batch_of([point_from_line(line)])
+            except PointError as error:
+                return f"put: illegal argument: {error}\n".encode()
+            stored = await asyncio.to_thread(put, batch)
+            return b"" if stored else b"put: the node's store is not accepting samples\n"
+        case ["version"]:
+            return LINE_VERSION
+        case ["stats"]:
+            return b"laggard.up 1\n"
+        case ["help"]:
+            return LINE_HELP
+        case [word]:
+            return f"unknown command: {word[:40]}. Try `help'.\n".encode()
+    raise AssertionError(line)

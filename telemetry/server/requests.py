@@ -1,4 +1,4 @@
-"""What a handler is given of a request, and reading a body within bounds."""
+"""Reading a request within limits of size and time, and the body of a refusal."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from typing import Any
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
-from telemetry.server.problems import Problem
+from laggard.telemetry.errors import RequestError
 
-__all__ = ["ANSWER_DEADLINE_S", "MAX_BODY_BYTES", "MAX_PUT_BYTES", "Call", "read_call"]
+__all__ = ["ANSWER_DEADLINE_S", "MAX_BODY_BYTES", "MAX_PUT_BYTES", "Call", "error_body", "read_call"]
 
-# A question fits into far less; samples come in heaps, from who shows the token.
+# A query needs far less; samples may come in large bodies, but only with the token.
 MAX_BODY_BYTES = 1 << 20
 MAX_PUT_BYTES = 16 << 20
 BODY_DEADLINE_S = 15.0
 ANSWER_DEADLINE_S = 30.0
+
+
+def error_body(status: int, message: str, details: str = "") -> dict[str, object]:
+    """Return OpenTSDB's error object."""
+    error: dict[str, object] = {"code": status, "message": message}
+    if details:
+        error["details"] = details
+    return {"error": error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +40,13 @@ class Call:
     method, path
         Of the request.
     parameters
-        Each parameter of the URL, with all of its values.
+        The URL's parameters, each with all of its values.
     headers
         By lower-case name.
     body
-        Unpacked if it was compressed.
+        Decompressed if it was compressed.
     until_s
-        When the answer must be there, on the monotonic clock.
+        Deadline of the answer, on the monotonic clock.
     """
 
     method: str
@@ -49,15 +57,15 @@ class Call:
     until_s: float
 
     def check_time(self) -> None:
-        """Stop work for which nobody waits any more.
+        """Stop work on an answer that is no longer waited for.
 
         Raises
         ------
-        Problem
-            408.
+        RequestError
+            With status 408, after the deadline.
         """
         if time.monotonic() > self.until_s:
-            raise Problem(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less")
+            raise RequestError(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less")
 
     def one(self, name: str, default: str = "") -> str:
         """Return a parameter's last value."""
@@ -65,12 +73,12 @@ class Call:
         return values[-1] if values else default
 
     def number(self, name: str, default: int) -> int:
-        """Return a parameter that is a whole number."""
+        """Return a parameter that is an integer."""
         text = self.one(name)
         if not text:
             return default
         if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 9:
-            raise Problem(400, f"{name} is {text[:40]!r}: it must be a whole number")
+            raise RequestError(400, f"{name} is {text[:40]!r}: it must be an integer")
         return int(text)
 
     def json(self) -> Any:
@@ -78,11 +86,11 @@ class Call:
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
-            raise Problem(400, "the body is no JSON", str(error)[:200]) from error
+            raise RequestError(400, "the body is not valid JSON", str(error)[:200]) from error
 
 
 async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
-    """Read a request, its body included, within bounds of size and time."""
+    """Read a request and its body, within limits of size and time."""
     parameters: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items():
         parameters.setdefault(name, []).append(value)
@@ -90,9 +98,9 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
         async with asyncio.timeout(BODY_DEADLINE_S):
             body = await _read_body(request, max_bytes)
     except TimeoutError:
-        raise Problem(408, f"the body did not arrive within {BODY_DEADLINE_S:g} s") from None
+        raise RequestError(408, f"the body did not arrive within {BODY_DEADLINE_S:g} s") from None
     except ClientDisconnect:
-        raise Problem(400, "the body ended early") from None
+        raise RequestError(400, "the body ended early") from None
     until_s = time.monotonic() + ANSWER_DEADLINE_S
     return Call(request.method, request.scope["path"], parameters, request.headers, body, until_s)
 
@@ -104,10 +112,10 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
     encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding in {"identity", ""} or not body:  # opentsdb-py names its encoding even where it sends nothing
+    if encoding in {"identity", ""} or not body:  # opentsdb-py names its encoding even if the body is empty
         return bytes(body)
     if encoding != "gzip":
-        raise Problem(415, f"content-encoding {encoding[:40]!r} is not known: use gzip or none")
+        raise RequestError(415, f"content-encoding {encoding[:40]!r} is not supported: use gzip or none")
     return _unpacked(bytes(body), max_bytes)
 
 
@@ -116,13 +124,13 @@ def _unpacked(body: bytes, max_bytes: int) -> bytes:
     try:
         unpacked = unpacker.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise Problem(400, "the body is no gzip", str(error)) from error
+        raise RequestError(400, "the body is not valid gzip", str(error)) from error
     if len(unpacked) > max_bytes:
         raise _too_large(max_bytes)
     if not unpacker.eof:
-        raise Problem(400, "the gzip of the body is cut off")
+        raise RequestError(400, "the gzip data of the body are truncated")
     return unpacked
 
 
-def _too_large(max_bytes: int) -> Problem:
-    return Problem(413, f"the body is larger than {max_bytes >> 20} MiB: send less at once")
+def _too_large(max_bytes: int) -> RequestError:
+    return RequestError(413, f"the body is larger than {max_bytes >> 20} MiB: send less at once")

@@ -1,4 +1,4 @@
-"""Running the server: for a job that runs, or over dumps of one that has ended."""
+"""Running the server, for a running job or for dumps of one that has ended."""
 
 from __future__ import annotations
 
@@ -20,49 +20,46 @@ from typing import Any
 import redis
 import uvicorn
 
-from kvstore.control import Control, LaunchRecord
-from kvstore.endpoint import write_private
-from kvstore.fence import current_launch
-from kvstore.session import Session
-from telemetry.batches import Batch, socket_name
-from telemetry.bus import Listener, NodeAsker
-from telemetry.catalogue import EVENTS
-from telemetry.dump import read_dump
-from telemetry.events import Event, EventLog, events_of_series
-from telemetry.query.times import ALL_TIME_US, SECOND_US
-from telemetry.rollups import ROLLUPS, Rollups
-from telemetry.sender import BatchSocket
-from telemetry.server.app import make_app
-from telemetry.server.handlers import Service
-from telemetry.server.protocol import BoundedProtocol
-from telemetry.server.telnet import MAX_LINE_BYTES, TakeLines, line_taker
-from telemetry.settings import TelemetrySettings
-from telemetry.sources import LocalSource, NodesSource
+from laggard.kvstore.connection import Session, write_private
+from laggard.kvstore.control import Control, LaunchRecord
+from laggard.kvstore.errors import NoLaunchRecordError
+from laggard.kvstore.fence import current_launch
+from laggard.telemetry.batches import Batch, socket_name
+from laggard.telemetry.bus import Listener, NodeAsker
+from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.dump import read_dump
+from laggard.telemetry.errors import TelemetryServerError
+from laggard.telemetry.events import Event, EventLog, events_of_series
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.rollups import ROLLUPS, Rollups
+from laggard.telemetry.sender import BatchSocket
+from laggard.telemetry.server.app import make_app
+from laggard.telemetry.server.handlers import Service
+from laggard.telemetry.server.protocol import BoundedProtocol
+from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler, line_handler
+from laggard.telemetry.settings import TelemetrySettings
+from laggard.telemetry.sources import LocalSource, NodesSource
 
-__all__ = ["TOKEN_FILE", "ServerError", "serve_dump", "serve_job"]
+__all__ = ["TOKEN_FILE", "serve_dump", "serve_job"]
 
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
 STOP_DEADLINE_S = 3
 BACKLOG = 128
-# Most answers fit into it: they are handed to the system at once, and not kept and copied.
+# Most answers fit into it, so that they are handed to the kernel at once instead of being buffered and copied.
 SEND_BUFFER_BYTES = 1 << 20
 
 
-class ServerError(RuntimeError):
-    """The server cannot start; the message says why and what to do."""
-
-
 def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve a job's telemetry until a pipe at standard input closes or a signal comes.
+    """Serve a job's telemetry until a pipe at standard input closes or a signal arrives.
 
-    The token for requests that change something stands in the file ``telemetry-token`` beside the endpoint file.
+    The token for requests that change something is in the file ``telemetry-token`` beside the endpoint file.
 
     Raises
     ------
-    ServerError
-        If the address is taken, or not this machine's own.
+    TelemetryServerError
+        If the address is in use, or is not a loopback address.
     """
     directory = session.environment.endpoint_file.parent
     endpoint = session.endpoint
@@ -70,11 +67,11 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     rollups = Rollups(settings.rollup_window, settings.default_tmdb_window, time.time)
     events = EventLog(session.client, endpoint)
     job = _Job(session, events)
-    door = _Door(directory / socket_name(session.environment.node))
+    store = _NodeStore(directory / socket_name(session.environment.node))
     service = Service(
         source=NodesSource(asker, rollups, job.nodes),
         events=events,
-        put=door.put,
+        put=store.put,
         room=partial(_room, asker, session.environment.node),
         add_event=events.add,
         token=_token(directory),
@@ -86,19 +83,19 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
 
     def keep() -> None:
         rollups.trim()
-        job.look()
+        job.update()
 
     with Listener(session.client, [endpoint.key(ROLLUPS)], rollups.take), _repeated(keep):
         _serve(service, settings, host, port)
 
 
 def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve dumps, as if their job still ran, until a pipe at standard input closes or a signal comes.
+    """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives.
 
     Raises
     ------
-    ServerError
-        If the address is taken, or not this machine's own.
+    TelemetryServerError
+        If the address is in use, or is not a loopback address.
     DumpError
         If a dump cannot be read.
     """
@@ -124,9 +121,9 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
 def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
     with _bound(host, port) as listener:
         chosen = listener.getsockname()[1]
-        take_lines = None if service.put is None or not settings.telnet_port else line_taker(service.put)
+        handle_lines = None if service.put is None or not settings.telnet_port else line_handler(service.put)
         own_port = settings.telnet_port != chosen
-        protocol: Any = partial(BoundedProtocol, take_lines=None if own_port else take_lines)
+        protocol: Any = partial(BoundedProtocol, handle_lines=None if own_port else handle_lines)
         config = uvicorn.Config(
             make_app(service),
             http=protocol,
@@ -141,27 +138,27 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
         )
         server = uvicorn.Server(config)
         sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
-        sys.stdout.write(f"from elsewhere: {settings.tunnel_command(chosen)}\n")
+        sys.stdout.write(f"from your machine: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
-        if take_lines is None or not own_port:
+        if handle_lines is None or not own_port:
             asyncio.run(server.serve(sockets=[listener]))
         else:
             with _bound(host, settings.telnet_port) as line_listener:
-                asyncio.run(_serve_both(server, listener, take_lines, line_listener))
+                asyncio.run(_serve_both(server, listener, handle_lines, line_listener))
 
 
 async def _serve_both(
-    server: uvicorn.Server, listener: socket.socket, take_lines: TakeLines, line_listener: socket.socket
+    server: uvicorn.Server, listener: socket.socket, handle_lines: LineHandler, line_listener: socket.socket
 ) -> None:
-    async with await asyncio.start_server(take_lines, sock=line_listener, limit=MAX_LINE_BYTES):
+    async with await asyncio.start_server(handle_lines, sock=line_listener, limit=MAX_LINE_BYTES):
         await server.serve(sockets=[listener])
 
 
 def _end_with_input(server: uvicorn.Server) -> None:
     mode = os.fstat(sys.stdin.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return  # nobody holds the other end: a terminal would stop a process that reads in the background
+        return  # not a pipe; a terminal would stop a background process that reads from it
     while os.read(sys.stdin.fileno(), 4096):
         continue
     server.should_exit = True
@@ -170,11 +167,12 @@ def _end_with_input(server: uvicorn.Server) -> None:
 def _bound(host: str, port: int) -> socket.socket:
     try:
         if not ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
-            raise ServerError(f"{host} is no loopback address: use 127.0.0.1, and ssh to come from elsewhere")
+            reason = "it is not a loopback address: use 127.0.0.1, and ssh from other machines"
+            raise TelemetryServerError(host, port, reason)
     except ValueError:
-        raise ServerError(f"{host!r} is no address: use 127.0.0.1") from None
+        raise TelemetryServerError(host, port, "it is not an IP address: use 127.0.0.1") from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends without delay only where the protocol is named; else the end of an answer may wait 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is explicit; else the end of an answer may be delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -183,7 +181,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ServerError(f"port {port} at {host} cannot be used ({error.strerror}): name another") from error
+        raise TelemetryServerError(host, port, f"{error.strerror}; choose another port") from error
     return listener
 
 
@@ -208,7 +206,7 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
 
     def repeat() -> None:
         while not ended.wait(KEEP_INTERVAL_S):
-            with contextlib.suppress(redis.RedisError):  # requests tell of it; here the next second may be better
+            with contextlib.suppress(redis.RedisError):  # requests report it; this is retried in a second
                 action()
 
     thread = threading.Thread(target=repeat, name="telemetry-keeper", daemon=True)
@@ -229,15 +227,15 @@ class _Job:
         self._launch: int | None = None
         self._record: LaunchRecord | None = None
 
-    def look(self) -> None:
-        """Notice a new launch."""
+    def update(self) -> None:
+        """Look for a new launch, and record it as an event."""
         launch = current_launch(self._session.client, self._session.endpoint)
         if launch is None or launch == self._launch:
             return
         try:
             self._record = Control(self._session.client, self._session.endpoint, launch).read_launch()
-        except LookupError:
-            return  # it is being written
+        except NoLaunchRecordError:
+            return  # not written yet
         self._launch = launch
         nodes = ", ".join(node.hostname for node in self._record.nodes)
         left_out = f", without {', '.join(self._record.excluded)}" if self._record.excluded else ""
@@ -255,8 +253,8 @@ class _Job:
         return True, {"status": status, "launch": self._launch, "nodes": up, "missing": missing}
 
 
-class _Door:
-    """Puts samples into this node's store; requests come from several threads."""
+class _NodeStore:
+    """Sends samples to this node's store, from several threads."""
 
     def __init__(self, path: Path) -> None:
         self._socket = BatchSocket(path)
@@ -265,7 +263,7 @@ class _Door:
     def put(self, batch: Batch) -> bool:
         """Store a batch."""
         with self._lock:
-            return self._socket.send(batch) or self._socket.send(batch)  # the first may find a connection gone
+            return self._socket.send(batch) or self._socket.send(batch)  # the first may find it closed
 
 
 class _PastEvents:
@@ -275,5 +273,5 @@ class _PastEvents:
         self._events = events
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events of a range of time, both ends included, in order."""
+        """Return the events in a time range, both ends included, in order."""
         return [event for event in self._events if start_us <= event.time_us <= end_us]

@@ -1,4 +1,4 @@
-"""Kernels of one's own, compiled for the host and run: the same text that a GPU's compiler gets."""
+"""Custom kernels, compiled for the host and run: the same source text that a GPU's compiler gets."""
 
 from __future__ import annotations
 

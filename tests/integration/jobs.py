@@ -10,20 +10,21 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-# Bounds a hang; a job of these tests takes a tenth of it on a quiet machine.
-DEADLINE_S = 120.0
-# The main job takes half a minute, and a multiple of it on a machine whose processors others use.
+from tests.waiting import DEADLINE_S, wait_until
+
+# The main job takes half a minute, and several times as long on a busy machine.
 MAIN_JOB_DEADLINE_S = 240.0
 MARKER = "LAGGARD_TEST_MARKER"
 
+# What no library may write into the output of a job that does well.
+NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|mutex|SIGTERM received|core_worker", re.IGNORECASE)
 THREE_NODES = ("--local-nodes=3", "--nodes=2", "--virtual-gpus=2")
 
 
@@ -36,7 +37,7 @@ class RunningJob:
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "resilience.cli", *arguments],
+                [sys.executable, "-m", "laggard", *arguments],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -84,7 +85,7 @@ class RunningJob:
         return f"--- output\n{self.output}\n--- account\n{self.account}"
 
     def processes(self) -> list[psutil.Process]:
-        """Return all living processes that this job has started, directly or not."""
+        """Return all live processes that this job has started, directly or indirectly."""
         return list(_marked(self._marker))
 
     def process_of(self, node: str, command: str) -> psutil.Process:
@@ -96,7 +97,7 @@ class RunningJob:
         raise AssertionError(f"no {command} on {node}")
 
     def processes_of(self, node: str) -> Iterator[psutil.Process]:
-        """Yield what the agent of an active node has started, directly or not."""
+        """Yield what the agent of an active node has started, directly or indirectly."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.environ().get("LAGGARD_NODE") == node:
@@ -104,7 +105,7 @@ class RunningJob:
 
     def agent_of(self, node: str) -> psutil.Process:
         """Return the agent of an active node."""
-        parent = self.process_of(node, "resilience.ray_node").parent()
+        parent = self.process_of(node, "laggard.resilience.ray.node").parent()
         assert parent is not None
         return parent
 
@@ -132,14 +133,6 @@ def _marked(marker: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def wait_until(done: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    """Poll until something holds."""
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, complaint()
-        time.sleep(0.05)
-
-
 def ask(port: int, path: str) -> Any:
     """Ask a job's telemetry server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
@@ -147,7 +140,7 @@ def ask(port: int, path: str) -> Any:
 
 
 def metrics_of(port: int) -> set[str]:
-    """Return the names of all metrics; none while the server is not up."""
+    """Return the names of all metrics; none while the server is down."""
     try:
         return set(ask(port, "/api/suggest?type=metrics&max=1000"))
     except OSError:

@@ -9,19 +9,19 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from kvstore.server import StateServer
-from kvstore.session import Session
-from telemetry.node import NodeTelemetry
-from telemetry.settings import TelemetrySettings
+from laggard.kvstore.connection import Session
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.settings import TelemetrySettings
 
-__all__ = ["DEADLINE_S", "SECOND_US", "Served", "free_port", "go_strict", "serve", "strict", "wait_for"]
+__all__ = ["DEADLINE_S", "SECOND_US", "Served", "free_port", "go_strict", "serve", "strict"]
 
 DEADLINE_S = 30.0
 SECOND_US = 1_000_000
@@ -51,7 +51,7 @@ class Served:
                 return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
 
     def json(self, path: str, body: Any = None) -> Any:
-        """Return what is answered with 200."""
+        """Return the body of an answer with status 200."""
         status, _, content = self.request(path, body)
         assert status == 200, content
         return strict(content)
@@ -61,13 +61,13 @@ def strict(content: bytes) -> Any:
     """Read JSON that must be strict."""
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(content, parse_constant=refuse)
 
 
 def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
-    """Decode as Grafana's Go back end does: what its typed decoder would refuse, this refuses."""
+    """Decode as Grafana's Go back end does: refuse whatever its typed decoder would refuse."""
     elements = strict(content)
     assert isinstance(elements, list)
     for element in elements:
@@ -97,18 +97,10 @@ def go_strict(content: bytes, *, arrays: bool = False) -> list[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses now."""
+    """Return a port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_for(done: Callable[[], object]) -> None:
-    """Wait until something holds."""
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -124,7 +116,7 @@ def serve(state_server: StateServer, directory: Path, *, port: int = 0, settings
     session = Session(JobEnvironment.current(variables), endpoint, endpoint.connect())
     with NodeTelemetry(session, TelemetrySettings(default_tmdb_window=3600)) as node:
         server = subprocess.Popen(
-            [sys.executable, "-m", "telemetry.server", "--port", str(port)],
+            [sys.executable, "-m", "laggard.telemetry.server", "--port", str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=variables,

@@ -23,7 +23,7 @@ from typing import Any
 
 import redis
 
-from kvstore.certificates import Authority
+from laggard.kvstore.certificates import Authority
 
 REFUSED = "refused"
 NOBODY = 65534
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def by_permission(job: dict[str, Any]) -> dict[str, Callable[[], str]]:
-    """What the system allows the owner and nobody else."""
+    """What the system allows only the owner to do."""
     pids = job["pids"]
     folders, files, sockets = job["folders"], job["files"], job["sockets"]
 
@@ -97,7 +97,7 @@ def by_secret(job: dict[str, Any], certified: ssl.SSLContext) -> dict[str, Calla
         "write a note": post(telemetry + "/api/annotation", {"description": "x"}, {}),
         "call Ray without TLS": call(None),
         "call Ray with TLS and no certificate": call(trusting_anybody()),
-        "call Ray with a certificate of one's own": call(certified),
+        "call Ray with a self-made certificate": call(certified),
         "have Ray's agent make an environment": lambda: _outcome(
             [f"http://{host}:{port}/get_or_create_runtime_env" for host, port in job["ray_http_ports"]],
             lambda url: _post(url, {}, {}),
@@ -115,7 +115,7 @@ class RejectedError(Exception):
 
 
 def _outcome(items: Iterable[Any], attempt: Callable[[Any], object], *refusals: type[BaseException]) -> str:
-    """Return ``refused`` if every attempt was, for one of the given reasons; else what the first other one led to."""
+    """Return ``refused`` if every attempt was, for a given reason; otherwise the outcome of the first other one."""
     for item in items:
         try:
             attempt(item)

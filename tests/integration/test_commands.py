@@ -1,11 +1,10 @@
-"""Every command that the documents print is run, as it is printed or with something in its places: here, by another
-test that has its words from the document, or by CI. The few that nobody runs have their reasons in ``NOT_HERE``.
+"""Every command in the documents is run, as printed or with its placeholders filled in: here, by another test that
+takes it from the document, or by CI. The few exceptions have their reasons in ``NOT_HERE``.
 """
 
 from __future__ import annotations
 
 import gzip
-import importlib
 import os
 import re
 import shlex
@@ -19,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
+import laggard
 from benchmarks.__main__ import BENCHMARKS
-from resilience.allocation.slurm import Srun
-from telemetry.dump import write_dump
-from tests.integration.clusters.test_slurm import block
+from laggard.resilience.allocation.slurm import Srun
+from laggard.telemetry.dump import write_dump
+from tests.clusters.test_slurm import block
 from tests.integration.jobs import ask
-from tests.integration.test_examples import sessions
 from tests.integration.test_views import Terminal
+from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
-from tests.on_wheel import PACKAGES
 from tests.printed import (
     ATTACHED_JOB,
     DOCTORS_ROUNDS,
@@ -48,6 +47,7 @@ from tests.printed import (
     printed_commands,
 )
 
+PACKAGES = ("kvstore", "telemetry", "collectors", "detectors", "resilience")
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0
 
@@ -65,17 +65,23 @@ LOOKING = {
     "laggard report state/": "state/reports/slow_gpu-later/report.html",
     "laggard report dumps/ -o here": "here/report.html",
 }
-"""What is looked at in a job that runs and in what it left, and what must come."""
+"""Commands that show a running job or its record, and what their output must contain."""
 REPLAYED = {"laggard replay --port=5254 dumps": 6, f"laggard replay --port=5254 {RECORD}": 6}
-"""What is served again, with how many devices."""
+"""Commands that serve dumps, and the number of devices in them."""
 COMPLETIONS = {
     'eval "$(_LAGGARD_COMPLETE=bash_source laggard)"': "bash",
     'eval "$(_LAGGARD_COMPLETE=zsh_source laggard)"': "zsh",
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
-WITHOUT_EXTRAS = "pip install -q ."
-PIP = {WITHOUT_EXTRAS, "pip install '.[cuda12]'", "pip install '.[torch]'", "pip install '.[examples,torch]'"}
+WITH_RAY = "pip install -q '.[ray,report]'"
+PIP = {
+    WITH_RAY,
+    "pip install .",
+    "pip install '.[cuda12]'",
+    "pip install '.[torch]'",
+    "pip install '.[examples,torch]'",
+}
 UNPACKED = "zcat node1-20260131T120000.csv.gz > node1.csv"
 ENVIRONMENT = ["python3 -m venv .venv", "source .venv/bin/activate"]
 HERE = {
@@ -96,13 +102,14 @@ HERE = {
     "poe",
     "poe reference",
     "python -m benchmarks",
+    "python -m laggard",
 }
 
-# Forms, and pieces of commands within sentences, each with a command that has its words and something in its places;
-# which is run here, or by another test.
+# Patterns, and parts of commands within sentences, each with a command that fills in its placeholders, which is run
+# here or by another test.
 TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
 REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
-SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "resilience.agent"]))
+SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "laggard.resilience.agent.agent"]))
 WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
@@ -120,11 +127,11 @@ FILLED = {
     "laggard run": RUN_TRUE,
     "laggard status NAME": "laggard status slow_gpu",
     "python3 -m venv": "python3 -m venv .venv",
-    # What laggard runs on each node of a job of Slurm's: integration/clusters/test_slurm.py.
+    # What laggard runs on each node of a Slurm job: clusters/test_slurm.py.
     "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": SRUN,
 }
 
-# Why nobody runs it: none of it is laggard's.
+# Why a command is not run: none of these is laggard's.
 NOT_HERE = {
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
@@ -133,7 +140,7 @@ NOT_HERE = {
 
 
 def run_by_other_tests() -> set[str]:
-    """Return the commands that other tests run, each from where that test has it."""
+    """Return the commands that other tests run, each taken from that test."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
@@ -142,18 +149,18 @@ def run_by_other_tests() -> set[str]:
 
 
 def run_by_ci() -> set[str]:
-    """Return the commands that CI runs, and the parts of them: all tests are run, and so those of each file."""
+    """Return the commands that CI runs, and parts of those: CI runs all tests, so also those of each file."""
     printed = printed_commands()
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
     lines = {*commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")} & printed
-    steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]} & printed
+    steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]}
     tests = {each: each for each in printed} | {f"poe {name}": task.get("cmd", "") for name, task in tasks.items()}
     parts = {each for each, command in tests.items() if _runs_tests(command)} if "poe test-wheel" in steps else set()
-    return lines | steps | (parts & printed)
+    return (lines | steps | parts) & printed
 
 
 def _runs_tests(command: str) -> bool:
-    """Whether a command is pytest, on some of the tests by their paths."""
+    """Whether a command runs pytest on some of the tests, by path."""
     program, *words = shlex.split(command) or [""]
     paths = [word for word in words if not word.startswith("-")]
     return program == "pytest" and all(path.startswith("tests/") and (ROOT / path).exists() for path in paths)
@@ -164,7 +171,7 @@ def _words_of_examples() -> set[tuple[str, ...]]:
 
 
 def test_every_command_of_the_documents_is_run() -> None:
-    printed = printed_commands() - printed_benchmarks()  # which test_benchmarks.py runs
+    printed = printed_commands() - printed_benchmarks()  # which tests/long/test_benchmarks.py runs
     run = HERE | run_by_other_tests() | run_by_ci()
     assert printed - run - FILLED.keys() - NOT_HERE.keys() == set()
     assert (HERE | FILLED.keys() | NOT_HERE.keys()) - printed == set()
@@ -173,14 +180,14 @@ def test_every_command_of_the_documents_is_run() -> None:
 
 
 @pytest.mark.parametrize(("form", "filled"), FILLED.items())
-def test_the_form_is_run_with_something_in_its_places(form: str, filled: str) -> None:
+def test_a_pattern_is_run_with_its_placeholders_filled_in(form: str, filled: str) -> None:
     words = [word for word in form.split() if not re.search(r"^\[?[A-Z]{3,}|\.\.\.", word)]
     assert set(words) - set(filled.split()) == set()
     assert len(filled.split()) > len(words)
     assert filled in HERE | run_by_other_tests() | {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, *REPLAYED}
 
 
-def test_commands_are_found_in_every_form_that_documents_have() -> None:
+def test_commands_are_found_in_all_notations_of_the_documents() -> None:
     text = "\n".join(
         [
             "Say `laggard one --a` or `poe`, `python two`.",
@@ -213,7 +220,7 @@ def test_commands_are_found_in_every_form_that_documents_have() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a newcomer is: in what a clone holds, with the program of the guide."""
+    """A newcomer's working directory: what a clone holds, and the guide's program."""
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
@@ -225,7 +232,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _users_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and a PATH of the user's own; Python finds the packages that are tested."""
+    """The user's own home and PATH; Python finds the packages under test."""
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -238,18 +245,18 @@ def run(command: str, shell: str = "bash") -> subprocess.CompletedProcess[str]:
 
 
 def output_of(command: str) -> str:
-    """Run a command that must end well, and return what it wrote on standard output."""
+    """Run a command that must succeed, and return its standard output."""
     done = run(command)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_a_newcomers_first_program_dies_and_goes_on_from_its_last_step(folder: Path) -> None:
+def test_a_newcomers_first_program_dies_and_resumes_from_its_last_step(folder: Path) -> None:
     done = run(FIRST_JOB)
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"^launch 1: step 40, total \d+\.\d$", done.stdout, re.MULTILINE), done.stdout
-    assert "relaunch  the program died by signal 9" in done.stderr, done.stderr
+    assert "relaunch  the program on node1 was killed by SIGKILL after" in done.stderr, done.stderr
 
     page = Path(output_of("laggard report").strip())
     assert page.is_relative_to(folder / "home")
@@ -270,7 +277,7 @@ def test_any_program_is_run_on_a_cluster() -> None:
 
 @pytest.fixture
 def _job(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A job of the documents' name that runs, with the record and the dumps of such a one."""
+    """A running job with the name that the documents use, and such a job's record and dumps."""
     monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path))
     write_record(folder / "home/.local/state/laggard" / JOB)
     write_record(folder / "state/reports/slow_gpu-later", samples=False)
@@ -282,7 +289,7 @@ def _job(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.usefixtures("_job")
-def test_a_job_is_looked_at_as_the_guide_says() -> None:
+def test_a_job_is_shown_as_the_guide_says() -> None:
     for command, words in LOOKING.items():
         assert words in output_of(command), command
     assert f"{RECORD}/report.html" in output_of(REPORT_OF_A_FOLDER)
@@ -299,7 +306,7 @@ def test_a_job_is_looked_at_as_the_guide_says() -> None:
 
 
 def assert_serves(command: str, n_devices: int) -> None:
-    """Ask a server of dumps for the devices' probe times, and end it with Ctrl-C."""
+    """Ask a server of dumps for the devices' probe times, and stop it with Ctrl-C."""
     server = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     with server:
@@ -316,7 +323,7 @@ def assert_serves(command: str, n_devices: int) -> None:
 
 
 @pytest.mark.parametrize(("command", "shell"), COMPLETIONS.items())
-def test_the_shell_takes_the_completion(command: str, shell: str) -> None:
+def test_the_shell_accepts_the_completion(command: str, shell: str) -> None:
     if shutil.which(shell):
         before = "autoload -U compinit && compinit -u; " if shell == "zsh" else ""
         registered = {"bash": "complete -p laggard", "zsh": "echo $_comps[laggard]", "fish": "complete -c laggard"}[
@@ -329,9 +336,10 @@ def test_the_shell_takes_the_completion(command: str, shell: str) -> None:
         assert "laggard_completion" in output_of(script)
 
 
-def test_what_needs_nothing_does_what_it_says(folder: Path) -> None:
+def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert "devices ok" in output_of("laggard doctor")
     assert "--local-nodes N" in output_of("laggard run --help")
+    assert "Find the slow GPU" in run("python -m laggard").stderr
 
     output_of("laggard grafana provisioning-dir")
     assert list((folder / "provisioning-dir").rglob("*.json"))
@@ -357,12 +365,12 @@ def test_what_needs_nothing_does_what_it_says(folder: Path) -> None:
 
 def test_poe_lists_its_tasks_and_makes_the_reference_from_the_docstrings(folder: Path) -> None:
     listed = run("poe").stdout
-    assert re.search(r"^ +test +Everything that CI runs", listed, re.MULTILINE), listed
+    assert re.search(r"^ +test +Lint, and all tests but the long ones", listed, re.MULTILINE), listed
 
     done = run("poe reference")
     assert done.returncode == 0, done.stderr
     assert "Warn" not in done.stderr
-    assert "false_alarm_budget" in (folder / "build" / "reference" / "detectors.html").read_text()
+    assert "false_alarm_budget" in (folder / "build" / "reference" / "laggard" / "detectors.html").read_text()
 
 
 def test_the_environment_of_the_readme_can_be_made_and_entered(folder: Path) -> None:
@@ -371,19 +379,22 @@ def test_the_environment_of_the_readme_can_be_made_and_entered(folder: Path) -> 
 
 
 def test_pip_takes_the_clone_with_each_of_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its dependencies, which would be fetched; of an extra that is not there pip would tell."""
+    """Without dependencies, which would have to be downloaded; pip would warn of an unknown extra."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for name in PACKAGES:  # installed, they lie somewhere else
-        (package,) = importlib.import_module(name).__path__
-        (tmp_path / name).symlink_to(package)
+    (package,) = laggard.__path__  # installed, our packages lie there
+    for name in PACKAGES:
+        (tmp_path / name).symlink_to(Path(package, name))
+    (tmp_path / "src" / "laggard").mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py", "errors.py", "logs.py", "py.typed"):
+        (tmp_path / "src" / "laggard" / name).symlink_to(Path(package, name))
     monkeypatch.chdir(tmp_path)
     offline = "--no-deps --no-index --no-build-isolation --disable-pip-version-check"
 
-    for command in sorted(PIP - {WITHOUT_EXTRAS}):
+    for command in sorted(PIP - {WITH_RAY}):
         done = run(f"{command} {offline} --dry-run")
         assert "Would install laggard-" in done.stdout, done.stderr
         assert "does not provide the extra" not in done.stderr
 
-    output_of(f"{WITHOUT_EXTRAS} {offline} --target site")
+    output_of(f"{WITH_RAY} {offline} --target site")
     assert output_of("PYTHONPATH=site site/bin/laggard --version").startswith("laggard ")

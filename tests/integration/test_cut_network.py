@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from resilience.agent import BEAT_INTERVAL_S
-from resilience.allocation.remote import RemoteAllocation
-from resilience.cluster import SILENT_NODE_S, Cluster, NodeFiles
-from tests.integration.clusters.machines import Machine, Network, missing_for_machines, wait_for
+from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
+from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
+from tests.clusters.machines import Machine, Network, missing_for_machines, wait_for
 
 DEADLINE_S = 30.0
 NOTICED_S = 5.0
@@ -22,7 +23,7 @@ SSHD = "/usr/sbin/sshd"
 
 
 class SshFromLogin:
-    """The way from the login machine to the others, with a key of its own."""
+    """Ssh from the login machine to the others, with its own key."""
 
     name = "ssh"
 
@@ -57,23 +58,25 @@ def network(tmp_path: Path) -> Iterator[Network]:
     network.shut_down()
 
 
-def test_a_node_whose_network_is_cut_is_lost_and_nobody_waits_for_it(network: Network, tmp_path: Path) -> None:
+def test_a_node_whose_network_is_cut_is_lost_and_is_not_waited_for(network: Network, tmp_path: Path) -> None:
     transport = SshFromLogin(network.login, tmp_path / "id")
     allocation = RemoteAllocation({"here": "127.0.0.1", "far": network.nodes["far"].address}, transport, 1)
-    allocation.muster()
-    news = threading.Condition()
-    cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), news)
+    allocation.discover()
+    changed = threading.Condition()
+    cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), changed)
     cluster.start(["here", "far"])
-    wait_for(lambda: all(node.spoke for node in cluster.nodes.values()), "the agents' first beat", DEADLINE_S)
+    wait_for(
+        lambda: all(node.has_started for node in cluster.nodes.values()), "the agents' first heartbeat", DEADLINE_S
+    )
     assert cluster.lost() == []
     network.cut("far")
     cut_s = time.monotonic()
     wait_for(lambda: cluster.lost() == ["far"], "the loss", DEADLINE_S)
     print(f"noticed after {time.monotonic() - cut_s:.1f} s")
-    cluster.abandon("far")
+    cluster.remove("far")
     cluster.stop()
     allocation.close()
 
 
-def test_silence_is_noticed_in_time_by_the_figures_alone() -> None:
-    assert SILENT_NODE_S + 2 * BEAT_INTERVAL_S < NOTICED_S
+def test_the_heartbeat_timeout_is_short_enough() -> None:
+    assert HEARTBEAT_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S < NOTICED_S

@@ -1,4 +1,4 @@
-"""Checkups of GPUs in processes of their own, on stand-ins for CuPy and for the driver's NVML."""
+"""Device checks of GPUs in separate processes, on stand-ins for CuPy and for the driver's NVML."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors.checkups import checkups_here
+from laggard.collectors.supervised_check import check_devices_here
 from tests.fake_cupy.kernels import host_compiler
-
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="there is no C++ compiler")
+from tests.real_gpus import real_gpus
 
 ROOT = Path(__file__).parents[2]
-# So that a checkup is short: without the large probes.
+# Without the large probes, so that a check is short.
 SHORT = f"others_bytes={(80 << 30) - (90 << 20)}"
 
 GpuMachine = Callable[..., dict[str, str]]
@@ -23,7 +22,9 @@ GpuMachine = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def gpu_machine(tmp_path: Path) -> GpuMachine:
-    """Return an environment in which ``import cupy`` finds GPUs, each told by its arguments."""
+    """Return an environment in which ``import cupy`` finds GPUs, each described by its arguments."""
+    if host_compiler() is None:
+        pytest.skip("there is no C++ compiler")
 
     def make(*boards: str) -> dict[str, str]:
         made = ", ".join(f"Board({board})" for board in boards)
@@ -36,32 +37,43 @@ def gpu_machine(tmp_path: Path) -> GpuMachine:
     return make
 
 
-def test_a_lost_and_a_stuck_gpu_are_told_and_the_good_one_is_checked(gpu_machine: GpuMachine) -> None:
+def test_a_lost_and_a_stuck_gpu_are_reported_and_the_good_one_is_checked(gpu_machine: GpuMachine) -> None:
     environ = gpu_machine("lost=True", SHORT, "stuck=True")
 
     # Only the stuck one has a deadline that may come too soon: the others are the first of a process.
-    found = list(checkups_here(environ, first_answer_s=60, next_answer_s=0.5))
+    found = list(check_devices_here(environ, first_answer_s=60, next_answer_s=0.5))
 
-    assert [(checkup.gpu, checkup.trouble) for checkup in found] == [
-        ("0", "its checkup ended with exit code 1"),
+    assert [(check.gpu, check.trouble) for check in found] == [
+        ("0", "its check ended with exit code 1"),
         ("1", ""),
         ("2", "no answer within 0.5 s"),
     ]
     assert list(found[1].figures) == ["clock", "triad_20MiB", "chase_l2", "launch"]
 
 
-def test_an_idle_clock_is_warmed_up_and_the_driver_tells_causes_by_the_place_on_the_bus(
+def test_an_idle_clock_is_warmed_up_and_causes_are_found_by_bus_address(
     gpu_machine: GpuMachine, fake_nvml: Path
 ) -> None:
     part = f'name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", {SHORT}'
     environ = gpu_machine(SHORT, SHORT, part) | {"LD_LIBRARY_PATH": str(fake_nvml)}
     environ |= {"FAKE_NVML_IDLE": "0", "FAKE_NVML_HOT": "1"}
 
-    idle, hot, part_of_one = checkups_here(environ, first_answer_s=60, next_answer_s=60)
+    idle, hot, part_of_one = check_devices_here(environ, first_answer_s=60, next_answer_s=60)
 
-    assert [checkup.warmed for checkup in (idle, hot)] == [True, False]
-    assert [checkup.uuid for checkup in (idle, hot)] == ["GPU-0", "GPU-1"]
+    assert [check.warmed for check in (idle, hot)] == [True, False]
+    assert [check.uuid for check in (idle, hot)] == ["GPU-0", "GPU-1"]
     assert part_of_one.uuid.startswith("GPU-10111213-")  # its own, as CuPy tells it
     assert idle.model == hot.model == "NVIDIA H100 80GB HBM3, 80 GiB, 700 W"
     assert idle.cause.startswith("a neighbour: process 4321")
     assert hot.cause.startswith("cooling: the clock was held back by heat for")
+
+
+@pytest.mark.gpu
+def test_every_real_gpu_of_this_machine_is_checked() -> None:
+    names = [device.gpu for device in real_gpus()]
+
+    found = list(check_devices_here(os.environ, first_answer_s=240, next_answer_s=60))
+
+    assert [check.gpu for check in found] == names
+    assert [(check.trouble, check.wrong) for check in found] == [("", {})] * len(names)
+    assert all(check.figures["gemm_fp32"][0] > 0 for check in found)

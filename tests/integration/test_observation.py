@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from resilience.cli import main
-from tests.integration.jobs import THREE_NODES, RunningJob, ask, metrics_of, wait_until
+from laggard.resilience.command.cli import main
+from tests.integration.jobs import THREE_NODES, RunningJob, ask, metrics_of
 from tests.integration.serving import free_port
+from tests.waiting import Gate, wait_until
 
-# Adds samples until it is told to go on; in the second launch it only looks whether the first one's are there.
+# Adds samples until it is signalled to go on; the second launch only checks that the first one's samples exist.
 PROGRAM = """
-    import os, time
-    from resilience import Job
-    from telemetry import AnalysisClient, Telemetry
+    import select, signal, time
+    from laggard.resilience import Job
+    from laggard.telemetry import AnalysisClient, Telemetry
 
     telemetry, client = Telemetry(), AnalysisClient()
     client.connect()
@@ -30,12 +31,12 @@ PROGRAM = """
         print("still there", flush=True)
         raise SystemExit(0)
     print("here", flush=True)
-    while not os.path.exists("go-on"):
+    go_on = open("go-on")
+    while not select.select([go_on], [], [], 0.05)[0]:
         telemetry.add_data("loss", 1.5, tagk="rank", tagv="0")
         telemetry.add_data("too-much", 1.5, telemetry_level=4)
-        time.sleep(0.05)
     client.reboot()
-    time.sleep(600)
+    signal.pause()
 """
 
 
@@ -45,7 +46,9 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     config = tmp_path / "telemetry.yaml"
     config.write_text(f"dump_dir: dumps\naggregator_port: {free_port()}\n")
     options = ("--resilient", "--telemetry-level=3", f"--telemetry-config={config}")
-    job = start_job(*THREE_NODES, *options, program=PROGRAM)
+    folder = tmp_path / "folder"
+    go_on = Gate(folder / "go-on")
+    job = start_job(*THREE_NODES, *options, program=PROGRAM, directory=folder)
     port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
     job.wait_for("here")
     wanted = {"loss", "load_average", "DeviceUtilization"}
@@ -53,7 +56,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     assert "too-much" not in metrics_of(port)
     hosts = {found["tags"]["host"] for found in ask(port, "/api/search/lookup?m=load_average&limit=100")["results"]}
     assert hosts <= {"node1", "node2"}
-    (job.directory / "go-on").touch()
+    go_on.open()
     assert job.finish() == 0, job.everything()
     assert "still there" in job.output
     assert "notice" not in job.account, job.everything()
@@ -62,7 +65,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     assert sorted(path.name.partition("-")[0] for path in dumps.iterdir()) == ["node1", "node2"]
     assert len(re.findall(rf"dump +node\d:{dumps}", job.account.replace("\n", ""))) == 2, job.account
     port = free_port()
-    command = [sys.executable, "-m", "resilience.cli", "replay", str(dumps), f"--port={port}"]
+    command = [sys.executable, "-m", "laggard", "replay", str(dumps), f"--port={port}"]
     replay = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: wanted <= metrics_of(port), lambda: "the dumps are not served")
@@ -73,7 +76,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     assert {value for series in launches for value in series["dps"].values()} == {0, 1}
 
 
-def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) -> None:
+def test_no_telemetry_process_runs_by_default(start_job: Callable[..., RunningJob]) -> None:
     job = start_job("sh", "-c", "sleep 1")
     job.wait_for("launch +0")
     assert not [process for process in job.processes() if "telemetry" in " ".join(process.cmdline())]
@@ -81,7 +84,7 @@ def test_nothing_is_observed_by_default(start_job: Callable[..., RunningJob]) ->
     assert not re.search("telemetry", job.account)
 
 
-def test_jobs_that_start_at_once_have_servers_of_their_own(start_job: Callable[..., RunningJob]) -> None:
+def test_jobs_that_start_together_have_separate_servers(start_job: Callable[..., RunningJob]) -> None:
     jobs = [start_job("--telemetry-level=1", "--per-node", "sleep", "600") for _ in range(3)]
     ports = [int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1)) for job in jobs]
     assert len(set(ports)) == 3, ports
@@ -89,7 +92,7 @@ def test_jobs_that_start_at_once_have_servers_of_their_own(start_job: Callable[.
     assert not any("notice" in job.account for job in jobs)
 
 
-def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_taken_port_in_the_settings_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -102,7 +105,7 @@ def test_a_port_that_the_settings_name_and_is_taken(capfd: pytest.CaptureFixture
     )
 
 
-def test_settings_that_are_wrong(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_setting_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "telemetry.yaml"
     config.write_text("colector_rate: 1\n")
     assert main(["--telemetry-level=1", f"--telemetry-config={config}", "sh"]) == 2

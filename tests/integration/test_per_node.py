@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.integration.jobs import THREE_NODES, RunningJob, wait_until
+import pytest
+
+from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 
 PER_NODE = (*THREE_NODES, "--resilient", "--per-node")
 
-# Counts in State on every node, for ever; in the second launch it tells who is there, and ends.
+# Counts in State on every node, forever; the second launch prints its nodes and ends.
 COUNT_FOR_EVER = """
     import os, time
-    from kvstore import State
-    from resilience import Job
+    from laggard.kvstore import State
+    from laggard.resilience import Job
 
     job, state = Job.current(), State.current()
     rank = int(os.environ["NODE_RANK"])
@@ -80,24 +88,23 @@ def test_a_lost_agent_of_the_primary_is_replaced(start_job: Start) -> None:
     assert_nothing_is_left(job)
 
 
-def test_a_copy_that_dies_by_a_signal_has_all_of_them_relaunched_on_the_same_nodes(start_job: Start) -> None:
+def test_a_copy_killed_by_a_signal_causes_a_relaunch_of_all_on_the_same_nodes(start_job: Start) -> None:
     job = counting(start_job)
     job.process_of("node2", "program.py").kill()
     assert job.finish() == 0, job.everything()
-    assert "the program died by signal 9" in job.account
+    assert re.search("the copy on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
     assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
     assert "[node2] launch 1 rank 1 of 2 on node2\n" in job.output
     assert_nothing_is_left(job)
 
 
-def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start) -> None:
+def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start, tmp_path: Path) -> None:
     program = """
-        import os, signal, sys, time
-        from kvstore import State
+        import os, signal, sys
+        from laggard.kvstore import State
 
         if os.environ["NODE_RANK"] == "1":
-            while "ready" not in State.current():
-                time.sleep(0.01)
+            open("ready").readline()
             sys.exit(7)
 
         def save(*_):
@@ -106,13 +113,14 @@ def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start)
             sys.exit(5)
 
         signal.signal(signal.SIGTERM, save)
-        State.current()["ready"] = True
-        time.sleep(600)
+        open("ready", "w").close()
+        signal.pause()
     """
-    job = start_job(*PER_NODE, program=program)
+    os.mkfifo(tmp_path / "ready")
+    job = start_job(*PER_NODE, "--on-failure=end", program=program, directory=tmp_path)
     assert job.finish() == 7, job.everything()
     assert job.output == "[node1] saved\n"
-    assert "the program ended with exit code 7" in job.account
+    assert "the copy on node2 exited with 7 after" in job.account
     assert_nothing_is_left(job)
 
 
@@ -122,9 +130,9 @@ def test_a_killed_controller_leaves_no_copy_running(start_job: Start) -> None:
     wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
 
 
-def test_a_detector_in_a_program_without_ray_is_told_the_other_way(start_job: Start) -> None:
+def test_a_detector_in_a_program_without_ray_is_pointed_to_the_detect_option(start_job: Start) -> None:
     program = """
-        from detectors import SlowGPUDetector
+        from laggard.detectors import SlowGPUDetector
 
         with SlowGPUDetector():
             pass
@@ -132,3 +140,63 @@ def test_a_detector_in_a_program_without_ray_is_told_the_other_way(start_job: St
     job = start_job("--local-nodes=1", "--virtual-gpus=2", "--per-node", program=program)
     assert job.finish() == 1, job.everything()
     assert "this job has no Ray: with --per-node, use --detect in place of a detector in the program" in job.account
+
+
+def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All copies fail within moments of each other, and the others say what they noticed."""
+    program = """
+        import os, signal, sys
+
+        node, rank = os.environ["LAGGARD_NODE"], os.environ["NODE_RANK"]
+        noticed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.3]:43439"
+        if node == "node2":
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        if os.environ["LAGGARD_LAUNCH"] in "01":
+            sys.exit(noticed)
+    """
+    monkeypatch.setenv("LAGGARD_REPORT", "1")
+    job = start_job(*PER_NODE, "--report-dir=reports", program=program, directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    failure = (
+        r"the copy on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
+        r"encountered \(hardware: uncorrectable memory error of a GPU\)"
+    )
+    assert re.search(f"{failure}; strike 1 for node2; on the same nodes", job.account), job.everything()
+    assert re.search(f"{failure}; strike 2 for node2; without node2; node3 comes in", job.account), job.everything()
+    assert "3 launches, 1 node excluded (node2)" in job.account
+    (record,) = (tmp_path / "reports").iterdir()
+    assert re.search(failure, (record / "report.html").read_text())
+    entries = [json.loads(line) for line in (record / "job.jsonl").read_text().splitlines()]
+    failures = [entry for entry in entries if entry["event"] == "failure"]
+    assert [(entry["host"], entry["kind"]) for entry in failures] == [("node2", "hardware")] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_node_that_is_found_bad_after_a_failure_is_left_out_at_once(start_job: Start, tmp_path: Path) -> None:
+    program = """
+        import os
+        from pathlib import Path
+
+        if os.environ["LAGGARD_LAUNCH"] == "0":
+            print("folder", Path(os.environ["LAGGARD_ENDPOINT_FILE"]).parent, flush=True)
+            open(os.environ["NODE_RANK"]).readline()
+            raise KeyError("labels")
+    """
+    for rank in "01":
+        os.mkfifo(tmp_path / rank)
+    job = start_job(*PER_NODE, "--verbose", program=program, directory=tmp_path)
+    folder = job.wait_for(r"\[node2\] folder (\S+)").group(1)
+    job.wait_for(r"\[node1\] folder")
+    job.wait_for("from node2: .*node-checked")  # with what it is compared later
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "laggard-test", folder], check=True)
+    try:
+        for rank in "01":
+            (tmp_path / rank).write_text("go on\n")
+        job.wait_for("without node2; node3 comes in from the reserve")
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+    assert job.finish() == 0, job.everything()
+    assert re.search(rf"KeyError: 'labels'.*; node2: the disk of {folder} is full; without node2", job.account)
+    assert "2 launches, 1 node excluded (node2)" in job.account

@@ -15,14 +15,14 @@ import psutil
 import pytest
 import redis
 
-from kvstore.certificates import Authority
-from kvstore.endpoint import Endpoint, is_loopback
-from kvstore.errors import StateDirectoryError
-from kvstore.fence import begin_launch
-from kvstore.server import StateServer
-from kvstore.server_program import choose_program
-from kvstore.state import State
-from resilience.keeper import StateKeeper
+from laggard.kvstore.certificates import Authority
+from laggard.kvstore.connection import Endpoint, is_loopback
+from laggard.kvstore.errors import StateDirectoryError
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.server_program import choose_program
+from laggard.kvstore.state import State
+from laggard.resilience.controller.state_server_keeper import StateKeeper
 
 DEADLINE_S = 60.0
 HAS_TLS = choose_program(None, encrypt=True).tls
@@ -41,7 +41,7 @@ def ping(endpoint: Endpoint) -> bool:
 
 
 @needs_tls
-def test_state_works_over_tls_in_small_and_in_large(server: StateServer) -> None:
+def test_small_and_large_values_travel_over_tls(server: StateServer) -> None:
     assert server.endpoint.encrypted
     with server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
@@ -89,8 +89,8 @@ def test_a_kept_server_beyond_loopback_is_encrypted_and_comes_back_with_the_same
         assert keeper.endpoint.encrypted
         assert ping(keeper.endpoint)
         os.kill(keeper.pid, signal.SIGKILL)
-        with keeper.news:
-            assert keeper.news.wait_for(lambda: bool(keeper.tidings), DEADLINE_S)
+        with keeper.changed:
+            assert keeper.changed.wait_for(lambda: bool(keeper.messages), DEADLINE_S)
         assert ping(keeper.endpoint)
 
 
@@ -113,7 +113,7 @@ def test_a_named_server_with_tls_encrypts_only_beyond_this_machine(
     assert choose_program(None, encrypt=True).tls
 
 
-def test_without_a_server_that_has_tls_it_goes_without_and_says_so(
+def test_without_a_server_that_supports_tls_the_connection_is_plain_and_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -123,7 +123,7 @@ def test_without_a_server_that_has_tls_it_goes_without_and_says_so(
         assert dataclasses.replace(server.endpoint, host="192.0.2.1").exposed
 
 
-def test_every_file_of_state_is_its_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_open_the_files_of_state(tmp_path: Path) -> None:
     """Also in a folder that others can look into."""
     tmp_path.chmod(0o755)
     with StateServer.start(tmp_path, job="a", encrypt=True) as server, server.endpoint.connect() as client:
@@ -132,7 +132,7 @@ def test_every_file_of_state_is_its_owners_alone(tmp_path: Path) -> None:
     assert open_to_others == []
 
 
-def test_a_copy_that_is_open_to_others_is_closed(tmp_path: Path) -> None:
+def test_a_copy_that_is_open_to_others_is_restricted(tmp_path: Path) -> None:
     StateServer.start(tmp_path, job="a").stop()
     (tmp_path / "state.json").chmod(0o644)
     (tmp_path / "appendonlydir").chmod(0o755)
@@ -141,14 +141,14 @@ def test_a_copy_that_is_open_to_others_is_closed(tmp_path: Path) -> None:
         assert (tmp_path / "appendonlydir").stat().st_mode & 0o077 == 0
 
 
-def test_a_folder_that_everybody_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_every_user_can_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(StateDirectoryError, match=r"everybody can write to it \(mode 0777\)"):
+    with pytest.raises(StateDirectoryError, match=r"every user can write to it \(mode 0777\)"):
         StateServer.start(tmp_path, job="a")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
-def test_a_password_that_another_user_laid_out_is_refused(tmp_path: Path) -> None:
+def test_a_password_file_of_another_user_is_refused(tmp_path: Path) -> None:
     StateServer.start(tmp_path, job="a").stop()
     shutil.chown(tmp_path / "state.json", "nobody")
     with pytest.raises(StateDirectoryError, match=r"its state.json belongs to another user"):

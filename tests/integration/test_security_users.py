@@ -1,4 +1,4 @@
-"""Another user of the same machine tries to get into a job that runs."""
+"""Another user of the same machine tries to get into a running job."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from typing import Any
 import psutil
 import pytest
 
-from kvstore.endpoint import Endpoint
-from kvstore.server import StateServer
-from tests.integration.jobs import RunningJob, metrics_of, wait_until
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.server import StateServer
+from tests.integration.jobs import RunningJob, metrics_of
 from tests.integration.serving import serve
 from tests.integration.stranger import REFUSED, greet, trusting_anybody
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
 DEADLINE_S = 120.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - we only look
 WORK = """
-    import time
+    import signal
 
     import ray
 
-    from detectors import SlowGPUDetector
-    from kvstore import State
+    from laggard.detectors import SlowGPUDetector
+    from laggard.kvstore import State
 
     ray.init()
 
     @ray.remote(num_gpus=1)
     class Worker:
         def work(self):
-            time.sleep(600)
+            signal.pause()
 
     state = State.current()
     state["result"] = bytes(1_000_000)
@@ -53,7 +54,7 @@ WORK = """
 
 @dataclass
 class Job:
-    """A job that runs, and all that a stranger could try to lay hands on."""
+    """A running job, and everything that another user could try to access."""
 
     running: RunningJob
     endpoint: Endpoint
@@ -62,7 +63,7 @@ class Job:
     listening: dict[tuple[str, int], str]
 
     def targets(self) -> dict[str, Any]:
-        """Return what a stranger tries his luck on."""
+        """Return what another user tries to access."""
         runtime = self.node_directory.parent
         paths = [runtime, *runtime.rglob("*")]
         ray_http: list[tuple[str, int]] = []
@@ -86,13 +87,13 @@ class Job:
 
 def kind_of(process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
-    known = {"valkey-server": "state", "telemetry.server": "telemetry", "ray::RuntimeEnvAgent": "runtime-env"}
+    known = {"valkey-server": "state", "laggard.telemetry.server": "telemetry", "ray::RuntimeEnvAgent": "runtime-env"}
     return next((kind for word, kind in known.items() if word in command), f"ray: {process.name()}")
 
 
 def stranger(by: str, targets: dict[str, Any], *arguments: str) -> dict[str, str]:
-    """Return what became of each attempt of another user."""
-    # Without the variables that the tests run with, so that no secret comes along by them.
+    """Return the outcome of each attempt of another user."""
+    # Without the variables that the tests run with, so that they pass on no secret.
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.stranger", *arguments],
@@ -137,14 +138,14 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             running.end()
 
 
-def test_another_user_gets_at_no_file_no_socket_and_no_process(job: Job) -> None:
+def test_another_user_can_access_no_file_socket_or_process(job: Job) -> None:
     outcomes = stranger("permission", job.targets())
     print_table(outcomes)
     assert set(outcomes.values()) == {REFUSED}, outcomes
 
 
 def test_the_same_attempts_succeed_for_the_owner(job: Job) -> None:
-    """Else the test above would pass for a wrong reason."""
+    """Otherwise the test above would pass for the wrong reason."""
     outcomes = stranger("permission", job.targets(), "--as-owner")
     outcomes.pop("read what is in /dev/shm")  # Ray's is without a name
     assert all(outcome.startswith("got in") for outcome in outcomes.values()), outcomes
@@ -156,7 +157,7 @@ def test_another_user_gets_no_answer_without_a_secret(job: Job) -> None:
     assert set(outcomes.values()) == {REFUSED}, outcomes
 
 
-def test_nothing_but_ray_listens_beyond_loopback_and_ray_asks_everybody_for_a_certificate(job: Job) -> None:
+def test_only_ray_listens_beyond_loopback_and_it_demands_a_certificate(job: Job) -> None:
     certified = trusting_anybody()
     certified.load_cert_chain(job.node_directory / "ray.crt", job.node_directory / "ray.key")
     parts = set()
@@ -173,9 +174,9 @@ def test_nothing_but_ray_listens_beyond_loopback_and_ray_asks_everybody_for_a_ce
 def test_a_certificate_of_the_job_alone_does_not_make_a_ray_driver(job: Job) -> None:
     names = {"CERT": "ray.crt", "KEY": "ray.key", "CA": "ray-authority.crt"}
     program = """
-import os, sys
-from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5)
+import sys
+from laggard.resilience.ray.private_api import ping_head
+ping_head(sys.argv[1], timeout_s=5)
 """
     variables = {
         **{f"RAY_TLS_{'CA_CERT' if name == 'CA' else 'SERVER_' + name}": name for name in names},
@@ -203,7 +204,7 @@ def test_no_secret_is_in_a_command_line_a_log_or_an_environment(job: Job) -> Non
     assert [secret for secret in secrets if any(secret in text for text in seen)] == []
 
 
-def test_reading_telemetry_needs_the_token_where_that_is_set(state_server: StateServer, tmp_path: Path) -> None:
+def test_reading_telemetry_needs_the_token_if_the_settings_say_so(state_server: StateServer, tmp_path: Path) -> None:
     with serve(state_server, tmp_path, settings="reading_needs_token: true\n") as served:
         shown = {"X-Laggard-Token": served.token}
         reading = ("/api/suggest?type=metrics", "/metrics", "/api/query?start=1h-ago&m=sum:x", "/api/annotation")

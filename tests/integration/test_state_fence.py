@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import redis
 
-from kvstore.errors import FencedError, StaleLaunchError
-from kvstore.fence import FencedWriter, begin_launch, current_launch
-from kvstore.server import StateServer
-from kvstore.state import State, Transaction
+from laggard.kvstore.errors import FencedError, StaleLaunchError
+from laggard.kvstore.fence import FencedWriter, begin_launch, current_launch
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.state import State, Transaction
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_negative_launch_is_refused(client: redis.Redis, state_server: StateSe
         begin_launch(client, state_server.endpoint, -1)
 
 
-def test_of_many_that_begin_the_same_launch_one_succeeds(client: redis.Redis, state_server: StateServer) -> None:
+def test_only_one_of_many_can_begin_a_launch(client: redis.Redis, state_server: StateServer) -> None:
     outcomes: list[bool] = []
     gate = threading.Barrier(8)
 

@@ -1,18 +1,21 @@
-"""The state server of a job comes back, however often it is killed."""
+"""The state server of a job is restarted, however often it is killed."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
-from kvstore.fence import begin_launch
-from kvstore.state import State
-from resilience.keeper import StateKeeper
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.state import State
+from laggard.resilience.controller.state_server_keeper import StateKeeper
+from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 KILLS = 6
@@ -25,14 +28,14 @@ def keeper(tmp_path: Path) -> Iterator[StateKeeper]:
 
 
 def servers() -> list[psutil.Process]:
-    """Return this process's servers, those that are only starting included."""
+    """Return the servers of this process, including those that are only starting."""
     return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_server_that_is_killed_again_while_it_starts_is_started_again(keeper: StateKeeper) -> None:
+def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: StateKeeper) -> None:
     with keeper.endpoint.connect() as client:
         begin_launch(client, keeper.endpoint, 0)
-        state = State(client, keeper.endpoint, 0, patience_s=DEADLINE_S)
+        state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
         state["kept"] = 1
         keeper.flush_to_disk(DEADLINE_S)
         until_s = time.monotonic() + DEADLINE_S
@@ -43,9 +46,56 @@ def test_a_server_that_is_killed_again_while_it_starts_is_started_again(keeper: 
                 with contextlib.suppress(psutil.NoSuchProcess):
                     server.kill()
                     killed.add(server.pid)
-        while keeper.pid in killed:  # until one is ready
-            assert time.monotonic() < until_s, f"it did not come back: {keeper.failure}"
-            time.sleep(0.02)
+        wait_until(lambda: keeper.pid not in killed, lambda: f"it did not come back: {keeper.failure}")
         assert state["kept"] == 1
         assert keeper.failure is None
         assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+
+
+def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_committed(keeper: StateKeeper) -> None:
+    with keeper.endpoint.connect() as client:
+        begin_launch(client, keeper.endpoint, 0)
+        state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
+        state["kept"] = 1
+        keeper.flush_to_disk(DEADLINE_S)
+        hung = psutil.Process(keeper.pid)
+        hung.suspend()
+        state["later"] = 2
+        assert (state["kept"], state["later"]) == (1, 2)
+        assert keeper.pid != hung.pid
+        assert keeper.failure is None
+        told = list(keeper.messages)
+        assert [text.partition(" for ")[0] for text in told[:1]] == ["the server did not answer"]
+        assert "was restarted with all of its log" in told[1]
+
+
+def test_a_server_that_is_only_busy_is_left_alone(keeper: StateKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers that it is busy, for longer than a server that hangs is given."""
+    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.HANG_TIMEOUT_S", 0.5)
+    with keeper.endpoint.connect(timeout_s=DEADLINE_S) as client:
+        client.config_set("lua-time-limit", 10)
+        pid = keeper.pid
+        client.eval("local n = 0; while n < 2e8 do n = n + 1 end", 0)
+    assert keeper.pid == pid
+    assert not keeper.messages
+
+
+def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateKeeper) -> None:
+    with keeper.endpoint.connect() as client, keeper.endpoint.connect(timeout_s=DEADLINE_S) as other:
+        begin_launch(client, keeper.endpoint, 0)
+        state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
+        client.config_set("lua-time-limit", 10)
+        script = threading.Thread(target=other.eval, args=("local n = 0; while n < 1e8 do n = n + 1 end", 0))
+        script.start()
+        wait_until(lambda: is_busy(client))
+        state["n"] = 1
+        script.join(DEADLINE_S)
+        assert state["n"] == 1
+
+
+def is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False

@@ -1,4 +1,4 @@
-"""State on a real server: large values, clashes, damage, and a server that goes away."""
+"""State on a real server: large values, conflicts, damage, and a server that goes away."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import redis
 
-from kvstore.endpoint import Endpoint
-from kvstore.errors import (
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import (
     ConflictError,
     CorruptValueError,
     NotACounterError,
@@ -25,10 +25,10 @@ from kvstore.errors import (
     StateUnavailableError,
     UnsupportedValueError,
 )
-from kvstore.fence import begin_launch
-from kvstore.layout import Layout
-from kvstore.server import StateServer
-from kvstore.state import State, Transaction
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.state import State, Transaction
+from laggard.kvstore.state_layout import Layout
 
 # Bounds a hang only.
 DEADLINE_S = 20.0
@@ -57,14 +57,14 @@ def chunks(client: redis.Redis) -> list[bytes | str]:
 # Large values
 
 
-def test_a_large_value_is_cut_into_chunks_and_read_back(client: redis.Redis, state: State) -> None:
+def test_a_large_value_is_split_into_chunks_and_read_back(client: redis.Redis, state: State) -> None:
     state["a"] = {"x": LARGE, "y": [LARGE.astype(np.float32), "text"]}
     assert max(client.strlen(name) for name in chunks(client)) <= CHUNK_BYTES
     assert np.array_equal(state["a"]["x"], LARGE)
     assert state["a"]["y"][1] == "text"
 
 
-def test_a_value_of_many_small_parts_is_cut_too(client: redis.Redis, state: State) -> None:
+def test_a_value_of_many_small_parts_is_split_too(client: redis.Redis, state: State) -> None:
     losses = [n / 7 for n in range(50_000)]
     state["losses"] = losses
     state["more"] = {"a": losses}
@@ -119,7 +119,7 @@ def test_a_list_with_a_missing_part_is_noticed(client: redis.Redis, state: State
     state["a"] = [1]
     state.append("a", 2)
     client.rpop(client.keys("laggard:{test}:state:list:*")[0])
-    with pytest.raises(CorruptValueError, match="a part of its list is missing"):
+    with pytest.raises(CorruptValueError, match="part of its list is missing"):
         state["a"]
 
 
@@ -135,7 +135,7 @@ def test_a_commit_whose_chunks_did_not_arrive_is_refused_whole(
         return manifest
 
     monkeypatch.setattr(Layout, "_upload", lose_one)
-    with pytest.raises(CorruptValueError, match="its upload did not arrive whole"):
+    with pytest.raises(CorruptValueError, match="its upload is incomplete"):
         state.update(a=2, b=LARGE)
     assert dict(state) == {"a": 1}
     assert chunks(client) == []
@@ -209,9 +209,9 @@ def test_a_long_list_comes_back_in_order(state: State) -> None:
     assert state["a"] == list(range(-2, 1000))
 
 
-def test_an_increment_needs_a_whole_number(state: State) -> None:
+def test_an_increment_needs_an_integer(state: State) -> None:
     state["n"] = 1.0
-    with pytest.raises(NotACounterError, match="cannot increment 'n': it is no whole number"):
+    with pytest.raises(NotACounterError, match="cannot increment 'n': it is not an integer"):
         state.increment("n")
     state["n"] = 2**53 - 2
     state.increment("n")
@@ -220,7 +220,7 @@ def test_an_increment_needs_a_whole_number(state: State) -> None:
     assert state["n"] == 2**53 - 1
 
 
-def test_increments_do_not_clash_and_none_is_lost(state: State) -> None:
+def test_increments_do_not_conflict_and_none_is_lost(state: State) -> None:
     def count() -> None:
         for n in range(100):
             with state.transaction() as t:
@@ -236,7 +236,7 @@ def test_increments_do_not_clash_and_none_is_lost(state: State) -> None:
     assert len(state["log"]) == 400
 
 
-def test_append_does_not_clash_with_append(state: State) -> None:
+def test_append_does_not_conflict_with_append(state: State) -> None:
     with state.transaction() as t:
         t.append("a", 1)
         state.append("a", 0)
@@ -244,8 +244,8 @@ def test_append_does_not_clash_with_append(state: State) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "\ud800"])
-def test_a_key_that_is_no_text_is_refused_on_writing_and_absent_on_reading(state: State, key: str) -> None:
-    with pytest.raises(ValueError, match="is no key of State"):
+def test_a_key_that_is_not_text_is_refused_on_writing_and_absent_on_reading(state: State, key: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid key of State"):
         state[key] = 1
     with pytest.raises(KeyError):
         state[key]
@@ -273,7 +273,7 @@ def test_an_unsupported_value_fails_where_it_is_assigned_and_nothing_is_committe
     assert len(state) == 0
 
 
-def test_a_transaction_takes_an_array_as_it_is_when_it_is_given(state: State) -> None:
+def test_a_transaction_copies_an_array_when_it_is_assigned(state: State) -> None:
     buffer = np.zeros(100_000)
     with state.transaction() as t:
         for n in range(3):
@@ -291,17 +291,17 @@ def test_a_value_that_was_read_is_a_copy(state: State) -> None:
     assert state["a"][0] == 0
 
 
-def test_a_transaction_that_is_over_takes_no_more(state: State) -> None:
+def test_a_transaction_that_is_over_accepts_nothing_more(state: State) -> None:
     with state.transaction() as t:
         t["a"] = 1
     with pytest.raises(RuntimeError, match="this transaction is over"):
         t["a"] = 2
 
 
-# Clashes
+# Conflicts
 
 
-def test_update_with_tries_again_after_a_clash(state: State) -> None:
+def test_update_with_retries_after_a_conflict(state: State) -> None:
     runs: list[int] = []
 
     def change(t: Transaction) -> str:
@@ -369,7 +369,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 # A server that goes away
 
 
-def test_a_commit_whose_answer_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     script = state._layout._commit_script
     lost = iter([True, True, False])
 
@@ -385,11 +385,33 @@ def test_a_commit_whose_answer_was_lost_is_applied_once(state: State, monkeypatc
     assert state.commits() == 1
 
 
-def test_a_client_waits_out_a_restart_of_the_server_and_counts_every_commit_once(tmp_path: Path) -> None:
+def test_a_commit_is_remembered_until_its_thread_has_got_the_answer_however_long_it_sleeps(state: State) -> None:
+    """A process that is stopped between two attempts may go on days later."""
+    client = state._layout._client
+    remembered = state._layout._prefix + "ack:*"
+
+    def expiries_s() -> list[int]:
+        return sorted(client.ttl(name) for name in client.scan_iter(match=remembered))
+
+    state["n"] = 1
+    (newest_s,) = expiries_s()
+    assert newest_s > 6 * 86_400
+    state["n"]
+    state.increment("m")
+    with state.transaction() as transaction:
+        transaction["n"]  # which writes nothing, and so leaves nothing to remember
+    former_s, newest_s = expiries_s()
+    assert former_s < 3600
+    assert newest_s > 6 * 86_400
+    state["n"] = 2
+    assert [each > 6 * 86_400 for each in expiries_s()] == [False, False, True]
+
+
+def test_a_client_survives_a_restart_of_the_server_and_applies_every_commit_once(tmp_path: Path) -> None:
     server = StateServer.start(tmp_path, job="a")
     with server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
-        state = State(client, server.endpoint, 0, patience_s=DEADLINE_S)
+        state = State(client, server.endpoint, 0, retry_for_s=DEADLINE_S)
         restarted: list[StateServer] = []
 
         def restart() -> None:
@@ -409,20 +431,20 @@ def test_a_client_waits_out_a_restart_of_the_server_and_counts_every_commit_once
     restarted[0].stop()
 
 
-def test_a_server_that_is_gone_is_named_within_the_patience(tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_named_once_the_retries_are_over(tmp_path: Path) -> None:
     with StateServer.start(tmp_path, job="a") as server:
-        state = State(server.endpoint.connect(), server.endpoint, 0, patience_s=0.2)
+        state = State(server.endpoint.connect(), server.endpoint, 0, retry_for_s=0.2)
     began = time.monotonic()
     with pytest.raises(StateUnavailableError, match=f"no answer from the state server at {server.endpoint.address}"):
         state["a"]
     assert time.monotonic() - began < DEADLINE_S
 
 
-def test_a_wrong_password_is_said_at_once(state_server: StateServer) -> None:
+def test_a_wrong_password_is_reported_at_once(state_server: StateServer) -> None:
     endpoint = state_server.endpoint
     wrong = Endpoint(endpoint.host, endpoint.port, endpoint.job, "wrong")
     with pytest.raises(StateUnavailableError, match=r"(?i)invalid username-password|wrongpass"):
-        State(wrong.connect(), wrong, 0, patience_s=600)["a"]
+        State(wrong.connect(), wrong, 0, retry_for_s=600)["a"]
 
 
 def test_a_server_without_memory_keeps_the_last_commit(client: redis.Redis, state: State) -> None:
@@ -437,7 +459,7 @@ def test_a_server_without_memory_keeps_the_last_commit(client: redis.Redis, stat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
-def test_a_full_disk_under_everysec_is_said_and_the_last_commit_is_kept(tmp_path: Path) -> None:
+def test_a_full_disk_under_everysec_is_reported_and_the_last_commit_is_kept(tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(tmp_path)], capture_output=True
     )

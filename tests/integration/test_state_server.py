@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateUnavailableError
-from kvstore.fence import begin_launch
-from kvstore.server import Fsync, StateServer
-from kvstore.state import State
+from laggard.kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateUnavailableError
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import Fsync, StateServer
+from laggard.kvstore.state import State
 
 # Bounds a hang only.
 DEADLINE_S = 20.0
@@ -65,7 +65,7 @@ def test_every_acknowledged_commit_survives_a_kill_of_the_server(tmp_path: Path)
         server = StateServer.start(tmp_path, job="a")
         with server.endpoint.connect() as client:
             begin_launch(client, server.endpoint, round_)
-            state = State(client, server.endpoint, round_, patience_s=0)
+            state = State(client, server.endpoint, round_, retry_for_s=0)
             assert state.get("count", 0) == committed
             assert len(state.get("log", [])) == committed
             for _ in range(5):
@@ -77,12 +77,12 @@ def test_every_acknowledged_commit_survives_a_kill_of_the_server(tmp_path: Path)
             assert server.wait_exit(DEADLINE_S) == -signal.SIGKILL
 
 
-def test_a_commit_cut_off_by_a_kill_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_commit_interrupted_by_a_kill_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
     for round_ in range(5):
         server = StateServer.start(tmp_path, job="a")
         with server.endpoint.connect() as client:
             begin_launch(client, server.endpoint, round_)
-            state = State(client, server.endpoint, round_, patience_s=0)
+            state = State(client, server.endpoint, round_, retry_for_s=0)
             before = state.get("a", 0)
             assert (state.get("b", 0), len(state.get("log", []))) == (before, before)
             killer = threading.Timer(0.02 * (round_ + 1), os.kill, (server.pid, signal.SIGKILL))
@@ -108,8 +108,8 @@ def commit_until_unavailable(state: State, count: int) -> int:
 
 def test_the_server_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time, pathlib; from kvstore.server import StateServer\n"
-        "print(StateServer.start(pathlib.Path(sys.argv[1]), job='a').pid, flush=True); time.sleep(600)"
+        "import signal, sys, pathlib; from laggard.kvstore.server import StateServer\n"
+        "print(StateServer.start(pathlib.Path(sys.argv[1]), job='a').pid, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -133,19 +133,19 @@ def test_an_interrupt_from_the_terminal_does_not_reach_the_server(state_server: 
     assert os.getsid(state_server.pid) == state_server.pid
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is taken"):
+        with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is in use"):
             StateServer.start(tmp_path, job="a", port=port)
 
 
-def test_a_port_taken_by_another_state_server_is_named(tmp_path: Path, state_server: StateServer) -> None:
+def test_a_port_in_use_by_another_state_server_is_named(tmp_path: Path, state_server: StateServer) -> None:
     with pytest.raises(PortTakenError):
         StateServer.start(tmp_path, job="a", port=state_server.endpoint.port)
 
 
-def test_a_wanted_port_is_used(tmp_path: Path) -> None:
+def test_a_requested_port_is_used(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with StateServer.start(tmp_path, job="a", port=port) as server:
@@ -153,8 +153,41 @@ def test_a_wanted_port_is_used(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused(state_server: StateServer) -> None:
-    with pytest.raises(StateDirectoryError, match="another state server uses it"):
+    with pytest.raises(StateDirectoryError, match="another state server is using it"):
         StateServer.start(state_server.directory, job="test", deadline_s=0.05)
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from laggard.kvstore.server import StateServer
+
+with StateServer.start(Path(sys.argv[1]), job="test"):
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_directory_of_a_job_that_runs_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after the time that the server of a killed job is given to end: no test may take that long."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        refused = f"a job of process {holder.pid} on this machine is using it; end that job or name another directory"
+        with pytest.raises(StateDirectoryError, match=refused):
+            StateServer.start(tmp_path, job="test", deadline_s=3600)
+        holder.kill()
+    StateServer.start(tmp_path, job="test", deadline_s=60).stop()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 1, "pid": "x", "created_s": 0}'])
+def test_a_damaged_note_of_who_holds_a_directory_does_not_matter(tmp_path: Path, text: str) -> None:
+    (tmp_path / "holder.json").write_text(text)
+    with StateServer.start(tmp_path, job="test") as server:
+        (tmp_path / "holder.json").write_text(text)
+        with pytest.raises(StateDirectoryError, match="another state server is using it"):
+            StateServer.start(server.directory, job="test", deadline_s=0.05)
 
 
 def test_a_directory_of_another_job_is_refused(tmp_path: Path) -> None:
@@ -165,7 +198,7 @@ def test_a_directory_of_another_job_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"format": 2, "job": "a", "password": "x"}))
-    with pytest.raises(StateDirectoryError, match="its format is 2 and this version reads 1"):
+    with pytest.raises(StateDirectoryError, match="its format is 2 and this version of laggard reads 1"):
         StateServer.start(tmp_path, job="a")
 
 
@@ -181,8 +214,8 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         StateServer.start(tmp_path / "file", job="a")
 
 
-def test_a_path_that_cannot_be_made_is_refused() -> None:
-    with pytest.raises(StateDirectoryError, match=r"cannot keep state in /proc/laggard: .*; name a directory"):
+def test_a_path_that_cannot_be_created_is_refused() -> None:
+    with pytest.raises(StateDirectoryError, match=r"cannot keep state in /proc/laggard: .*; name a writable directory"):
         StateServer.start(Path("/proc/laggard"), job="a")
 
 
@@ -211,7 +244,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
         StateServer.start(tmp_path, job="a", binary=Path("/nowhere/valkey"))
 
 
-def test_a_program_that_ends_shows_its_last_words(tmp_path: Path) -> None:
+def test_the_error_shows_the_last_output_of_a_program_that_exits(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho some last words\nexit 3\n")
     program.chmod(0o700)
@@ -219,7 +252,7 @@ def test_a_program_that_ends_shows_its_last_words(tmp_path: Path) -> None:
         StateServer.start(tmp_path / "state", job="a", binary=program)
 
 
-def test_a_program_that_stays_silent_is_ended_at_the_deadline(tmp_path: Path) -> None:
+def test_a_program_that_stays_silent_is_stopped_at_the_deadline(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o700)
@@ -258,7 +291,7 @@ def test_what_was_flushed_survives_a_kill_under_any_setting(tmp_path: Path, fsyn
         assert len(State(client, server.endpoint, 0)) == 20
 
 
-def test_flushing_a_dead_server_says_so(tmp_path: Path) -> None:
+def test_flushing_a_dead_server_raises_an_error(tmp_path: Path) -> None:
     server = StateServer.start(tmp_path, job="a")
     server.stop()
     with pytest.raises(ConnectionError, match="no answer from the state server"):
@@ -276,7 +309,7 @@ def test_a_full_disk_is_named_and_the_last_commit_is_kept(tmp_path: Path) -> Non
         server = StateServer.start(tmp_path, job="a")
         with server.endpoint.connect() as client:
             begin_launch(client, server.endpoint, 0)
-            state = State(client, server.endpoint, 0, patience_s=0)
+            state = State(client, server.endpoint, 0, retry_for_s=0)
             state["kept"] = b"x" * 1_000_000
             with pytest.raises(ConnectionError):
                 state.update({f"more {n}": bytes(1_000_000) for n in range(10)})

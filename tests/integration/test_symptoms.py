@@ -1,4 +1,4 @@
-"""Symptoms through the real binding on a driver library of our own, and the causes that it tells of."""
+"""Symptoms read through the real binding from a test driver library, and their causes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import pytest
 DEADLINE_S = 60.0
 
 READ = """
-import json, sys, time
+import json, sys
 from dataclasses import asdict
-from collectors.causes import cause_of
-from collectors.symptoms import Symptoms, SymptomReader, board_power_limit_w
+from laggard.collectors.causes import cause_of
+from laggard.collectors.symptoms import Symptoms, SymptomReader, board_power_limit_w
 reader = SymptomReader(sys.argv[1])
 before = reader.snapshot()
-time.sleep(0.05)
 after = reader.snapshot(bus_in_use=True)
 symptoms = Symptoms.between(before, after, lambda pid: sys.argv[2] == "ours")
 print(json.dumps([asdict(symptoms), cause_of(symptoms), board_power_limit_w(sys.argv[1])]))
@@ -42,7 +41,7 @@ def symptoms_of(library: Path, gpu: str, whose: str = "ours", **settings: str) -
     return symptoms, cause, limit_w
 
 
-def test_a_healthy_device_tells_what_it_has_and_no_cause(fake_nvml: Path) -> None:
+def test_a_healthy_device_has_readings_and_no_cause(fake_nvml: Path) -> None:
     symptoms, cause, limit_w = symptoms_of(fake_nvml, "1")
 
     assert cause == "unknown"
@@ -57,17 +56,17 @@ def test_a_healthy_device_tells_what_it_has_and_no_cause(fake_nvml: Path) -> Non
     ("setting", "value", "cause"),
     [
         ("FAKE_NVML_HOT", "1", r"cooling: the clock was held back by heat for \d+% of the round, at 60 °C"),
-        ("FAKE_NVML_CAP", "1", "power cap: the limit was set to 400 W, the board's own is 700 W"),
-        ("FAKE_NVML_SLOT", "1", "PCIe: the link's width is 8, where 16 is possible"),
+        ("FAKE_NVML_CAP", "1", "power cap: the limit was set to 400 W, the board's default is 700 W"),
+        ("FAKE_NVML_SLOT", "1", "PCIe: the link's width is 8, but 16 is possible"),
         ("FAKE_NVML_LINK", "1", "NVLink: link 1 is down"),
         ("FAKE_NVML_XID", "94", "memory: the driver reported XID 94"),
     ],
 )
-def test_a_fault_of_one_device_is_its_cause_and_not_the_other_ones(
+def test_a_fault_of_one_device_is_not_a_cause_for_the_other(
     fake_nvml: Path, setting: str, value: str, cause: str
 ) -> None:
     assert re.fullmatch(cause, symptoms_of(fake_nvml, "1", **{setting: value})[1])
-    if setting != "FAKE_NVML_XID":  # the library tells of an XID whoever asks
+    if setting != "FAKE_NVML_XID":  # the library reports an XID for any device
         assert symptoms_of(fake_nvml, "0", **{setting: value})[1] == "unknown"
 
 
@@ -75,14 +74,14 @@ def test_another_jobs_process_is_a_neighbour(fake_nvml: Path) -> None:
     symptoms, cause, _ = symptoms_of(fake_nvml, "0000:00:00.0", whose="theirs")
 
     assert symptoms["strangers"] == [4321]
-    assert cause == "a neighbour: process 4321 of another job computes there; the hardware is not to blame"
+    assert cause == "a neighbour: process 4321 of another job runs on the device; the hardware is not to blame"
 
 
 def test_a_device_is_found_by_its_address_on_the_bus(fake_nvml: Path) -> None:
     assert symptoms_of(fake_nvml, "0000:01:00.0")[0]["now"]["power_w"] == pytest.approx(300.501)
 
 
-def test_an_old_driver_tells_less(fake_nvml: Path) -> None:
+def test_an_old_driver_reports_less(fake_nvml: Path) -> None:
     symptoms, cause, _ = symptoms_of(fake_nvml, "0", FAKE_NVML_OLD="1")
 
     assert symptoms["risen"] == {}

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.server import StateServer
-from tests.integration.serving import DEADLINE_S, SECOND_US, Served, free_port, serve, wait_for
+from laggard.kvstore.server import StateServer
+from tests.integration.serving import DEADLINE_S, SECOND_US, Served, free_port, serve
+from tests.waiting import wait_until
 
 COLLECTD_PLUGINS = Path("/usr/lib/collectd")
 
@@ -38,12 +39,12 @@ def test_opentsdb_py_sends_over_http(served: Served) -> None:
 
     for value in range(120):
         client.send("client.loss", value)
-    wait_for(lambda: client.statuses["success"] == 120)  # closed before, it gives up what it would send again
+    wait_until(lambda: client.statuses["success"] == 120)  # closed before, it gives up what it would send again
     client.close()
     client.wait()
 
     assert client.statuses["failed"] == 0
-    wait_for(lambda: newest(served, "client.loss").get("http") == 119)
+    wait_until(lambda: newest(served, "client.loss").get("http") == 119)
 
 
 def test_opentsdb_py_sends_lines_to_the_same_port(served: Served) -> None:
@@ -54,11 +55,11 @@ def test_opentsdb_py_sends_lines_to_the_same_port(served: Served) -> None:
 
     for value in range(20):
         client.send("client.loss", value)
-    wait_for(lambda: client.statuses["success"] == 20)
+    wait_until(lambda: client.statuses["success"] == 20)
     client.close()
     client.wait()
 
-    wait_for(lambda: newest(served, "client.loss").get("lines") == 19)
+    wait_until(lambda: newest(served, "client.loss").get("lines") == 19)
 
 
 def test_collectd_sends_what_it_reads(served: Served, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ LoadPlugin write_tsdb
     )
     daemon = subprocess.Popen([collectd, "-f", "-C", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: served.json("/api/suggest?type=metrics&q=load"))
+        wait_until(lambda: served.json("/api/suggest?type=metrics&q=load"))
     finally:
         daemon.terminate()
         daemon.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""NVIDIA devices through the real binding on a library of our own, and the node agent on top."""
+"""NVIDIA devices read through the real binding from a test driver library, and the node agent on top."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
-from collectors.gpu_metrics import VirtualReader
-from kvstore.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
-from kvstore.server import StateServer
-from telemetry.bus import NodeAsker
-from telemetry.events import EventLog
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from laggard.collectors.metrics.gpu import VirtualReader
+from laggard.kvstore.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.events import EventLog
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
 
 READ_ALL = """
-import json, sys, time
-from collectors.nvml import nvml_readers
-xids = []
-readers = nvml_readers(json.loads(sys.argv[1]), lambda gpu, number: xids.append([gpu, number]))
+import json, sys, threading
+from laggard.collectors.metrics import nvml
+xids, seen = [], threading.Event()
+
+def tell(gpu, number):
+    xids.append([gpu, number])
+    seen.set()
+
+nvml._GPM_MIN_INTERVAL_S = 0
+readers = nvml.nvml_readers(json.loads(sys.argv[1]), tell)
 found = {}
 for reader in readers:
     try:
         for _ in range(2):
             found[reader.gpu] = {r.metric: r.value for r in reader.read()}
-            time.sleep(0.12)
         found[reader.gpu] |= {f"{r.metric} {r.tags['pid']}": r.value for r in reader.processes()}
     except RuntimeError as error:
         found[reader.gpu] = str(error)
-until = time.monotonic() + 20
-while sys.argv[2] == "xid" and not xids and time.monotonic() < until:
-    time.sleep(0.01)
+if sys.argv[2] == "xid":
+    seen.wait(20)
 print(json.dumps([found, xids]))
 """
 
@@ -87,7 +91,7 @@ def test_an_old_driver_means_fewer_fields(fake_nvml: Path) -> None:
     assert not {"DeviceClockEventReasons", "DeviceEnergy", "DeviceMemoryTemperature"} & set(found["0"])
 
 
-def test_a_device_with_gpm_tells_how_busy_its_parts_are(fake_nvml: Path) -> None:
+def test_a_device_with_gpm_reports_how_busy_its_units_are(fake_nvml: Path) -> None:
     found, _ = read_devices(fake_nvml, FAKE_NVML_GPM="1")
 
     # one sample lies between the two, and the number of the metric is added
@@ -104,7 +108,7 @@ def test_a_lost_device_says_so_and_the_other_is_read(fake_nvml: Path) -> None:
     assert found["1"]["DeviceUtilization"] == 51
 
 
-def test_an_xid_is_told_with_its_device(fake_nvml: Path) -> None:
+def test_an_xid_is_reported_with_its_device(fake_nvml: Path) -> None:
     _, xids = read_devices(fake_nvml, wait="xid", FAKE_NVML_XID="79")
 
     assert xids == [["1", 79]]
@@ -118,13 +122,6 @@ def test_devices_are_found_by_number_and_by_uuid_under_the_names_that_cuda_uses(
 
 def test_without_a_driver_there_are_no_devices(tmp_path: Path) -> None:
     assert read_devices(tmp_path) == ({}, [])
-
-
-def wait_for(done: Callable[[], object]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -141,7 +138,10 @@ def run_agent(state_server: StateServer, tmp_path: Path) -> Iterator[Callable[..
         }
         agents.append(
             subprocess.Popen(
-                [sys.executable, "-m", "collectors.node_agent"], stdin=subprocess.PIPE, env=variables, cwd=ROOT
+                [sys.executable, "-m", "laggard.collectors.metrics.process"],
+                stdin=subprocess.PIPE,
+                env=variables,
+                cwd=ROOT,
             )
         )
         return agents[-1]
@@ -172,7 +172,7 @@ class Node:
         (4, {("DeviceUtilization", "1"), ("db_size", ""), ("collector_missed", "")}, set()),
     ],
 )
-def test_the_agent_reads_what_its_level_says(
+def test_the_agent_reads_the_metrics_of_its_level(
     state_server: StateServer,
     tmp_path: Path,
     run_agent: Callable[..., subprocess.Popen[bytes]],
@@ -184,9 +184,9 @@ def test_the_agent_reads_what_its_level_says(
     agent = run_agent(name, level, **{VIRTUAL_DEVICES: "2", VIRTUAL_DEVICE_DIR: str(tmp_path)})
     node = Node(state_server, name)
     asker = NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
-    wait_for(lambda: name in asker.hosts())
+    wait_until(lambda: name in asker.hosts())
 
-    wait_for(lambda: there <= set(node.newest()))
+    wait_until(lambda: there <= set(node.newest()))
 
     assert not not_there & set(node.newest())
     assert agent.stdin is not None
@@ -199,7 +199,7 @@ def test_the_agent_ends_at_sigterm(
 ) -> None:
     agent = run_agent("ending", 2)
     asker = NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
-    wait_for(lambda: "ending" in asker.hosts())
+    wait_until(lambda: "ending" in asker.hosts())
 
     agent.send_signal(signal.SIGTERM)
 
@@ -207,20 +207,20 @@ def test_the_agent_ends_at_sigterm(
     assert "ending" not in asker.hosts()
 
 
-def test_a_device_that_stalls_stalls_no_other_and_is_told_of(
+def test_a_device_that_stalls_delays_no_other_and_is_reported(
     state_server: StateServer, fake_nvml: Path, run_agent: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     agent = run_agent("stalling", 3, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_STALL="2", FAKE_NVML_XID="48")
     node = Node(state_server, "stalling")
     events = EventLog(state_server.endpoint.connect(), state_server.endpoint)
 
-    def told(kind: str) -> list[str]:
+    def events_of(kind: str) -> list[str]:
         return [each.text for each in events.between(0, 2**60) if each.kind == kind and each.host == "stalling"]
 
-    wait_for(lambda: told("stall"))
+    wait_until(lambda: events_of("stall"))
 
-    assert told("stall") == ["gpu 2 does not answer for 5 s"]
-    assert told("xid") == ["XID 48 on stalling gpu 1"]
+    assert events_of("stall") == ["gpu 2 has not answered for 5 s"]
+    assert events_of("xid") == ["XID 48 on stalling gpu 1"]
     newest = node.newest()
     assert newest["DeviceUtilization", "0"] == 50
     assert newest["DeviceUtilization", "1"] == 51

@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.telemetry_rubbish import face_rubbish
-from kvstore.control import Control, LaunchRecord, NodeRecord
-from kvstore.environment import ENDPOINT_FILE, NODE
-from kvstore.fence import begin_launch
-from kvstore.server import StateServer
-from kvstore.store import key_of
-from telemetry.events import Event, EventLog
-from telemetry.node import NodeTelemetry
-from telemetry.query.aggregators import AGGREGATORS
-from telemetry.query.filters import FILTER_TYPES
-from tests.integration.serving import DEADLINE_S, SECOND_US, Served, go_strict, serve, strict, wait_for
+from benchmarks.telemetry_fuzz import fuzz
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.sample_store import key_of
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.events import Event, EventLog
+from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.query.aggregators import AGGREGATORS
+from laggard.telemetry.query.filters import FILTER_TYPES
+from tests.integration.serving import DEADLINE_S, SECOND_US, Served, go_strict, serve, strict
+from tests.waiting import wait_until
 
 T0 = int(time.time()) - 120
 """The first sample: the samples are 100 s long, one each half second, on 2 nodes of 2 devices."""
@@ -134,7 +135,7 @@ def test_a_gap_is_null_for_the_browser_and_left_out_for_the_back_end(served: Ser
     assert back_end == {time_s: value for time_s, value in browser.items() if value is not None}
 
 
-def test_values_that_are_no_numbers_are_never_emitted(served: Served) -> None:
+def test_values_that_are_not_finite_are_never_emitted(served: Served) -> None:
     body = {"start": START, "end": END, "queries": [{"metric": "broken", "aggregator": "sum", "downsample": "1s-sum"}]}
 
     (element,) = go_strict(served.request("/api/query", body)[2])
@@ -161,7 +162,7 @@ def test_a_get_query_means_the_same(served: Served) -> None:
 
 
 def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
-    wait_for(lambda: served.json("/health")["missing"] == ["node2"])
+    wait_until(lambda: served.json("/health")["missing"] == ["node2"])
 
     _, headers, _ = served.request("/api/query", {"start": START, "queries": [TARGET]})
 
@@ -169,15 +170,17 @@ def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
 
 
 def test_events_come_as_annotations_of_the_first_element(served: Served) -> None:
-    wait_for(lambda: any("launch" in each["description"] for each in served.json("/api/annotation?start_time=1h-ago")))
+    wait_until(
+        lambda: any("launch" in each["description"] for each in served.json("/api/annotation?start_time=1h-ago"))
+    )
     body = {"start": START, "end": int(time.time()) + 1, "queries": [{"aggregator": "sum", "metric": "laggard.events"}]}
 
     elements = go_strict(served.request("/api/query", body)[2])
 
-    told = [note["description"] for note in elements[0]["globalAnnotations"]]
-    assert told[0] == "xid: XID 79"
-    assert any(text.startswith("verdict: gpu 0 is slow") for text in told)
-    assert any(text.startswith("launch: 0 began on node1, node2") for text in told)
+    notes = [note["description"] for note in elements[0]["globalAnnotations"]]
+    assert notes[0] == "xid: XID 79"
+    assert any(text.startswith("verdict: gpu 0 is slow") for text in notes)
+    assert any(text.startswith("launch: 0 began on node1, node2") for text in notes)
     assert all("globalAnnotations" not in element for element in elements[1:])
 
 
@@ -213,11 +216,11 @@ def test_filter_types_are_the_keys_of_an_object(served: Served) -> None:
     assert set(served.json("/api/config/filters")) == set(FILTER_TYPES)
 
 
-def test_the_version_is_told(served: Served) -> None:
+def test_the_version_is_reported(served: Served) -> None:
     assert served.json("/api/version")["version"].startswith("2.")
 
 
-def test_an_answer_is_compressed_for_who_asks(served: Served) -> None:
+def test_an_answer_is_compressed_on_request(served: Served) -> None:
     body = {"start": START, "end": END, "queries": [{**TARGET, "downsample": "1s-avg"}]}
 
     _, headers, content = served.request("/api/query", body, {"Accept-Encoding": "gzip"})
@@ -261,7 +264,7 @@ def test_a_bad_request_is_refused_with_opentsdbs_error_body(
     assert "Traceback" not in content.decode()
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(served: Served) -> None:
+def test_a_body_that_is_too_large_is_refused_before_it_has_arrived(served: Served) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE_S)
     connection.putrequest("POST", "/api/query")
     connection.putheader("Content-Length", str(1 << 40))
@@ -306,18 +309,18 @@ def test_samples_are_put_with_the_token_and_found(served: Served) -> None:
     assert {key: strict(second[2])[key] for key in ("success", "failed")} == {"success": 2, "failed": 1}
     assert third[0] == 400
     query = f"/api/query?start={T0}&m=sum:1s-last:put.one%7Bhost=other%7D&ms=true"
-    wait_for(lambda: served.json(query))
+    wait_until(lambda: served.json(query))
     assert list(served.json(query)[0]["dps"].values()) == [1.5, 2.0]
 
 
-def test_series_beyond_the_stores_bound_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_beyond_the_stores_limit_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.node.store, "_max_series", served.node.store.size().series + 1)
 
     def points(count: int) -> list[dict[str, Any]]:
         return [{"metric": "put.many", "timestamp": T0, "value": 1, "tags": {"id": f"x{i}"}} for i in range(count)]
 
     statuses = [served.request("/api/put", points(count), bearer(served))[0] for count in (2, 1)]
-    wait_for(lambda: served.node.store.room() == 0)
+    wait_until(lambda: served.node.store.room() == 0)
     statuses += [served.request("/api/put", points(count), bearer(served))[0] for count in (1, 2)]
 
     assert statuses == [413, 204, 204, 413]
@@ -334,7 +337,7 @@ def test_more_points_than_can_be_drawn_are_refused(served: Served) -> None:
     assert "points" in strict(content)["error"]["message"]
 
 
-def test_lines_of_put_are_taken_with_any_blanks_and_bad_ones_named(served: Served) -> None:
+def test_put_lines_are_accepted_with_any_white_space_and_bad_ones_are_named(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.telnet_port), DEADLINE_S) as connection:
         lines = connection.makefile("rwb")
         lines.write(f"put put.line {T0} 4 fqdn=node01  job=123\n".encode())
@@ -348,7 +351,7 @@ def test_lines_of_put_are_taken_with_any_blanks_and_bad_ones_named(served: Serve
     assert answers[0].startswith(b"put: illegal argument")
     assert b"2.4" in answers[1]
     assert answers[2].startswith(b"unknown command")
-    wait_for(lambda: served.json(f"/api/query?start={T0}&m=sum:put.line%7Bjob=123%7D"))
+    wait_until(lambda: served.json(f"/api/query?start={T0}&m=sum:put.line%7Bjob=123%7D"))
 
 
 def test_a_note_can_be_added_with_the_token(served: Served) -> None:
@@ -376,7 +379,7 @@ def test_prometheus_reads_the_newest_values(served: Served) -> None:
     assert "# TYPE laggard_node_network_errors_total counter\n" in classic
 
 
-def test_the_newest_point_of_a_series_is_given_by_itself(served: Served) -> None:
+def test_the_newest_point_of_a_series_can_be_queried(served: Served) -> None:
     (point,) = served.json("/api/query/last?timeseries=DeviceUtilization%7Bhost=node2,gpu=1%7D")
 
     assert (point["value"], point["timestamp"]) == ("21.0", (T0 + 99) * 1000 + 500)
@@ -393,18 +396,18 @@ def test_a_client_that_sends_nothing_does_not_keep_others_waiting(served: Served
         each.close()
 
 
-def test_rubbish_is_answered_and_never_as_a_fault_of_ours(served: Served) -> None:
-    faced = face_rubbish(served.port, served.token, n_requests=300)
+def test_malformed_requests_never_cause_an_internal_error(served: Served) -> None:
+    answers = fuzz(served.port, served.token, n_requests=300)
 
-    assert {200, 400, 404, 405} <= faced.statuses.keys()
+    assert {200, 400, 404, 405} <= answers.statuses.keys()
 
 
-@pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "no address")])  # noqa: S104
-def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: str) -> None:
+@pytest.mark.parametrize(("host", "reason"), [("0.0.0.0", "loopback"), ("nowhere", "not an IP address")])  # noqa: S104
+def test_the_server_listens_on_loopback_only(served: Served, host: str, reason: str) -> None:
     variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), NODE: "node1"}
 
     done = subprocess.run(
-        [sys.executable, "-m", "telemetry.server", "--host", host],
+        [sys.executable, "-m", "laggard.telemetry.server", "--host", host],
         env=variables,
         capture_output=True,
         text=True,
@@ -419,11 +422,11 @@ def test_the_server_listens_at_loopback_only(served: Served, host: str, reason: 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_named_in_one_line(served: Served) -> None:
+def test_a_port_in_use_is_named_in_one_line(served: Served) -> None:
     variables = {ENDPOINT_FILE: str(served.directory / "endpoint.json"), NODE: "node1"}
 
     done = subprocess.run(
-        [sys.executable, "-m", "telemetry.server", "--port", str(served.port)],
+        [sys.executable, "-m", "laggard.telemetry.server", "--port", str(served.port)],
         env=variables,
         capture_output=True,
         text=True,

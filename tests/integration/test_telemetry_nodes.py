@@ -6,40 +6,34 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from kvstore.fence import begin_launch
-from kvstore.server import StateServer
-from kvstore.session import Session
-from kvstore.store import SampleStore, key_of
-from telemetry.batches import MAX_BATCH_BYTES, socket_name
-from telemetry.bus import NodeAsker, NodeError
-from telemetry.client import request_dump
-from telemetry.dump import DumpError, read_dump
-from telemetry.gathering import gather
-from telemetry.node import NodeTelemetry
-from telemetry.query import evaluate, query_from_json
-from telemetry.query.engine import Span
-from telemetry.query.errors import QueryTooLargeError
-from telemetry.rollups import INTERVAL_US, Rollups, roll_up
-from telemetry.sender import BatchSocket
-from telemetry.settings import TelemetrySettings
-from telemetry.sources import NodesSource, answer_question
+from laggard.kvstore.connection import Session
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.sample_store import SampleStore, key_of
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.batches import MAX_BATCH_BYTES, socket_name
+from laggard.telemetry.bus import NodeAsker, NodeError
+from laggard.telemetry.client import request_dump
+from laggard.telemetry.dump import DumpError, read_dump
+from laggard.telemetry.errors import QueryTooLargeError
+from laggard.telemetry.gathering import gather
+from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.query import evaluate, query_from_json
+from laggard.telemetry.query.engine import Span
+from laggard.telemetry.rollups import INTERVAL_US, Rollups, roll_up
+from laggard.telemetry.sender import BatchSocket
+from laggard.telemetry.settings import TelemetrySettings
+from laggard.telemetry.sources import NodesSource, answer_question
+from tests.waiting import wait_until
 
 SECOND_US = 1_000_000
 DEADLINE_S = 20.0
-
-
-def wait_for(done: Callable[[], object]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def session_of(server: StateServer, directory: Path, node: str, level: int = 4) -> Session:
@@ -88,13 +82,13 @@ def asker(state_server: StateServer) -> NodeAsker:
     return NodeAsker(state_server.endpoint.connect(), state_server.endpoint)
 
 
-def test_what_a_program_adds_is_in_its_nodes_store_and_found_from_everywhere(
+def test_a_programs_samples_are_in_its_nodes_store_and_found_from_every_node(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry], asker: NodeAsker
 ) -> None:
     session = session_of(state_server, tmp_path, "node2")
     program = """
 import time
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 telemetry = Telemetry()
 assert telemetry.level == 4
 now_s = time.time()
@@ -106,7 +100,7 @@ telemetry.finalize()
 assert telemetry.dropped == 1, telemetry.dropped
 """
     run_program(session, program)
-    wait_for(lambda: nodes[1].store.size().samples == 1000)
+    wait_until(lambda: nodes[1].store.size().samples == 1000)
 
     found = gather(asker, ["loss", "too deep"], 0, 2**60)
 
@@ -122,7 +116,7 @@ def test_several_processes_on_one_metric_are_kept_apart_when_asked(
     session = session_of(state_server, tmp_path, "node1")
     program = """
 import multiprocessing
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 telemetry = Telemetry(per_process=True)
 def work():
     own = Telemetry(per_process=True)
@@ -135,19 +129,19 @@ for child in children: child.start()
 for child in children: child.join()
 """
     run_program(session, program)
-    wait_for(lambda: nodes[0].store.size().samples == 7)
+    wait_until(lambda: nodes[0].store.size().samples == 7)
 
     keys = [key for key in nodes[0].store.series_keys() if key[0] == "steps"]
 
     assert len({dict(tags)["process"] for _, tags in keys}) == 4
 
 
-def test_what_cannot_be_a_sample_is_dropped_and_the_others_come_through(
+def test_invalid_samples_are_dropped_and_the_others_arrive(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:
     session = session_of(state_server, tmp_path, "node1")
     program = """
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 class Tensor:
     def __float__(self):
         raise RuntimeError("on a device that is lost")
@@ -164,20 +158,20 @@ telemetry.finalize()
 assert telemetry.dropped == 7 * 6 - 1 + 3, telemetry.dropped
 """
     run_program(session, program)
-    wait_for(lambda: nodes[0].store.size().samples == 2)
+    wait_until(lambda: nodes[0].store.size().samples == 2)
 
     (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
 
     assert (found.metric, found.values.tolist()) == ("good", [1.5, 2.5])
 
 
-def test_what_was_sent_is_kept_when_a_process_ends_without_a_word(
+def test_what_was_sent_is_kept_when_a_process_exits_abruptly(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:
     session = session_of(state_server, tmp_path, "node1")
     program = """
 import os, time
-from telemetry.sender import Telemetry, _sender
+from laggard.telemetry.sender import Telemetry, _sender
 telemetry = Telemetry()
 telemetry.add_data("m", 1.0)
 while telemetry._buffer:
@@ -187,15 +181,15 @@ with _sender()._lock:  # what was taken from the buffer is on its way
 """
     run_program(session, program)
 
-    wait_for(lambda: nodes[0].store.size().samples == 1)
+    wait_until(lambda: nodes[0].store.size().samples == 1)
 
 
-def test_a_name_for_each_sample_fills_no_memory(
+def test_a_new_name_for_each_sample_does_not_fill_the_memory(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:
     session = session_of(state_server, tmp_path, "node1")
     program = """
-import telemetry.sender as sender
+import laggard.telemetry.sender as sender
 sender.MAX_SERIES = 100
 telemetry = sender.Telemetry()
 for i in range(1000):
@@ -205,7 +199,7 @@ assert telemetry.dropped == 900, telemetry.dropped
 """
     run_program(session, program)
 
-    wait_for(lambda: nodes[0].store.size().samples == 100)
+    wait_until(lambda: nodes[0].store.size().samples == 100)
 
 
 def test_a_full_buffer_drops_the_oldest_and_counts_and_the_program_goes_on(
@@ -213,7 +207,7 @@ def test_a_full_buffer_drops_the_oldest_and_counts_and_the_program_goes_on(
 ) -> None:
     session = session_of(state_server, tmp_path, "node-without-store")
     program = """
-import telemetry.sender as sender
+import laggard.telemetry.sender as sender
 sender.BUFFER_SAMPLES = 1000
 telemetry = sender.Telemetry()
 for i in range(200_000):
@@ -227,7 +221,7 @@ print(telemetry.dropped, len(telemetry._buffer))
     assert held <= 1000
 
 
-def test_an_aggregation_over_nodes_is_what_one_store_with_all_samples_gives(
+def test_an_aggregation_over_nodes_equals_that_of_one_store_with_all_samples(
     nodes: list[NodeTelemetry], asker: NodeAsker
 ) -> None:
     whole = SampleStore(1e9, clock=time.time)
@@ -259,7 +253,7 @@ def test_an_aggregation_over_nodes_is_what_one_store_with_all_samples_gives(
                 np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9)
 
 
-def test_a_node_that_is_gone_costs_no_waiting(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
+def test_a_node_that_is_gone_is_not_waited_for(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
     assert len(nodes) == 2
     begun_s = time.monotonic()
 
@@ -277,22 +271,22 @@ def test_a_node_that_hangs_is_named_after_the_deadline(
     channel = state_server.endpoint.key("telemetry-ask", "hung")
     with state_server.endpoint.connect().pubsub() as silent:  # type: ignore[no-untyped-call]
         silent.subscribe(channel)
-        wait_for(lambda: "hung" in asker.hosts())
+        wait_until(lambda: "hung" in asker.hosts())
 
         replies = asker.ask({"kind": "newest"}, deadline_s=0.5)
 
     assert (replies.missing, sorted(replies.by_host)) == (["hung"], ["node1", "node2"])
 
 
-def test_who_listens_is_known_a_moment_later_to_queries_too(state_server: StateServer, asker: NodeAsker) -> None:
+def test_queries_reach_a_new_node_a_moment_later(state_server: StateServer, asker: NodeAsker) -> None:
     with state_server.endpoint.connect().pubsub() as late:  # type: ignore[no-untyped-call]
         assert "late" not in asker.recent_hosts()
         late.subscribe(state_server.endpoint.key("telemetry-ask", "late"))
-        wait_for(lambda: "late" in asker.recent_hosts())
-    wait_for(lambda: "late" not in asker.recent_hosts())
+        wait_until(lambda: "late" in asker.recent_hosts())
+    wait_until(lambda: "late" not in asker.recent_hosts())
 
 
-def test_what_fails_while_the_nodes_are_waited_for_spoils_no_later_question(
+def test_an_error_while_waiting_for_nodes_does_not_affect_later_questions(
     nodes: list[NodeTelemetry], asker: NodeAsker
 ) -> None:
     assert len(nodes) == 2
@@ -306,7 +300,7 @@ def test_what_fails_while_the_nodes_are_waited_for_spoils_no_later_question(
         assert asker.ask({"kind": "keys", "metric": ""}).missing == []
 
 
-def test_filters_end_when_nobody_waits_for_the_answer_any_more() -> None:
+def test_filters_stop_when_the_answer_is_no_longer_waited_for() -> None:
     store = SampleStore(1e9, clock=time.time)
     store.add("m", {"host": "node1"}, 1, 1.0)
     host = {"type": "regexp", "tagk": "host", "filter": "n.*1"}
@@ -318,13 +312,15 @@ def test_filters_end_when_nobody_waits_for_the_answer_any_more() -> None:
         answer_question(store, {**question, "expires_s": time.time() - 1})
 
 
-def test_a_question_without_meaning_is_refused(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
+def test_an_unknown_question_is_refused(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
     assert nodes
     with pytest.raises(NodeError, match="nonsense"):
         asker.ask({"kind": "nonsense"}, deadline_s=DEADLINE_S)
 
 
-def test_what_is_no_batch_closes_the_connection_and_harms_nobody(tmp_path: Path, nodes: list[NodeTelemetry]) -> None:
+def test_an_invalid_batch_closes_the_connection_and_has_no_other_effect(
+    tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
     path = tmp_path / "node1" / socket_name("node1")
     for rubbish in (b"\xff" * 100, (MAX_BATCH_BYTES + 1).to_bytes(4, "little"), b"\x04\0\0\0\0\0\0\0", b"\x01"):
         stranger = BatchSocket(path)._connect()
@@ -336,15 +332,15 @@ def test_what_is_no_batch_closes_the_connection_and_harms_nobody(tmp_path: Path,
     assert good.send({key_of("m", {}): (np.array([now_us]), np.array([2.0]))})
     good.close()
 
-    wait_for(lambda: nodes[0].store.size().samples == 1)
+    wait_until(lambda: nodes[0].store.size().samples == 1)
 
 
-def test_the_socket_is_for_the_owner_only(tmp_path: Path, nodes: list[NodeTelemetry]) -> None:
+def test_only_the_owner_can_open_the_socket(tmp_path: Path, nodes: list[NodeTelemetry]) -> None:
     assert nodes
     assert (tmp_path / "node1" / socket_name("node1")).stat().st_mode & 0o777 == 0o600
 
 
-def test_rollups_answer_old_ranges_as_the_samples_would_have() -> None:
+def test_rollups_answer_old_ranges_as_the_samples_would() -> None:
     clock_s = 1_700_000_000.0
     samples = SampleStore(1e9, clock=lambda: clock_s)
     rollups = Rollups(1e6, 300, lambda: clock_s)
@@ -365,7 +361,7 @@ def test_rollups_answer_old_ranges_as_the_samples_would_have() -> None:
 
         assert rollups.can_answer(sub_query.downsample)
         assert rollups.reach_further_than_nodes(span.start_us)
-        (found,) = evaluate(sub_query, span, rollups.thinned(sub_query, span), thinned=True)
+        (found,) = evaluate(sub_query, span, rollups.downsampled(sub_query, span), downsampled=True)
 
         np.testing.assert_array_equal(found.times_us, expected.times_us)
         np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-9)
@@ -394,7 +390,7 @@ def test_a_dump_of_all_nodes_is_read_back_as_it_was(
     assert [each.values.tolist() for each in series] == [[0.1, -1e300]] * 2
 
 
-def test_a_dump_that_cannot_be_written_is_told_of(state_server: StateServer, tmp_path: Path, asker: NodeAsker) -> None:
+def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tmp_path: Path, asker: NodeAsker) -> None:
     (tmp_path / "file").touch()
     settings = TelemetrySettings(dump_dir=str(tmp_path / "file" / "dumps"))
     with NodeTelemetry(session_of(state_server, tmp_path, "node7"), settings):
@@ -405,10 +401,10 @@ def test_a_dump_that_cannot_be_written_is_told_of(state_server: StateServer, tmp
     assert missing.startswith("node7 could not write its dump: ")
 
 
-def test_one_node_dumps_all_again_and_again_when_asked(
+def test_one_node_can_dump_all_nodes_periodically(
     state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telemetry.node.TRIM_INTERVAL_S", 0.05)
+    monkeypatch.setattr("laggard.telemetry.node.TRIM_INTERVAL_S", 0.05)
     dumps = tmp_path / "dumps"
     settings = TelemetrySettings(dump_dir=str(dumps), dump_node="node5", dump_interval=0.1)
     now_us = round(time.time()) * SECOND_US
@@ -417,14 +413,14 @@ def test_one_node_dumps_all_again_and_again_when_asked(
         for node in ("node5", "node6"):
             telemetry = stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), settings))
             telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
-        wait_for(lambda: len(list(dumps.glob("all-*.csv.gz"))) > 1)
+        wait_until(lambda: len(list(dumps.glob("all-*.csv.gz"))) > 1)
         newest = read_dump([max(dumps.glob("all-*.csv.gz"))])
 
     assert {path.name.partition("-")[0] for path in dumps.iterdir()} == {"all"}
     assert {dict(tags)["host"] for _, tags in newest.series_keys()} == {"node5", "node6"}
 
 
-def test_a_file_that_is_no_dump_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_dump_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "x.csv.gz").write_bytes(b"hello")
 
     with pytest.raises(DumpError, match=r"x\.csv\.gz"):
@@ -440,7 +436,7 @@ def test_the_analysis_client_reads_and_dumps_from_any_process(
     now_us = round(time.time()) * SECOND_US
     nodes[1].store.extend(key_of("m", {"host": "node2", "gpu": "0"}), np.array([now_us]), np.array([1.5]))
     program = """
-from telemetry import AnalysisClient
+from laggard.telemetry import AnalysisClient
 client = AnalysisClient()
 client.connect()
 assert client.get_metrics() == {"m"}
@@ -454,9 +450,9 @@ client.reboot(exclude_hostnames="node2")
     run_program(session_of(state_server, tmp_path, "node1"), program)
 
 
-def test_outside_of_a_job_nothing_is_sent_and_nothing_fails() -> None:
+def test_outside_a_job_nothing_is_sent_and_nothing_fails() -> None:
     program = """
-from telemetry import Telemetry
+from laggard.telemetry import Telemetry
 telemetry = Telemetry()
 telemetry.add_data("m", 1.0)
 telemetry.finalize()

@@ -1,4 +1,4 @@
-"""Bad input gets one clear line that names the value and the way out, and exit code 2."""
+"""Bad input gets one clear line that names the value and what to do, and exit code 2."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from collectors.device import gpu_names
-from resilience.cli import cli, main
+from laggard.collectors.device import gpu_names
+from laggard.resilience.command.cli import cli, main
 
 # Nothing of these may start a process, so they are called in this one.
 
@@ -56,7 +56,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--nodes=0"], r"--nodes=0 leaves no node to run on: use 1 to 1"),
         (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
         (["--nodes=7"], r"--nodes=7 is more than the allocation of 1: .* \(--local-nodes makes virtual ones\)"),
-        (["--exhaust-resources"], r"--exhaust-resources says how far to relaunch, so it needs --resilient"),
+        (["--exhaust-resources"], r"--exhaust-resources has no effect without --resilient: add it, or leave this out"),
         (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
         (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
         (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
@@ -64,32 +64,34 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (
             ["--detect=slow-gpu", "--probes-in-turn=fp8"],
-            r"--probes-in-turn=fp8 is no probe: there are clock, .* all",
+            r"--probes-in-turn=fp8 is not a probe: use clock, .* or all",
         ),
-        (["--in-gaps"], r"--in-gaps says how --detect probes: add --detect=slow-gpu, or leave it out"),
+        (
+            ["--inline-probes"],
+            r"--inline-probes has no effect without --detect: add --detect=slow-gpu",
+        ),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
     ],
 )
-def test_options_that_cannot_be(
-    capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str
-) -> None:
+def test_wrong_options(capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str) -> None:
     assert re.match(message, refusal(capfd, *options, program))
 
 
 def test_a_program_that_cannot_be_run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert refusal(capfd, "missing.py") == "there is no program missing.py"
+    assert refusal(capfd, "missing.py") == "missing.py does not exist"
     assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--resilient"))
     assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--per-node"))
-    assert refusal(capfd, "--per-node", "no-such-command").startswith("there is no program no-such-command")
+    assert refusal(capfd, "--per-node", "no-such-command").startswith("no-such-command is not a program")
     (tmp_path / "data.csv").touch()
     assert "cannot be run: make it executable" in refusal(capfd, str(tmp_path / "data.csv"))
 
 
-def test_a_mistyped_command_is_taken_for_a_program_and_the_one_meant_is_named(
+def test_a_mistyped_command_is_taken_for_a_program_and_the_right_one_is_suggested(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert (
-        refusal(capfd, "stauts") == "there is no program stauts, as a file or on PATH; did you mean 'laggard status'?"
+        refusal(capfd, "stauts")
+        == "stauts is not a program, neither a file nor on PATH; did you mean 'laggard status'?"
     )
 
 
@@ -99,7 +101,7 @@ def test_a_wrong_option_of_a_command_leads_to_the_help_of_that_command(capfd: py
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in cli.commands)], ids=" ".join)
-def test_help_fits_on_eighty_columns_and_leaves_no_option_without_a_word(
+def test_help_fits_eighty_columns_and_explains_every_option(
     words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -111,25 +113,23 @@ def test_help_fits_on_eighty_columns_and_leaves_no_option_without_a_word(
     assert [option.name for option in options if not option.help] == []
 
 
-def test_places_that_cannot_be_written(
+def test_folders_that_cannot_be_written_to(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
 ) -> None:
     (tmp_path / "file").touch()
     assert refusal(capfd, "grafana", str(tmp_path / "file" / "below")).startswith("cannot write to ")
     monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path / "missing"))
     assert refusal(capfd, program) == (
-        f"no private folder can be made in {tmp_path / 'missing'}: No such file or directory; "
+        f"{tmp_path / 'missing'} cannot hold the private folder of the job (No such file or directory): "
         "name another place with LAGGARD_RUNTIME_ROOT"
     )
 
 
-def test_settings_that_are_no_yaml_are_named_with_their_line(
-    capfd: pytest.CaptureFixture[str], program: str, tmp_path: Path
-) -> None:
+def test_invalid_yaml_is_named_with_its_line(capfd: pytest.CaptureFixture[str], program: str, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("aggregator_port: 4242\ndump_dir: [\n")
     line = refusal(capfd, "--telemetry-level=1", f"--telemetry-config={settings}", program)
-    assert re.fullmatch(r".*settings.yaml is no YAML: [^^]+ in line \d", line)
+    assert re.fullmatch(r".*settings.yaml: not valid YAML: [^^]+ in line \d", line)
 
 
 @pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")
@@ -167,7 +167,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_state_directory_without_permission(capfd: pytest.CaptureFixture[str]) -> None:
     assert refusal(capfd, "--state-dir=/usr/lib/laggard-state", "sh") == (
         "cannot keep state in /usr/lib/laggard-state: Permission denied; "
-        "name a directory that you can write to and that has space"
+        "name a writable directory on a disk with free space"
     )
 
 

@@ -1,4 +1,4 @@
-"""``laggard status``, ``top`` and ``report`` as the user meets them: real commands, a terminal, a browser."""
+"""``laggard status``, ``top`` and ``report`` as the user sees them: real commands, a terminal, a browser."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pathlib import Path
 import pyte
 import pytest
 
-from resilience.cli import main
-from telemetry.dump import write_dump
+from laggard.resilience.command.cli import main
+from laggard.telemetry.dump import write_dump
 from tests.browser import browser, find_browser
 from tests.integration.jobs import THREE_NODES, RunningJob
 from tests.made_up_job import T0, running_job, series, write_record
@@ -40,7 +40,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder in which jobs are looked for."""
+    """Return the folder in which running jobs are found."""
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as folder:
         monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", folder)
         yield Path(folder)
@@ -67,7 +67,7 @@ class Terminal:
         )
 
     def shows(self, pattern: str) -> None:
-        """Wait until the screen matches: it may be seen half drawn."""
+        """Wait until the screen matches; until then it may be half drawn."""
         until_s = time.monotonic() + DEADLINE_S
         while not re.search(pattern, text := "\n".join(self._screen.display)):
             assert time.monotonic() < until_s, f"no {pattern!r} on the screen in time:\n{text}"
@@ -79,11 +79,11 @@ class Terminal:
         os.write(self._descriptor, keys.encode())
 
     def left(self) -> tuple[int, bool]:
-        """Return the exit code, and whether the terminal has its settings back."""
+        """Return the exit code, and whether the terminal's settings are restored."""
         return self.process.wait(DEADLINE_S), termios.tcgetattr(self._theirs) == self.settings
 
     def close(self) -> None:
-        """End what is left."""
+        """End the command if it is still running."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE_S)
@@ -93,7 +93,7 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
-    shown = Terminal(sys.executable, "-m", "resilience.cli", "top", "--interval=0.5", *arguments)
+    shown = Terminal(sys.executable, "-m", "laggard", "top", "--interval=0.5", *arguments)
     try:
         yield shown
     finally:
@@ -113,33 +113,33 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         shown.press("h")
         shown.shows("launch 0|35 % slower than its peers")
         shown.press("n")
-        shown.shows("node2 +left out")
+        shown.shows("node2 +excluded")
         server.stop()
         shown.shows("no answer from the job")
         shown.press("q")
         assert shown.left() == (0, True)
 
 
-def test_top_leaves_when_the_job_has_ended_also_if_its_state_was_kept(root: Path) -> None:
+def test_top_ends_with_the_job_even_if_its_state_is_kept(root: Path) -> None:
     with running_job(root) as server, terminal() as shown:
         shown.shows("devices 1 to 6 of 6")
         shutil.rmtree(root / "laggard-abc_1234/node1")
         server.stop()
-        shown.shows("the job has ended; 'laggard report train-abc_1234' tells of it")
+        shown.shows("the job has ended; 'laggard report train-abc_1234' shows what happened")
         assert shown.left() == (0, True)
 
 
-def test_ctrl_c_leaves_top_and_the_terminal_as_it_was(root: Path) -> None:
+def test_ctrl_c_quits_top_and_restores_the_terminal(root: Path) -> None:
     with running_job(root), terminal("train") as shown:
         shown.shows("devices 1 to 6 of 6")
         shown.press("\x03")
-        # The terminal is not the controlling one of that process, so the key itself is no signal there.
+        # This is not the process's controlling terminal, so the key itself sends no signal.
         shown.process.send_signal(signal.SIGINT)
         assert shown.left() == (0, True)
 
 
 def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line with which these arguments are refused."""
+    """Return the line of the error that these arguments cause."""
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -148,16 +148,16 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_status_takes_the_only_job_and_lists_several(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no job of yours runs" in refused(capfd, "status")
+    assert "no job of yours is running" in refused(capfd, "status")
     with ExitStack() as stack:
         stack.enter_context(running_job(root))
         assert main(["status"]) == 0
         text = capfd.readouterr().out
-        for words in ("train-abc_1234", "node2 gpu 0", "left out", "35 % slower", "way here", "10.0 s", "loss"):
+        for words in ("train-abc_1234", "node2 gpu 0", "excluded", "35 % slower", "gap before", "10.0 s", "loss"):
             assert words in text
         stack.enter_context(running_job(root, job_id="other_99"))
-        assert refused(capfd, "status") == "2 jobs run: name one of train-abc_1234, train-other_99"
-        assert "no job 'eval' runs" in refused(capfd, "status", "eval")
+        assert refused(capfd, "status") == "2 jobs are running: name one of train-abc_1234, train-other_99"
+        assert "no job 'eval' is running" in refused(capfd, "status", "eval")
         assert main(["status", "other_99", "--json"]) == 0
         found = json.loads(capfd.readouterr().out)
         assert found["job"] == "train-other_99"
@@ -167,12 +167,10 @@ def test_status_takes_the_only_job_and_lists_several(root: Path, capfd: pytest.C
         assert device["against_peers"] == pytest.approx(1, abs=0.1)
 
 
-def test_folders_that_others_could_have_made_and_jobs_that_were_killed_are_passed_over(
-    root: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_open_to_others_and_killed_jobs_are_ignored(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with running_job(root):
         (root / "laggard-abc_1234").chmod(0o777)
-        assert "no job of yours runs" in refused(capfd, "status")
+        assert "no job of yours is running" in refused(capfd, "status")
         (root / "laggard-abc_1234").chmod(0o700)
         (root / "laggard-link").symlink_to(root / "laggard-abc_1234")
         assert main(["status"]) == 0
@@ -183,29 +181,32 @@ def test_folders_that_others_could_have_made_and_jobs_that_were_killed_are_passe
     left.parent.chmod(0o700)
     (left / "endpoint.json").write_bytes(endpoint)
     (left / "endpoint.json").chmod(0o600)
-    assert "no job of yours runs" in refused(capfd, "status")
+    assert "no job of yours is running" in refused(capfd, "status")
 
 
-def test_a_node_that_has_nothing_but_its_own_folder_shows_the_whole_job(
+def test_any_node_of_the_job_shows_the_whole_job(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running_job(root):
         there = tmp_path / "laggard-abc_1234"
-        shutil.copytree(root / there.name / "node1", there / "node3")  # as an agent makes it on another machine
+        shutil.copytree(root / there.name / "node1", there / "node3")  # as an agent does on another machine
         monkeypatch.setenv("LAGGARD_RUNTIME_ROOT", str(tmp_path))
         assert main(["status"]) == 0
         assert "train-abc_1234" in capfd.readouterr().out
 
 
-def test_top_without_a_terminal_names_status(capfd: pytest.CaptureFixture[str]) -> None:
-    assert refused(capfd, "top") == "top needs a terminal that can move its cursor: use 'laggard status' here"
+def test_top_without_a_terminal_suggests_status(capfd: pytest.CaptureFixture[str]) -> None:
+    assert (
+        refused(capfd, "top")
+        == "top needs an interactive terminal that can move its cursor: use 'laggard status' instead"
+    )
 
 
 def test_bad_input_for_a_report_is_one_line_that_names_it(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert "there is no record of a job" in refused(capfd, "report")
-    assert refused(capfd, "report", "train").startswith("'train' is neither a job that runs")
+    assert "no job record in" in refused(capfd, "report")
+    assert refused(capfd, "report", "train").startswith("'train' is not a running job, a job kept in ")
     (tmp_path / "empty").mkdir()
     assert str(tmp_path / "empty") in refused(capfd, "report", str(tmp_path / "empty"))
     damaged = tmp_path / "damaged.csv.gz"
@@ -238,7 +239,7 @@ def test_a_report_is_found_by_the_jobs_name_or_the_folder_around_it(
 
 
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
-def test_a_browser_shows_the_page_at_two_sizes_without_overflow_complaint_or_request(tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_requests(tmp_path: Path) -> None:
     program = find_browser()
     assert program is not None
     record = write_record(tmp_path / "record")
@@ -254,28 +255,28 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_complaint_or_req
         assert [address for address in tab.fetched if not address.startswith(("file:", "data:"))] == []
 
 
-# Asks for a relaunch once, then ends.
+# Requests a relaunch once, then ends.
 PROGRAM = """
-    from resilience import Job
-    from telemetry import AnalysisClient
-    import json, subprocess, sys, time
+    from laggard.resilience import Job
+    from laggard.telemetry import AnalysisClient
+    import json, signal, subprocess, sys
     if Job.current().restarted:
         raise SystemExit(3)
     status = '{"launches": []}'
     while not json.loads(status)["launches"]:
         status = subprocess.run(
-            [sys.executable, "-m", "resilience.cli", "status", "--json"], stdout=subprocess.PIPE, check=True
+            [sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE, check=True
         ).stdout
     print(status.decode())
     client = AnalysisClient()
     client.connect()
     client.reboot(exclude_hostnames="node2")
-    time.sleep(600)
+    signal.pause()
 """
 
 
 def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., RunningJob], tmp_path: Path) -> None:
-    job = start_job(*THREE_NODES, "--resilient", "--report", "--state-dir=state", program=PROGRAM)
+    job = start_job(*THREE_NODES, "--resilient", "--on-failure=end", "--report", "--state-dir=state", program=PROGRAM)
     assert job.finish() == 3, job.everything()
     path = Path(job.wait_for(r"report +(/\S+/state/reports/program-\S+/report\.html)").group(1))
     found = next(json.loads(line) for line in job.output.splitlines() if line.startswith("{"))
@@ -285,7 +286,7 @@ def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., Running
         "node3": "reserve",
     }
     text = path.read_text()
-    assert "left out: node2" in text
+    assert "excluded: node2" in text
     assert "exit code 3" in text
     events = [json.loads(line)["event"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
     assert [event for event in events if event != "told"] == [
@@ -293,13 +294,14 @@ def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., Running
         "launch",
         "launch-end",
         "launch",
+        "failure",
         "launch-end",
         "end",
     ]
     assert not list(tmp_path.glob("home/**/*"))
 
 
-def test_nothing_is_kept_where_nothing_is_wanted(start_job: Callable[..., RunningJob]) -> None:
+def test_no_report_keeps_no_record(start_job: Callable[..., RunningJob]) -> None:
     job = start_job("--no-report", "--report-dir=reports", "true")
     assert job.finish() == 0
     assert "report" not in job.account

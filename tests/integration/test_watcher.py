@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collectors import CollectorGroup, Gaps
-from collectors.device import DeviceError, VirtualDevice
-from detectors import SlowGPUDetector, Verdict
-from detectors.detector import Watcher
-from detectors.rounds import DeviceKey, Round
-from kvstore.control import Control, LaunchRecord, NodeRecord
-from kvstore.endpoint import Endpoint
-from kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from kvstore.fence import begin_launch
-from kvstore.series import Sample, Series
-from kvstore.server import StateServer
-from kvstore.session import current_session
-from kvstore.state import State
+from laggard.collectors import CollectorGroup, InlineProbe
+from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
+from laggard.collectors.group import ERROR
+from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors.detector import Watcher
+from laggard.detectors.rounds import Round, RoundAssembler
+from laggard.kvstore.connection import Endpoint, current_session
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.state import State
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 INTERVAL_S = 0.2
 HOSTS = ("node1", "node2", "node3", "node4")
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s, "it did not come in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -68,21 +64,21 @@ def state(launch: StateServer) -> Iterator[State]:
 
 
 class Listener:
-    """Judges nothing, and breaks when it is told to."""
+    """Records its rounds, and fails to judge the one with 666 in it."""
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
-        self.met: dict[DeviceKey, Mapping[str, str]] = {}
+        self.tags: dict[DeviceId, Mapping[str, str]] = {}
 
-    def meet(self, device: DeviceKey, tags: Mapping[str, str]) -> None:
-        self.met[device] = tags
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        self.tags[device] = tags
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         del now_s
         self.rounds.append(readings)
         if readings["node1", "0"] == [666.0]:
             raise ZeroDivisionError("oops")
-        return [Verdict("node1", "0", 1.5, "slow", "as told")]
+        return [Verdict("node1", "0", 1.5, "slow", "made up")]
 
 
 def requests(endpoint: Endpoint) -> list[tuple[str, Any]]:
@@ -100,7 +96,14 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
 ) -> None:
     caplog.set_level(logging.WARNING, "laggard.detectors")
     for module in ("series", "control"):
-        monkeypatch.setattr(f"kvstore.{module}.PATIENCE_S", 0.1)  # so that each attempt fails soon
+        monkeypatch.setattr(f"laggard.kvstore.{module}.RETRY_FOR_S", 0.1)  # so that each attempt fails soon
+    read, attempts = Series.read, list[str]()
+
+    def read_and_count(self: Series, metric: str, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
+        attempts.append(metric)
+        return read(self, metric, *given, **named)
+
+    monkeypatch.setattr(Series, "read", read_and_count)
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
     tags = {"host": "node1", "gpu": "0", "uuid": "GPU-1"}
@@ -108,21 +111,22 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     try:
         series.add([Sample("probe", time.time(), (1.0,), tags)])
         wait_until(lambda: len(requests(launch.endpoint)) == 1)
-        assert listener.met == {("node1", "0"): tags}
+        assert listener.tags == {("node1", "0"): tags}
         launch.stop()
-        wait_until(lambda: "waits for the state server" in caplog.text)
-        time.sleep(0.5)  # a few more attempts, of which nothing is said
+        wait_until(lambda: "is waiting for the state server" in caplog.text)
+        failed = len(attempts)
+        wait_until(lambda: len(attempts) >= failed + 3)  # which log nothing
         with StateServer.start(tmp_path / "state", job="watcher", port=endpoint.port):
             series.add([Sample("probe", time.time(), (2.0,), tags)])
             wait_until(lambda: listener.rounds[-1] == {("node1", "0"): [2.0]})
             wait_until(lambda: [kind for kind, _ in requests(endpoint)].count("verdicts") == 2)
-            assert caplog.text.count("waits for the state server") == 1
+            assert caplog.text.count("is waiting for the state server") == 1
             watcher.stop()
     finally:
         watcher.stop()
 
 
-def test_an_analysis_that_fails_is_told_of_and_the_next_round_is_judged(launch: StateServer, series: Series) -> None:
+def test_an_analysis_that_fails_is_reported_and_the_next_round_is_judged(launch: StateServer, series: Series) -> None:
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
     try:
@@ -132,15 +136,47 @@ def test_an_analysis_that_fails_is_told_of_and_the_next_round_is_judged(launch: 
         wait_until(lambda: len(requests(launch.endpoint)) >= 2)
     finally:
         watcher.stop()
-    told = requests(launch.endpoint)
-    assert told[0] == ("notices", "probe: a round could not be judged: ZeroDivisionError: oops")
-    assert told[1][0] == "verdicts"
+    sent = requests(launch.endpoint)
+    assert sent[0] == ("notices", "probe: a round could not be judged: ZeroDivisionError: oops")
+    assert sent[1][0] == "verdicts"
+
+
+def test_devices_without_a_good_reading_are_reported_with_the_reason(
+    launch: StateServer, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is the test's own error, or why its node has no collector."""
+    nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
+    with launch.endpoint.connect() as client:
+        Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
+    at_once = functools.partial(RoundAssembler, start_allowance_s=0)
+    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", at_once)
+    failures = {"node3": "ImportError: no module named 'numba'"}
+    watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""))
+    try:
+
+        def notices() -> list[str]:
+            tags = {"host": "node1", "gpu": "0"}
+            healthy = Sample("probe", time.time(), (1.0,), tags)
+            broken = Sample("probe", time.time(), (math.nan,), {**tags, "host": "node2", ERROR: "OSError: lost"})
+            series.add([healthy, broken])
+            with launch.endpoint.connect() as client:
+                asked = Control(client, launch.endpoint, 0).requests("0-0", 0.01)
+                return sorted(text for _, request in asked if request.kind == "notices" for text in request.body)
+
+        wait_until(lambda: len(notices()) >= 3)
+        assert notices() == [
+            "probe: no good reading from node2 gpu 0 for three rounds: OSError: lost",
+            "probe: no good reading from node3 gpu 0 for three rounds: ImportError: no module named 'numba'",
+            "probe: no good reading from node4 gpu 0 for three rounds",
+        ]
+    finally:
+        watcher.stop()
 
 
 def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds: int = 12) -> list[tuple[str, str]]:
     """Let a detector judge rounds in which one host is 30 % slower; return the accused and their actions."""
     for host, uuid in uuids.items():
-        detector.meet((host, "0"), {"model": "V100", "uuid": uuid})
+        detector.note_device((host, "0"), {"model": "V100", "uuid": uuid})
     found = []
     for number in range(rounds):
         readings: Round = {
@@ -153,11 +189,11 @@ def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds:
 
 def detector_of_run(run: str, state: State) -> SlowGPUDetector:
     detector = SlowGPUDetector(state=state)
-    detector._run = run
+    detector._slow_gpu_judge.begin(LaunchRecord(0, (), (), excluded=("node9",)), run)
     return detector
 
 
-def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_next_job(state: State) -> None:
+def test_a_devices_history_is_found_by_uuid_in_the_next_launch_and_the_next_job(state: State) -> None:
     uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
     first = detector_of_run("a", state)
     assert play(first, uuids, "") == []
@@ -170,30 +206,29 @@ def test_the_devices_past_is_found_again_by_uuid_in_the_next_launch_and_in_the_n
 
     moved = dict(zip(reversed(HOSTS), uuids.values(), strict=True))  # each device in another host
     other_job = detector_of_run("b", state)
-    other_job._excluded = ("node9",)
     assert play(other_job, moved, "node1") == [("node1", "restart")]  # slower than its own past, elsewhere
-    assert other_job._analysis.to_state()["identities"] == [""] * 4
+    assert other_job._slow_gpu_judge.analysis.to_state()["identities"] == [""] * 4
     assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
 
 
-def test_what_was_learned_is_kept_even_if_the_launch_ends_without_a_word(state: State) -> None:
+def test_what_was_learned_is_kept_even_if_the_launch_is_killed(state: State) -> None:
     uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
-    assert play(detector_of_run("a", state), uuids, "", rounds=9) == []  # and is killed: nobody calls stop
+    assert play(detector_of_run("a", state), uuids, "", rounds=9) == []  # and is killed: stop is never called
     commits = state.commits()
     next_job = detector_of_run("b", state)
     assert play(next_job, uuids, "", rounds=9) == []
-    assert next_job._analysis.learned == 4
+    assert next_job._slow_gpu_judge.analysis.learned == 4
     assert state.commits() == commits  # nothing new was learned: no sign of life is counterfeited
 
 
-def test_a_past_that_cannot_be_read_begins_anew(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state["laggard/slow-gpu-history"] = {"run": "a", "analysis": {"version": 1}}
     uuids = dict.fromkeys(HOSTS, "")
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
-    assert "begins anew: state has version 1" in caplog.text
+    assert "starts afresh: state has version 1" in caplog.text
 
 
-def test_a_detector_of_devices_says_at_once_that_there_are_none(launch: StateServer) -> None:
+def test_a_detector_without_devices_says_so_immediately(launch: StateServer) -> None:
     with launch.endpoint.connect() as client:
         no_devices = NodeRecord("node1", "127.0.0.1", ())
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, (no_devices,), ()))
@@ -208,11 +243,11 @@ def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_noth
     with launch.endpoint.connect() as client:
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
-    detector = SlowGPUDetector(INTERVAL_S, probes_in_turn=["host_to_device"], in_gaps=True)
-    causes = {"node3": {"cause": "PCIe: the link's width is 8, where 16 is possible"}}
+    detector = SlowGPUDetector(INTERVAL_S, probes_in_turn=["host_to_device"], inline_probes=True)
+    causes = {"node3": {"cause": "PCIe: the link's width is 8, but 16 is possible"}}
     numbers = itertools.count()
 
-    def is_told_of_after_one_more_round() -> bool:
+    def is_reported_after_one_more_round() -> bool:
         number = next(numbers)
         for metric, slow in (("gpu-probe-time", 1.0), ("gpu-probe-time.host_to_device", 2.0)):
             noise = [1 + 1e-3 * ((number + place) % 3) for place in range(len(HOSTS))]
@@ -222,18 +257,18 @@ def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_noth
         return bool(requests(launch.endpoint))
 
     with detector:
-        wait_until(is_told_of_after_one_more_round)
+        wait_until(is_reported_after_one_more_round)
     verdicts = [body for kind, body in requests(launch.endpoint) if kind == "verdicts"]
     assert [(verdict["host"], verdict["action"]) for verdict in verdicts] == [("node3", "report")]
     assert verdicts[0]["evidence"].endswith(", by the probe host_to_device")
     assert verdicts[0]["cause"].startswith("PCIe: the link's width is 8")
 
 
-def test_a_device_that_computes_wrongly_is_left_out_at_once_and_told_of_once() -> None:
+def test_a_device_with_wrong_results_is_accused_immediately_and_only_once() -> None:
     detector = SlowGPUDetector()
     for host in HOSTS:
         wrong = {"wrong": "wrong results of the probe gemm_fp32: 3"} if host == "node2" else {}
-        detector.meet((host, "0"), {"model": "H100", "cause": "memory: 2 corrected ECC errors"} | wrong)
+        detector.note_device((host, "0"), {"model": "H100", "cause": "memory: 2 corrected ECC errors"} | wrong)
     readings: Round = {(host, "0"): [0.01] for host in HOSTS}
 
     [verdict] = detector.judge(readings, 0.0)
@@ -244,30 +279,30 @@ def test_a_device_that_computes_wrongly_is_left_out_at_once_and_told_of_once() -
     assert detector.judge(readings, 3.0) == []
 
 
-def test_gaps_test_the_device_when_their_turn_has_come_and_a_detector_hears_of_it(
+def test_an_inline_probe_runs_when_a_round_is_due_and_a_detector_gets_its_readings(
     launch: StateServer, tmp_path: Path
 ) -> None:
     listener = Listener()
     watcher = Watcher("gpu-probe-time", INTERVAL_S, listener)
-    gaps = Gaps(SlowGPUDetector(INTERVAL_S), VirtualDevice("0", tmp_path, "node1"))
+    inline = InlineProbe(SlowGPUDetector(INTERVAL_S), VirtualDevice("0", tmp_path, "node1"))
     try:
-        wait_until(lambda: gaps.test_if_due())
-        assert not gaps.test_if_due()  # its next turn is at least 0.6 intervals later
+        wait_until(lambda: inline.probe_if_due())
+        assert not inline.probe_if_due()  # its next turn is at least 0.6 intervals later
         wait_until(lambda: bool(listener.rounds))
         [seconds] = listener.rounds[0].values()
         assert len(seconds) == SlowGPUDetector.repeats
         assert min(seconds) > 0
         with launch.endpoint.connect() as client:
             begin_launch(client, launch.endpoint, 1)
-        wait_until(lambda: gaps.test_if_due())  # its readings are of a launch that is over
-        wait_until(lambda: gaps._collector is None)
-        assert not gaps.test_if_due()
+        wait_until(lambda: inline.probe_if_due())  # its readings are of a launch that is over
+        wait_until(lambda: inline._collector is None)
+        assert not inline.probe_if_due()
     finally:
         watcher.stop()
 
 
-def test_outside_of_a_job_gaps_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_job_an_inline_probe_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENDPOINT_FILE, raising=False)
     current_session.cache_clear()
-    gaps = Gaps(SlowGPUDetector())
-    assert not gaps.test_if_due()
+    inline = InlineProbe(SlowGPUDetector())
+    assert not inline.probe_if_due()

@@ -1,7 +1,8 @@
 """The controller's life, explored to its end: all orders of a few faults, at every step, two at once, in restarts too.
 
-The policy is the real one; the controller around it is a small model of :mod:`resilience.controller`, step by step, so
-that a fault can come in between any two of them. Breadth first, so a complaint shows a shortest course of events.
+The policy is the real one; the controller around it is a small model of
+:mod:`laggard.resilience.controller.controller`, step by step, so that a fault can come in between any two of them.
+Breadth first, so a complaint shows a shortest course of events.
 """
 
 from __future__ import annotations
@@ -13,25 +14,45 @@ from typing import Literal
 
 import pytest
 
-from resilience.policy import (
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.policy import (
     Decision,
     End,
     Event,
+    JobStatus,
     NodeLost,
     NodesAccused,
-    ProgramDied,
+    ProgramFailed,
     Relaunch,
     Settings,
-    Standing,
+    Strike,
     begin,
     decide,
 )
-from resilience.roster import Exclusion, Roster
+from laggard.resilience.decision.roster import Exclusion, Roster
 
 HOSTS = ("n1", "n2", "n3")
+FAILED = ProgramFailed(
+    Failure(
+        host="n2",
+        rank=None,
+        pid=4211,
+        exit_code=-9,
+        job_exit_code=137,
+        ended_s=0.0,
+        ran_s=0.0,
+        quote="",
+        cause="",
+        kind="unknown",
+        response="relaunch",
+        fingerprint="-9",
+        subject="the program on n2",
+    )
+)
+STRUCK = ProgramFailed(replace(FAILED.failure, response="strike"))
 QUARANTINE_S = 1
 LAST_S = 2
-# With this few faults nobody gets further, unless it does not end.
+# With so few faults no course is longer, unless it is endless.
 MAX_LAUNCH = 12
 
 Process = tuple[int, int]
@@ -46,7 +67,7 @@ class WrongError(Exception):
 class World:
     """All that there is: the controller's memory, what is on disk, the processes, and the faults to come."""
 
-    standing: Standing
+    status: JobStatus
     phase: Literal["serving", "stopping", "fencing", "ended"] = "serving"
     fence: int = 0
     starts: int = 0
@@ -64,7 +85,7 @@ class World:
 
     @property
     def roster(self) -> Roster:
-        return self.standing.roster
+        return self.status.roster
 
 
 class Model:
@@ -74,12 +95,15 @@ class Model:
         self.settings = settings
 
     def decide(self, world: World, event: Event) -> Decision:
-        return decide(self.settings, world.standing, event, now_s=world.now_s, progressed=world.progressed)
+        return decide(self.settings, world.status, event, now_s=world.now_s, progressed=world.progressed)
 
-    def remember(self, world: World, standing: Standing) -> World:
-        # without a limit on restarts nobody looks at when they were, and worlds that differ in nothing else are one
-        standing = replace(standing, relaunched_s=(), launched_s=0.0)
-        return replace(world, standing=standing, remembered=standing.roster.excluded)
+    def remember(self, world: World, status: JobStatus) -> World:
+        # without a limit on restarts nobody looks at when they were, nor here at when the strikes were and at how long
+        # to wait; worlds that differ in nothing else are one
+        struck = {strike.host for strike in status.strikes} & {*status.roster.active}
+        strikes = tuple(Strike(host, 0.0) for host in sorted(struck))
+        status = replace(status, relaunched_s=(), launched_s=0.0, strikes=strikes, failures_in_a_row=0, last_failure="")
+        return replace(world, status=status, remembered=status.roster.excluded)
 
     def fence(self, world: World) -> World:
         return replace(world, fence=world.fence + 1)
@@ -93,7 +117,7 @@ class Model:
         world = replace(world, nodes=frozenset(HOSTS), dead=frozenset(), event=None, progressed=False)
         if isinstance(begun, End):
             return replace(world, phase="ended")
-        return replace(world, standing=replace(begun, launched_s=0.0), phase="fencing", first_start=world.starts)
+        return replace(world, status=replace(begun, launched_s=0.0), phase="fencing", first_start=world.starts)
 
     def step(self, world: World) -> World | None:
         """Do the controller's next step; None where it has nothing to do."""
@@ -120,14 +144,14 @@ class Model:
         judge_decision(event, decision)
         world = replace(world, convicted=world.convicted | convictions(world, event, self.settings))
         if isinstance(event, NodeLost):  # given up; a new cluster brings a new agent of the primary
-            anew = isinstance(decision, Relaunch) and decision.anew
-            kept = world.nodes if anew else world.nodes - {event.host}
+            new_cluster = isinstance(decision, Relaunch) and decision.new_cluster
+            kept = world.nodes if new_cluster else world.nodes - {event.host}
             world = replace(world, nodes=kept, dead=world.dead - {event.host})
         if isinstance(decision, End):
-            world = self.remember(world, decision.standing or world.standing)
+            world = self.remember(world, decision.status or world.status)
             leftovers = world.leftovers | ({world.program} if world.program else frozenset())
             return replace(world, phase="ended", program=None, leftovers=leftovers)
-        world = self.remember(world, decision.standing)
+        world = self.remember(world, decision.status)
         return replace(world, phase="stopping") if isinstance(decision, Relaunch) else world
 
 
@@ -170,7 +194,7 @@ def faults(world: World, model: Model) -> Iterator[tuple[str, World]]:
     """Yield what may go wrong now."""
     if world.program and world.event is None and not world.progressed:
         # A program that never gets anywhere costs no fault: the policy alone must put an end to it.
-        yield "program dies in vain", replace(world, event=ProgramDied(9))
+        yield "program dies in vain", replace(world, event=FAILED)
         yield "commit", replace(world, progressed=True)
     if world.now_s < LAST_S:
         yield "time", replace(world, now_s=world.now_s + 1)
@@ -184,7 +208,7 @@ def faults(world: World, model: Model) -> Iterator[tuple[str, World]]:
     for host in sorted(world.nodes - world.dead):
         yield f"{host} lost", replace(world, dead=world.dead | {host})
     if world.program and world.event is None:
-        yield "program dies", replace(world, event=ProgramDied(9))
+        yield "program dies on n2", replace(world, event=STRUCK)
         for hosts in ({"n1"}, {"n2"}, {"n3"}, {"n1", "n2"}, set[str]()):
             yield f"{sorted(hosts)} accused", replace(world, event=NodesAccused(frozenset(hosts)))
 
@@ -197,7 +221,7 @@ def explore(model: Model, n_faults: int) -> int:
     AssertionError
         With a shortest course of events to a world that must not be.
     """
-    first = model.begin(World(Standing(Roster(HOSTS), 0.0), faults=n_faults))
+    first = model.begin(World(JobStatus(Roster(HOSTS), 0.0), faults=n_faults))
     before: dict[World, tuple[str, World] | None] = {first: None}
     queue = deque([first])
     while queue:
@@ -242,14 +266,14 @@ class _ThatDropsThePrimary(Model):
         decision = super().decide(world, event)
         if isinstance(event, NodesAccused) and HOSTS[0] in event.hosts and isinstance(decision, Relaunch):
             roster = world.roster.without(event.hosts, self.settings.nodes, world.now_s)
-            return replace(decision, standing=replace(decision.standing, roster=roster)) if roster.active else decision
+            return replace(decision, status=replace(decision.status, roster=roster)) if roster.active else decision
         return decision
 
 
 class _ThatRelaunchesInVain(Model):
     def decide(self, world: World, event: Event) -> Decision:
         decision = super().decide(world, event)
-        return Relaunch(world.standing, "anyway") if isinstance(event, NodesAccused) else decision
+        return Relaunch(world.status, "anyway") if isinstance(event, NodesAccused) else decision
 
 
 class _ThatNeverEnds(Model):
@@ -259,13 +283,13 @@ class _ThatNeverEnds(Model):
 
 class _ThatForgets(Model):
     def decide(self, world: World, event: Event) -> Decision:
-        released = replace(world.standing, roster=world.roster.readmitting(world.now_s))
-        return super().decide(replace(world, standing=released), event)
+        released = replace(world.status, roster=world.roster.readmitting(world.now_s))
+        return super().decide(replace(world, status=released), event)
 
 
 class _ThatActsBeforeItRemembers(Model):
-    def remember(self, world: World, standing: Standing) -> World:
-        return replace(super().remember(world, standing), remembered=world.remembered)
+    def remember(self, world: World, status: JobStatus) -> World:
+        return replace(super().remember(world, status), remembered=world.remembered)
 
 
 class _WithoutFence(Model):

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors import SlowGPUAnalysis, Verdict
+from laggard.collectors.device import DeviceId
+from laggard.detectors import SlowGPUAnalysis, Verdict
 
-Device = tuple[str, str]
 Seconds = NDArray[np.float64]
-Told = set[tuple[int, str, str | None, str, str]]
+Reported = set[tuple[int, str, str | None, str, str]]
 
 
 def naive_module() -> Any:
@@ -50,23 +50,23 @@ def jobs(draw: st.DrawFn, rounds: int = 20) -> Seconds:
     return seconds
 
 
-def names(devices: int) -> list[Device]:
+def names(devices: int) -> list[DeviceId]:
     return [(f"node{number // 2}", str(number % 2)) for number in range(devices)]
 
 
-def readings(devices: list[Device], one_round: Seconds) -> dict[Device, list[float]]:
+def readings(devices: list[DeviceId], one_round: Seconds) -> dict[DeviceId, list[float]]:
     return dict(zip(devices, one_round.tolist(), strict=True))
 
 
-def told(number: int, verdicts: list[Verdict]) -> Told:
+def reported(number: int, verdicts: list[Verdict]) -> Reported:
     return {(number, v.host, v.gpu, v.severity, v.action) for v in verdicts}
 
 
-def play(devices: list[Device], seconds: Seconds) -> Told:
+def play(devices: list[DeviceId], seconds: Seconds) -> Reported:
     analysis = SlowGPUAnalysis()
-    found: Told = set()
+    found: Reported = set()
     for number, one_round in enumerate(seconds):
-        found |= told(number, analysis.update(readings(devices, one_round)))
+        found |= reported(number, analysis.update(readings(devices, one_round)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the restart policy promises for every course of events, not only for those we thought of."""
+"""What the restart policy guarantees for every sequence of events."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience.policy import (
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.policy import (
+    EXIT_TOO_FEW_NODES,
     End,
     Event,
+    JobStatus,
     NodeLost,
     NodesAccused,
-    ProgramDied,
     ProgramEnded,
+    ProgramFailed,
     ProgramHung,
     Relaunch,
     Report,
     Settings,
-    Standing,
-    WorkerDied,
     begin,
     decide,
 )
-from resilience.roster import Roster
+from laggard.resilience.decision.roster import Roster
 
 HOSTS = [f"n{i}" for i in range(1, 7)]
 
@@ -33,23 +34,33 @@ settings = st.builds(
     st.booleans(),
     st.booleans(),
 )
+moments = st.floats(0, 1e6)
+failures = st.builds(
+    Failure,
+    host=st.sampled_from(HOSTS),
+    exit_code=st.integers(-15, 255).filter(bool),
+    job_exit_code=st.integers(1, 255),
+    ended_s=moments,
+    ran_s=moments,
+    fingerprint=st.sampled_from(["a", "b"]),
+)
 events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
-    st.builds(ProgramDied, st.integers(1, 15)),
-    st.builds(WorkerDied, st.integers(1, 255)),
+    st.builds(
+        ProgramFailed, failures, st.lists(st.tuples(st.sampled_from(HOSTS), st.just("bad")), max_size=2).map(tuple)
+    ),
     st.builds(ProgramHung, st.floats(1, 1e6)),
-    st.builds(ProgramEnded, st.integers(0, 255)),
+    st.builds(ProgramEnded),
 )
 
 
-moments = st.floats(0, 1e6)
 courses = st.lists(st.tuples(events, moments, st.booleans()), max_size=30)
 
 
-def beginning(chosen: Settings, size: int) -> Standing:
+def beginning(chosen: Settings, size: int) -> JobStatus:
     begun = begin(chosen, HOSTS[: max(size, chosen.nodes)], [], 0.0)
-    assert isinstance(begun, Standing)
+    assert isinstance(begun, JobStatus)
     return begun
 
 
@@ -61,37 +72,37 @@ def everyone(roster: Roster) -> list[str]:
 def test_a_job_keeps_its_primary_and_every_node_has_one_place(
     chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
 ) -> None:
-    standing = beginning(chosen, size)
-    known, primary = set(everyone(standing.roster)), standing.roster.primary
+    status = beginning(chosen, size)
+    known, primary = set(everyone(status.roster)), status.roster.primary
     now_s = 0.0
     for event, passed_s, progressed in course:
         now_s += passed_s
-        decision = decide(chosen, standing, event, now_s=now_s, progressed=progressed)
+        decision = decide(chosen, status, event, now_s=now_s, progressed=progressed)
         if isinstance(decision, End):
             return
-        standing = decision.standing
-        places = everyone(standing.roster)
-        assert standing.roster.primary == primary
+        status = decision.status
+        places = everyone(status.roster)
+        assert status.roster.primary == primary
         assert len(places) == len(set(places))
         assert set(places) <= known
-        assert len(standing.roster.active) <= chosen.nodes
+        assert len(status.roster.active) <= chosen.nodes
 
 
 @given(settings, st.integers(1, len(HOSTS)), courses)
 def test_an_excluded_node_is_not_taken_back_before_its_time(
     chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
 ) -> None:
-    standing = beginning(chosen, size)
+    status = beginning(chosen, size)
     now_s = 0.0
     since_s: dict[str, float] = {}
     for event, passed_s, progressed in course:
         now_s += passed_s
-        decision = decide(chosen, standing, event, now_s=now_s, progressed=progressed)
+        decision = decide(chosen, status, event, now_s=now_s, progressed=progressed)
         if isinstance(decision, End):
             return
-        standing = decision.standing
-        since_s |= {exclusion.host: exclusion.since_s for exclusion in standing.roster.excluded}
-        in_use = {*standing.roster.active, *standing.roster.reserve}
+        status = decision.status
+        since_s |= {exclusion.host: exclusion.since_s for exclusion in status.roster.excluded}
+        in_use = {*status.roster.active, *status.roster.reserve}
         assert not any(since_s.get(host, -inf) > now_s - chosen.quarantine_s for host in in_use)
 
 
@@ -107,7 +118,7 @@ def test_fewer_nodes_than_asked_for_are_used_only_with_exhaust_resources(
 ) -> None:
     decision = decide(chosen, beginning(chosen, size), event, now_s=0, progressed=True)
     if isinstance(decision, Relaunch) and not chosen.exhaust_resources:
-        assert len(decision.standing.roster.active) == chosen.nodes
+        assert len(decision.status.roster.active) == chosen.nodes
 
 
 @given(settings, st.integers(1, len(HOSTS)), st.lists(st.sampled_from(HOSTS), min_size=1))
@@ -115,21 +126,51 @@ def test_verdicts_alone_cause_at_most_one_relaunch_per_node_and_quarantine(
     chosen: Settings, size: int, accused: list[str]
 ) -> None:
     """Each relaunch costs a node that is not the primary, so it ends."""
-    standing = beginning(chosen, size)
-    spare = len(everyone(standing.roster)) - 1
+    status = beginning(chosen, size)
+    spare = len(everyone(status.roster)) - 1
     relaunches = 0
     for host in accused:
-        decision = decide(chosen, standing, NodesAccused(frozenset({host})), now_s=0, progressed=True)
+        decision = decide(chosen, status, NodesAccused(frozenset({host})), now_s=0, progressed=True)
         if isinstance(decision, End):
             break
         relaunches += isinstance(decision, Relaunch)
-        standing = decision.standing
+        status = decision.status
     assert relaunches <= spare
 
 
 @given(settings, st.integers(1, len(HOSTS)), events)
 def test_a_report_leaves_the_running_program_its_nodes(chosen: Settings, size: int, event: Event) -> None:
-    standing = beginning(chosen, size)
-    decision = decide(chosen, standing, event, now_s=0, progressed=True)
+    status = beginning(chosen, size)
+    decision = decide(chosen, status, event, now_s=0, progressed=True)
     if isinstance(decision, Report):
-        assert decision.standing.roster.active == standing.roster.active
+        assert decision.status.roster.active == status.roster.active
+
+
+@given(settings, st.integers(1, len(HOSTS)), st.lists(failures, min_size=1, max_size=12))
+def test_failures_without_progress_end_the_job_after_three_relaunches(
+    chosen: Settings, size: int, course: list[Failure]
+) -> None:
+    status = beginning(chosen, size)
+    relaunches = 0
+    for failure in course:
+        decision = decide(chosen, status, ProgramFailed(failure), now_s=0, progressed=False)
+        if isinstance(decision, End):
+            break
+        relaunches += 1
+        status = decision.status
+    assert relaunches <= 2
+
+
+@given(settings, st.integers(1, len(HOSTS)), courses)
+def test_a_failure_never_leaves_fewer_nodes_than_asked_for(
+    chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
+) -> None:
+    """A strike is a suspicion: it costs a node only where there is another one, or fewer will do."""
+    status = beginning(chosen, size)
+    for event, now_s, progressed in course:
+        decision = decide(chosen, status, event, now_s=now_s, progressed=progressed)
+        if isinstance(decision, End):
+            suspected = isinstance(event, ProgramFailed) and not event.evidence
+            assert not suspected or decision.exit_code != EXIT_TOO_FEW_NODES
+            return
+        status = decision.status

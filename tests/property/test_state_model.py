@@ -1,4 +1,4 @@
-"""State against a dict: whatever is done to both, they hold the same."""
+"""State compared with a dict: the same operations leave the same contents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from kvstore.codec import Value, encode
-from kvstore.errors import ConflictError, NotACounterError, NotAListError
-from kvstore.fence import begin_launch
-from kvstore.server import StateServer
-from kvstore.state import MAX_COUNT, State
+from laggard.kvstore.codec import Value, encode
+from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListError
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.state import MAX_COUNT, State
 
 KEYS = st.sampled_from(["a", "b", "ü", "two words"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=300)
@@ -208,7 +208,7 @@ class Model(RuleBasedStateMachine):
             assert chunks == self.client.keys("laggard:*:state:list:*") == []
 
 
-def test_state_holds_what_a_dict_would_hold(server: StateServer) -> None:
+def test_state_holds_what_a_dict_would(server: StateServer) -> None:
     with server.endpoint.connect() as client:
 
         class Bound(Model):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.query import BadQueryError, TimeSeries, evaluate, query_from_json, query_from_url
-from telemetry.query.aggregators import AGGREGATORS
-from telemetry.query.engine import Span, finish_parts, parts_of, thin_out, thin_out_all
+from laggard.telemetry.query import BadQueryError, TimeSeries, evaluate, query_from_json, query_from_url
+from laggard.telemetry.query.aggregators import AGGREGATORS
+from laggard.telemetry.query.engine import Span, downsample_all, downsample_series, finish_parts, parts_of
 
 START_S, END_S = 1_000_000_000, 1_000_000_120
 MERGEABLE = sorted(name for name, each in AGGREGATORS.items() if each.mergeable)
@@ -78,12 +78,12 @@ def slow_at(points: dict[int, float], time_us: int, *, interpolate: bool) -> flo
 @given(many_series, st.sampled_from(sorted(SLOW)), st.sampled_from(["sum", "avg", "max", "count"]))
 def test_the_engine_agrees_with_an_obvious_slow_one(group: list[TimeSeries], merge: str, thin: str) -> None:
     query, span = parse(sub_query(merge, f"10s-{thin}", group_by=False))
-    thinned = [slow_downsample(each, 10, thin) for each in group]
-    times = sorted({time_us for each in thinned for time_us in each})
+    downsampled = [slow_downsample(each, 10, thin) for each in group]
+    times = sorted({time_us for each in downsampled for time_us in each})
     interpolate = merge != "count"
     expected = {}
     for time_us in times:
-        there = [slow_at(each, time_us, interpolate=interpolate) for each in thinned]
+        there = [slow_at(each, time_us, interpolate=interpolate) for each in downsampled]
         expected[time_us] = SLOW[merge]([value for value in there if value is not None])
 
     (answer,) = evaluate(query, span, group)  # type: ignore[arg-type]
@@ -114,15 +114,15 @@ def test_parts_of_nodes_merge_to_what_one_pass_over_all_series_gives(
 
 
 @given(many_series, st.sampled_from(sorted(AGGREGATORS)), st.sampled_from(["", "7s-avg", "500ms-p90", "1m-last-nan"]))
-def test_thinning_on_the_nodes_changes_nothing(group: list[TimeSeries], aggregator: str, downsample: str) -> None:
+def test_downsampling_on_the_nodes_changes_nothing(group: list[TimeSeries], aggregator: str, downsample: str) -> None:
     query, span = parse(sub_query(aggregator, downsample))
 
     direct = evaluate(query, span, group)  # type: ignore[arg-type]
-    there = [thin_out(query, span, each) for each in group]  # type: ignore[arg-type]
-    thinned = evaluate(query, span, there, thinned=True)  # type: ignore[arg-type]
+    there = [downsample_series(query, span, each) for each in group]  # type: ignore[arg-type]
+    downsampled = evaluate(query, span, there, downsampled=True)  # type: ignore[arg-type]
 
-    assert [a.tags for a in direct] == [a.tags for a in thinned]
-    for ours, theirs in zip(thinned, direct, strict=True):
+    assert [a.tags for a in direct] == [a.tags for a in downsampled]
+    for ours, theirs in zip(downsampled, direct, strict=True):
         np.testing.assert_array_equal(ours.times_us, theirs.times_us)
         np.testing.assert_array_equal(ours.values, theirs.values)
 
@@ -143,13 +143,13 @@ def series_on_few_grids(draw: st.DrawFn) -> list[TimeSeries]:
     series_on_few_grids(),
     st.sampled_from(["7s-avg", "500ms-p90", "1s-sum", "10s-count", "1m-last-nan", "1dc-max", "0all-dev"]),
 )
-def test_series_thinned_out_together_become_what_each_becomes_alone(group: list[TimeSeries], downsample: str) -> None:
+def test_series_downsampled_together_equal_those_downsampled_alone(group: list[TimeSeries], downsample: str) -> None:
     query, span = parse(sub_query("avg", downsample))
 
-    together = thin_out_all(query, span, group)  # type: ignore[arg-type]
+    together = downsample_all(query, span, group)  # type: ignore[arg-type]
 
     for ours, each in zip(together, group, strict=True):
-        alone = thin_out(query, span, each)  # type: ignore[arg-type]
+        alone = downsample_series(query, span, each)  # type: ignore[arg-type]
         assert (ours.tags, ours.times_us.tolist()) == (alone.tags, alone.times_us.tolist())
         np.testing.assert_allclose(ours.values, alone.values, rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""What the nodes of a foreign Ray cluster are called, and what its workers are told."""
+"""Names of the nodes of an existing Ray cluster, and what its workers receive."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from resilience.allocation.ray import RayNode, records_of
-from resilience.attached.cluster import job_config
-from resilience.attached.worker import node_file
-from resilience.options import JobOptions, UsageError
+from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.ray.allocation import RayNode, records_of
+from laggard.resilience.ray.attached_cluster import job_config
+from laggard.resilience.ray.worker import node_file
 
 
 def node(number: int, hostname: str, name: str) -> RayNode:
@@ -25,7 +25,7 @@ def node(number: int, hostname: str, name: str) -> RayNode:
         ([node(1, "vm", ""), node(2, "vm", "")], ["10.0.0.1", "10.0.0.2"]),
     ],
 )
-def test_nodes_are_called_by_the_first_names_that_tell_them_apart(nodes: list[RayNode], names: list[str]) -> None:
+def test_nodes_get_the_first_kind_of_name_that_distinguishes_them(nodes: list[RayNode], names: list[str]) -> None:
     records = records_of(nodes, virtual_gpus=0)
     assert list(records) == ["id1", "id2"]
     assert [record.hostname for record in records.values()] == names
@@ -33,13 +33,13 @@ def test_nodes_are_called_by_the_first_names_that_tell_them_apart(nodes: list[Ra
     assert {record.devices for record in records_of(nodes, virtual_gpus=1).values()} == {("0",)}
 
 
-def test_what_a_submitted_job_brings_along_is_kept() -> None:
+def test_the_configuration_of_a_submitted_job_is_kept() -> None:
     brought = {"metadata": {"job": "1"}, "runtime_env": {"pip": ["x"], "env_vars": {"A": "1"}}}
     config = json.loads(job_config(Path("/run/l"), {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(brought)}))
     assert config["metadata"] == {"job": "1"}
     assert config["runtime_env"]["pip"] == ["x"]
     assert config["runtime_env"]["env_vars"] == {"A": "1", "LAGGARD_RUNTIME_DIR": "/run/l"}
-    assert config["runtime_env"]["worker_process_setup_hook"] == "resilience.attached.worker.prepare"
+    assert config["runtime_env"]["worker_process_setup_hook"] == "laggard.resilience.ray.worker.prepare"
 
 
 def test_a_worker_keeps_the_devices_that_ray_gave_it() -> None:

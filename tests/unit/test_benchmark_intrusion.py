@@ -1,4 +1,4 @@
-"""What a round of probes costs; and what is run on a GPU beside them, on the stand-in for CuPy."""
+"""What a probe round costs, and the neighbours and users on a GPU, with the stand-in for CuPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.intrusion import Cost
 from benchmarks.neighbour import KINDS
 from benchmarks.probers import INTERVAL, PROBERS, Rounds
 from benchmarks.users import USERS
-from collectors.device import GpuDevice
+from laggard.collectors.device import GpuDevice
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
 
@@ -21,7 +21,7 @@ ON_THE_HOST = {"processor", "host memory"}
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
-    """Return the board of a machine on which everything is small."""
+    """Return the board of a machine with small workloads."""
     if host_compiler() is None:
         pytest.skip("there is no C++ compiler")
     for module, name, small in (
@@ -41,10 +41,10 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *PROBERS])
-def test_a_neighbour_works_where_it_says(board: Board, kind: str) -> None:
+def test_a_neighbour_uses_the_gpu_unless_it_loads_the_host(board: Board, kind: str) -> None:
     works = {**KINDS, **PROBERS}[kind](GpuDevice("0", 0))
     before = len(board.log)
-    for work in [*works, *works, *works]:  # one that is paced naps first, and decides to work
+    for work in [*works, *works, *works]:  # a paced one naps first, then decides to work
         work()
     assert (len(board.log) > before) is (kind not in ON_THE_HOST)
 
@@ -58,16 +58,16 @@ def test_a_user_works_on_the_gpu_in_every_step(board: Board, user: str) -> None:
         assert len(board.log) > before
 
 
-def test_rounds_on_a_gpu_are_as_far_apart_as_their_cost_wants(board: Board) -> None:
+def test_the_interval_between_rounds_follows_from_their_cost(board: Board) -> None:
     rounds = Rounds(GpuDevice("0", 0), (), 0.001, max_intrusion=0.005)
     rounds.run()
-    assert not rounds.run_if_due()  # its watch stands still
+    assert not rounds.run_if_due()  # its stopwatch is not running
     assert rounds.scheduled_s(3.0) >= 3.0
     assert rounds.scheduled_s(0.01) > 0.01
     assert board.log
 
 
-def test_a_round_that_holds_up_a_tenth_of_the_time_costs_a_tenth_of_its_interval() -> None:
+def test_a_round_that_takes_a_tenth_of_the_time_costs_a_tenth_of_its_interval() -> None:
     cost = Cost(interval_s=0.3, scheduled_s=6.0, ratios=[1 / 0.9] * 3)
     assert cost.round_ms == pytest.approx(30.0)
     assert cost.intrusion == pytest.approx(0.005)

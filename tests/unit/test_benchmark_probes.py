@@ -1,4 +1,4 @@
-"""The benchmark of the probes: its cells, floors and verdicts, and the neighbours that make its faults."""
+"""The benchmark of the probes: its cells, floors and verdicts, and the neighbours that cause its faults."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from benchmarks.neighbour import ROOT, Neighbour, kinds_on
 from benchmarks.peaks import PEAKS, floor_s, peaks_of
 from benchmarks.probes import Repeats, cell, verdicts_of
-from collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
-from collectors.probes import Probe
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from laggard.collectors.probes import Probe
 
 DEADLINE_S = 60.0
 ONLY_FOR_JOBS = ("click", "cryptography", "orjson", "ray", "rich", "scipy", "starlette", "yaml")
@@ -27,11 +27,11 @@ class Sized(Probe):
         self.name, self.operations, self.bytes_moved = name, operations, bytes_moved
 
     def kernel(self) -> None:
-        """Do nothing: nobody runs it."""
+        """Do nothing: it is never run."""
 
 
 def rounds(count: int, slow_from: int) -> list[list[Repeats]]:
-    """Readings of four devices, the last of which takes twice as long from some round on."""
+    """Return readings of four devices, the last of which becomes twice as slow."""
     return [
         [
             {"probe": [(2.0 if number >= slow_from and series == 3 else 1.0) + 0.001 * (number % 3)]}
@@ -57,12 +57,12 @@ def test_a_cell_is_marked_by_how_far_the_median_lies_above_idle(fault: float, ex
     assert cell([fault, fault, 100.0], idle) == expected
 
 
-def test_a_cell_has_no_unit() -> None:
+def test_a_cell_does_not_depend_on_the_unit() -> None:
     idle, fault = [1.0, 1.1, 0.9], [1.7, 1.8, 1.9]
     assert cell([1e-3 * each for each in fault], [1e-3 * each for each in idle]) == cell(fault, idle)
 
 
-def test_a_floor_is_the_work_by_the_peak() -> None:
+def test_the_floor_is_the_work_divided_by_the_peak() -> None:
     peaks = {"gemm_fp32": 5e13, "triad": 2e12}
     assert floor_s(Sized("gemm_fp32", 1e11, 1e9), peaks) == pytest.approx(0.002)
     assert floor_s(Sized("triad", 1e11, 1e9), peaks) == pytest.approx(0.0005)
@@ -82,8 +82,8 @@ def test_the_peaks_are_those_of_the_whole_board() -> None:
 
 def test_healthy_series_get_no_verdict_and_a_slow_one_gets_a_restart() -> None:
     assert verdicts_of(rounds(40, slow_from=40), "probe", 1.5) == []
-    told = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
-    assert {(verdict.host, verdict.action) for verdict in told} == {("node3", "restart")}
+    verdicts = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
+    assert {(verdict.host, verdict.action) for verdict in verdicts} == {("node3", "restart")}
 
 
 def test_a_virtual_device_has_no_bus(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_virtual_device_has_no_bus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["compute", "memory"])
-def test_a_neighbour_keeps_the_device_busy_while_it_is_at_work_only(tmp_path: Path, kind: str) -> None:
+def test_a_neighbour_keeps_the_device_busy_only_while_it_is_at_work(tmp_path: Path, kind: str) -> None:
     device = VirtualDevice("0", tmp_path)
     device.run(lambda: None)
     clock = tmp_path / "device-0.clock"
@@ -102,12 +102,12 @@ def test_a_neighbour_keeps_the_device_busy_while_it_is_at_work_only(tmp_path: Pa
                 while clock.read_bytes() == begun:
                     assert time.monotonic() < until_s
             rested = clock.read_bytes()
-            time.sleep(0.1)  # an absence takes time to be seen
+            time.sleep(0.1)  # no activity for a while
             assert clock.read_bytes() == rested
 
 
 @pytest.mark.parametrize("at_work", [False, True])
-def test_a_neighbour_ends_with_its_input(tmp_path: Path, at_work: bool) -> None:
+def test_a_neighbour_exits_when_its_input_is_closed(tmp_path: Path, at_work: bool) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.neighbour", "processor", "0"],
         stdin=subprocess.PIPE,
@@ -127,12 +127,12 @@ def test_a_neighbour_ends_with_its_input(tmp_path: Path, at_work: bool) -> None:
         assert neighbour.wait(DEADLINE_S) == 0
 
 
-def test_a_neighbour_that_cannot_begin_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="the neighbour 'compute' should say 'ready' and says ''"):
+def test_a_neighbour_that_does_not_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="neighbour 'compute' answered '' instead of 'ready'"):
         Neighbour("compute", "7", {VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: str(tmp_path)})
 
 
-def test_it_loads_without_what_only_jobs_need() -> None:
+def test_it_loads_without_packages_that_only_jobs_need() -> None:
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({ONLY_FOR_JOBS!r}));"
         "import benchmarks.neighbour, benchmarks.probes"

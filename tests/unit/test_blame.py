@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from collectors.job_symptoms import is_of_this_job
-from detectors.blame import with_cause
-from detectors.verdict import Verdict
-from kvstore.environment import ENDPOINT_FILE
+from laggard.collectors.probing import is_of_this_job
+from laggard.detectors.verdict import Verdict, with_cause
+from laggard.kvstore.environment import ENDPOINT_FILE
 
 HOT = "cooling: the clock was held back by heat for 80% of the round, at 91 °C"
 HOTTER = "cooling: the clock was held back by heat for 95% of the round, at 93 °C"
@@ -57,4 +56,4 @@ def test_a_process_is_of_the_job_whose_environment_it_has(monkeypatch: pytest.Mo
     assert not is_of_this_job(theirs.pid)
     for process in (ours, theirs):
         process.communicate(b"\n")
-    assert is_of_this_job(theirs.pid)  # it has ended: nobody to blame
+    assert is_of_this_job(theirs.pid)  # it has ended, so it is not a neighbour

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.causes import RULES, UNKNOWN, cause_of
-from collectors.symptoms import Snapshot, Symptoms
+from laggard.collectors.causes import RULES, UNKNOWN, cause_of
+from laggard.collectors.symptoms import Snapshot, Symptoms
 
 SECOND_NS = 1e9
 # A healthy, busy device: nothing of it explains a slowness.
@@ -34,13 +34,13 @@ CASES = [
         Symptoms(10, HEALTHY | {"remap_failed": 1}),
         "memory: a row could not be remapped; the GPU should be replaced",
     ),
-    ("memory", Symptoms(10, HEALTHY | {"remap_pending": 1}), "memory: a repair waits for a reset of the GPU"),
+    ("memory", Symptoms(10, HEALTHY | {"remap_pending": 1}), "memory: a repair is pending until the GPU is reset"),
     ("memory", Symptoms(10, HEALTHY, xids=(13, 94)), "memory: the driver reported XID 94"),
     ("memory", Symptoms(10, HEALTHY, {"ecc_corrected": 12}), "memory: 12 corrected ECC errors during the round"),
     (
         "lost",
         Symptoms(10, HEALTHY, xids=(79,)),
-        "GPU: the driver reported XID 79; the GPU has fallen off or does not answer",
+        "GPU: the driver reported XID 79; the GPU has fallen off the bus or does not answer",
     ),
     ("NVLink", Symptoms(10, HEALTHY, links_down=(3, 7)), "NVLink: link 3, 7 is down"),
     ("NVLink", Symptoms(10, HEALTHY, {"nvlink_replays": 4}), "NVLink: 4 replays during the round"),
@@ -61,15 +61,15 @@ CASES = [
     (
         "lowered power limit",
         Symptoms(10, HEALTHY | {"power_limit_w": 400}),
-        "power cap: the limit was set to 400 W, the board's own is 700 W",
+        "power cap: the limit was set to 400 W, the board's default is 700 W",
     ),
-    ("PCIe", Symptoms(10, HEALTHY | {"pcie_width": 8}), "PCIe: the link's width is 8, where 16 is possible"),
-    ("PCIe", Symptoms(10, HEALTHY | {"pcie_generation": 3}), "PCIe: the link's generation is 3, where 5 is possible"),
+    ("PCIe", Symptoms(10, HEALTHY | {"pcie_width": 8}), "PCIe: the link's width is 8, but 16 is possible"),
+    ("PCIe", Symptoms(10, HEALTHY | {"pcie_generation": 3}), "PCIe: the link's generation is 3, but 5 is possible"),
     ("PCIe", Symptoms(10, HEALTHY, {"pcie_replays": 7}), "PCIe: 7 replays during the round"),
     (
         "neighbour",
         Symptoms(10, HEALTHY, strangers=(4321,)),
-        "a neighbour: process 4321 of another job computes there; the hardware is not to blame",
+        "a neighbour: process 4321 of another job runs on the device; the hardware is not to blame",
     ),
     (
         "power cap",
@@ -80,7 +80,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "symptoms", "sentence"), CASES, ids=[sentence[:30] for _, _, sentence in CASES])
-def test_evidence_is_told_in_a_sentence_by_one_rule(rule: str, symptoms: Symptoms, sentence: str) -> None:
+def test_symptoms_give_a_sentence_by_one_rule(rule: str, symptoms: Symptoms, sentence: str) -> None:
     assert cause_of(symptoms) == sentence
     assert [found.name for found in RULES if found.sentence(symptoms)] == [rule]
 
@@ -93,7 +93,7 @@ def test_every_rule_is_among_the_cases_and_names_its_source() -> None:
 @pytest.mark.parametrize(
     "symptoms", [Symptoms(10), Symptoms(10, HEALTHY), Symptoms(0, HEALTHY, {"held_by_heat_ns": 5})]
 )
-def test_a_healthy_device_and_one_that_tells_nothing_have_no_cause(symptoms: Symptoms) -> None:
+def test_a_healthy_device_and_one_without_readings_have_no_cause(symptoms: Symptoms) -> None:
     assert cause_of(symptoms) == UNKNOWN
 
 
@@ -101,7 +101,94 @@ def test_a_clock_held_back_for_a_moment_explains_nothing() -> None:
     assert cause_of(Symptoms(10, HEALTHY, {"held_by_heat_ns": 0.4 * SECOND_NS})) == UNKNOWN
 
 
-def test_a_broken_part_is_told_before_a_hot_one_and_a_neighbour() -> None:
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("held_by_heat_ns", "cooling: the clock was held back by heat for 5% of the round, at 64 °C"),
+        ("held_by_power_brake_ns", "power supply: the power brake was on for 5% of the round"),
+        ("held_by_power_cap_ns", "power cap: the clock was held back for 5% of the round, at 690 W"),
+    ],
+)
+def test_a_clock_held_back_for_a_twentieth_of_the_time_explains_a_slowdown(name: str, begin: str) -> None:
+    assert cause_of(Symptoms(10, HEALTHY, {name: 0.5 * SECOND_NS})) == begin
+    assert cause_of(Symptoms(10, HEALTHY, {name: 0.499 * SECOND_NS})) == UNKNOWN
+
+
+def test_without_a_temperature_or_power_the_sentence_ends_early() -> None:
+    heat, cap = {"held_by_heat_ns": SECOND_NS}, {"held_by_power_cap_ns": SECOND_NS}
+
+    assert cause_of(Symptoms(10, {}, heat)) == "cooling: the clock was held back by heat for 10% of the round"
+    assert cause_of(Symptoms(10, {}, cap)) == "power cap: the clock was held back for 10% of the round"
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers"), [("memory", (48, 63, 64, 92, 94, 95)), ("lost", (79, 119, 120)), ("NVLink", (74,))]
+)
+def test_the_driver_s_errors_are_those_of_the_rule_s_source(rule: str, numbers: tuple[int, ...]) -> None:
+    """The numbers are those of NVIDIA's "XID Errors"; all others up to 200 explain nothing."""
+    (found,) = [each for each in RULES if each.name == rule]
+
+    assert tuple(xid for xid in range(200) if found.sentence(Symptoms(10, xids=(xid,)))) == numbers
+    assert all(f"XID {xid}" in str(found.sentence(Symptoms(10, xids=(xid,)))) for xid in numbers)
+
+
+@pytest.mark.parametrize(
+    ("risen", "xids", "sentence"),
+    [
+        ({"ecc_uncorrected": 2, "ecc_corrected": 5}, (), "memory: 2 uncorrectable ECC errors during the round"),
+        ({"ecc_uncorrected": 2}, (95, 48), "memory: the driver reported XID 48"),
+        (
+            {"nvlink_crc_errors": 3, "nvlink_replays": 0, "nvlink_recoveries": 1},
+            (),
+            "NVLink: 1 recoveries, 3 CRC errors during the round",
+        ),
+    ],
+)
+def test_the_worst_of_several_symptoms_is_reported(
+    risen: dict[str, float], xids: tuple[int, ...], sentence: str
+) -> None:
+    assert cause_of(Symptoms(10, HEALTHY, risen, xids=xids)) == sentence
+
+
+def test_pages_that_are_retiring_wait_for_a_reset_too() -> None:
+    assert cause_of(Symptoms(10, {"pages_retiring": 1})) == "memory: a repair is pending until the GPU is reset"
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "default_w", "found"), [(685, 700, True), (686, 700, False), (0, 700, False), (1, 700, True)]
+)
+def test_a_power_limit_below_98_percent_of_the_boards_own_was_lowered(
+    limit_w: float, default_w: float, found: bool
+) -> None:
+    symptoms = Symptoms(10, {"power_limit_w": limit_w, "power_limit_default_w": default_w})
+
+    assert (cause_of(symptoms) != UNKNOWN) == found
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"power_limit_w": 0.5},
+        {"power_limit_default_w": 700.0},
+        {"pcie_width": 0.5},
+        {"pcie_width_max": 16.0},
+        {"pcie_generation": 0.5},
+        {"pcie_generation_max": 5.0},
+        {"pcie_width": 0.0, "pcie_width_max": 16.0},
+    ],
+)
+def test_half_of_a_comparison_explains_nothing(now: dict[str, float]) -> None:
+    assert cause_of(Symptoms(10, now)) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("pids", "shown"), [((1, 2, 3), "process 1, 2, 3 of"), ((1, 2, 3, 4), "process 1, 2, 3, ... of")]
+)
+def test_three_neighbours_are_named_and_more_are_elided(pids: tuple[int, ...], shown: str) -> None:
+    assert shown in cause_of(Symptoms(10, HEALTHY, strangers=pids))
+
+
+def test_a_broken_part_is_reported_before_a_hot_one_and_a_neighbour() -> None:
     everything = Symptoms(10, HEALTHY | {"remap_pending": 1}, {"held_by_heat_ns": 9 * SECOND_NS}, strangers=(1,))
 
     assert cause_of(everything).startswith("memory")

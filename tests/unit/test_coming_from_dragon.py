@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from collectors.node_metrics import NodeReader
-from detectors import SlowGPUDetector
-from resilience.cli import cli, run
-from telemetry.catalogue import CATALOGUE
-from telemetry.settings import TELEMETRY_CONFIG, TelemetrySettings
+from laggard.collectors.metrics.node import NodeReader
+from laggard.detectors import SlowGPUDetector
+from laggard.resilience.command.cli import cli, run
+from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.settings import TELEMETRY_CONFIG, TelemetrySettings
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from-dragon.md"
 OPTIONS = {name for parameter in run.params if isinstance(parameter, click.Option) for name in parameter.opts}
@@ -50,7 +50,7 @@ def test_what_the_guide_names_exists(name: str) -> None:
 def test_the_check_can_fail() -> None:
     assert not exists("--single-node-override")
     assert not exists("laggard cleanup")
-    assert not exists("telemetry.Telemetry.shutdown")
+    assert not exists("laggard.telemetry.Telemetry.shutdown")
 
 
 def test_metrics_that_kept_their_names_are_read() -> None:

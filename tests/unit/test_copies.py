@@ -1,4 +1,4 @@
-"""What the copies of a program are told, what their ends mean together, and how their output is put together."""
+"""The copies of a --per-node program: their variables, their common exit code, their output."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience.copies import rank_variables, verdict_on
-from resilience.printer import LONGEST_LINE_BYTES, Lines, Printer
+from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Lines, Printer, combined_exit_code, rank_variables
 
 DEADLINE_S = 10.0
 
 
-def test_a_copy_is_told_its_rank_and_where_to_meet_the_others_and_torchrun_hears_it_too() -> None:
+def test_a_copy_gets_its_rank_and_the_address_of_the_primary_also_for_torchrun() -> None:
     variables = rank_variables(1, 3, "127.5.6.1", 29500)
     expected = {"NODE_RANK": "1", "NNODES": "3", "MASTER_ADDR": "127.5.6.1", "MASTER_PORT": "29500"}
     assert variables == expected | {f"PET_{name}": value for name, value in expected.items()}
 
 
 @pytest.mark.parametrize(
-    ("exits", "verdict"),
+    ("exits", "exit_code"),
     [
         ([None, None], None),
         ([0, None], None),
@@ -34,12 +33,12 @@ def test_a_copy_is_told_its_rank_and_where_to_meet_the_others_and_torchrun_hears
         ([-15, -9], -15),
     ],
 )
-def test_what_the_ends_of_copies_mean_together(exits: list[int | None], verdict: int | None) -> None:
-    assert verdict_on(exits) == verdict
+def test_the_exit_code_of_all_copies_together(exits: list[int | None], exit_code: int | None) -> None:
+    assert combined_exit_code(exits) == exit_code
 
 
 @given(st.lists(st.text(alphabet="ab\n\r", max_size=8)), st.text(alphabet="ab", max_size=3))
-def test_however_a_text_is_cut_its_lines_are_the_same(pieces: list[str], rest: str) -> None:
+def test_lines_are_the_same_however_the_text_is_cut(pieces: list[str], rest: str) -> None:
     text = "".join(pieces) + rest
     lines = Lines(b"> ")
     cut = b"".join(lines.take(piece.encode()) for piece in pieces) + lines.take(rest.encode()) + lines.end()
@@ -48,11 +47,11 @@ def test_however_a_text_is_cut_its_lines_are_the_same(pieces: list[str], rest: s
     assert cut.replace(b"\r> \n", b"\r\n") == whole.encode()  # a cut between the two makes them two ends
 
 
-def test_a_line_without_end_is_broken() -> None:
+def test_an_endless_line_is_split() -> None:
     assert Lines(b"> ").take(b"x" * (LONGEST_LINE_BYTES + 1)) == b"> " + b"x" * LONGEST_LINE_BYTES + b"\n"
 
 
-def test_who_gives_output_away_does_not_wait_for_a_terminal_that_hangs() -> None:
+def test_printing_does_not_wait_for_a_terminal_that_hangs() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as terminal, os.fdopen(writer, "wb", buffering=0) as ours:
         printer = Printer({"stdout": ours})
@@ -71,7 +70,7 @@ class Closed(io.BytesIO):
         raise BrokenPipeError
 
 
-def test_output_that_nobody_reads_any_more_is_dropped_and_the_copies_go_on() -> None:
+def test_output_that_cannot_be_written_is_dropped_and_the_copies_go_on() -> None:
     printer = Printer({"stdout": Closed()})
     printed: list[int] = []
     for number in range(3):

@@ -1,4 +1,4 @@
-"""SlowGPUAnalysis: what is found, said, remembered and left alone."""
+"""SlowGPUAnalysis: what is found, reported, remembered and ignored."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import SlowGPUAnalysis, Verdict
-from detectors.classes import clear_classes
-from detectors.cost import RestartCost
-from detectors.findings import Terms, verdict_of
-from detectors.grouping import codes_of
-from detectors.history import History
-from detectors.roster import Roster
-from detectors.thresholds import Thresholds
+from laggard.collectors.device import DeviceId
+from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.device_index import DeviceIndex
+from laggard.detectors.grouping import clear_classes, codes_of
+from laggard.detectors.history import History
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.thresholds import Thresholds
+from laggard.detectors.verdict import Terms, verdict_of
 
-Device = tuple[str, str]
 Seconds = NDArray[np.float64]
 
 NOON_S = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
 
 
-def names(nodes: int, per_node: int = 4) -> tuple[Device, ...]:
+def names(nodes: int, per_node: int = 4) -> tuple[DeviceId, ...]:
     return tuple((f"node{node}", str(gpu)) for node in range(nodes) for gpu in range(per_node))
 
 
@@ -36,7 +35,7 @@ def quiet(devices: int, rounds: int = 24, seed: int = 0) -> Seconds:
     return 0.01 * np.exp(logs)[:, :, None, None]
 
 
-def play(analysis: SlowGPUAnalysis, devices: tuple[Device, ...], seconds: Seconds) -> list[tuple[int, Verdict]]:
+def play(analysis: SlowGPUAnalysis, devices: tuple[DeviceId, ...], seconds: Seconds) -> list[tuple[int, Verdict]]:
     found = []
     for number, one_round in enumerate(seconds):
         found += [(number, v) for v in analysis.update_arrays(devices, one_round, now_s=NOON_S + 10 * number)]
@@ -47,7 +46,7 @@ def who(found: list[tuple[int, Verdict]]) -> list[tuple[str, str | None]]:
     return [(verdict.host, verdict.gpu) for _, verdict in found]
 
 
-def test_a_step_of_ten_percent_is_told_once_with_its_numbers() -> None:
+def test_a_step_of_ten_percent_is_reported_once_with_its_numbers() -> None:
     seconds = quiet(16, 40)
     seconds[12:, 13] *= 1.11
     [(number, verdict)] = play(SlowGPUAnalysis(), names(4), seconds)
@@ -76,7 +75,7 @@ def test_a_slowdown_that_grows_escalates() -> None:
     assert [verdict.severity for _, verdict in found] == ["suspect", "slow", "very slow"]
 
 
-def test_a_device_that_recovered_is_told_of_again_when_it_slows_again() -> None:
+def test_a_device_that_recovered_is_reported_again_when_it_slows_again() -> None:
     seconds = quiet(16, 60)
     seconds[12:20, 5] *= 1.2
     seconds[40:, 5] *= 1.2
@@ -97,7 +96,7 @@ def test_half_of_the_devices_slow_by_their_own_past_are_found_among_two_nodes() 
     assert who(play(SlowGPUAnalysis(), names(2, 2), seconds)) == [("node1", None)]
 
 
-def test_half_of_the_devices_getting_faster_accuses_nobody() -> None:
+def test_no_device_is_accused_if_half_of_them_get_faster() -> None:
     seconds = quiet(8, 40)
     seconds[12:, 4:] /= 1.2
     assert not play(SlowGPUAnalysis(), names(2), seconds)
@@ -119,13 +118,13 @@ def test_of_two_devices_only_a_factor_of_two_tells_which_is_slow(ratio: float, f
     assert bool(SlowGPUAnalysis().check(readings)) == found
 
 
-def test_a_common_slowdown_accuses_nobody() -> None:
+def test_no_device_is_accused_of_a_common_slowdown() -> None:
     seconds = quiet(16, 40)
     seconds[12:] *= 1.5
     assert not play(SlowGPUAnalysis(), names(4), seconds)
 
 
-def test_a_burst_every_sixth_round_accuses_nobody() -> None:
+def test_no_device_is_accused_for_a_burst_every_sixth_round() -> None:
     seconds = quiet(16, 600)
     seconds[3::6, 5] *= 1.5
     assert not play(SlowGPUAnalysis(), names(4), seconds)
@@ -151,16 +150,16 @@ def test_classes_follow_nodes_or_places_and_slow_devices_scattered_over_nodes_ar
     hosts, gpus = codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])
     logs = np.log(quiet(32, 1)[0, :, 0, 0])
 
-    roster = Roster(devices)
+    index = DeviceIndex(devices)
 
     def shifted(by: float, which: NDArray[np.bool_]) -> NDArray[np.float32]:
         return np.asarray(logs + by * which, np.float32)
 
     by_host, by_gpu, scattered = hosts >= 6, gpus == 2, np.isin(np.arange(32), [0, 5, 6, 11, 13, 18, 23, 28])
-    assert clear_classes(shifted(0.7, by_host), roster).tolist() == by_host.astype(int).tolist()
-    assert clear_classes(shifted(0.7, by_gpu), roster).tolist() == by_gpu.astype(int).tolist()
-    assert not clear_classes(shifted(0.7, scattered), roster).any()
-    assert not clear_classes(shifted(0.18, by_host), roster).any()
+    assert clear_classes(shifted(0.7, by_host), index).tolist() == by_host.astype(int).tolist()
+    assert clear_classes(shifted(0.7, by_gpu), index).tolist() == by_gpu.astype(int).tolist()
+    assert not clear_classes(shifted(0.7, scattered), index).any()
+    assert not clear_classes(shifted(0.18, by_host), index).any()
 
 
 def test_bad_readings_are_counted_and_change_nothing() -> None:
@@ -180,7 +179,7 @@ def test_bad_readings_are_counted_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("readings", [{}, {("a", "0"): []}, {("a", "0"): [math.nan]}, {("a", "0"): {}}])
-def test_a_round_without_a_reading_is_no_error(readings: dict[Device, list[float]]) -> None:
+def test_a_round_without_a_reading_is_not_an_error(readings: dict[DeviceId, list[float]]) -> None:
     analysis = SlowGPUAnalysis()
     assert analysis.update(readings) == []
     assert analysis.update({("a", "0"): [1.0], ("b", "0"): [1.0]}) == []
@@ -258,7 +257,7 @@ def test_a_place_taken_over_by_another_device_does_not_inherit() -> None:
     assert len(again.devices) == 15
 
 
-def test_a_place_that_a_known_device_moved_to_is_its_alone() -> None:
+def test_a_known_device_takes_its_history_to_its_new_place() -> None:
     first = SlowGPUAnalysis()
     play(first, names(4), quiet(16, 20))
     state = first.to_state({("node0", "0"): "GPU-a"})
@@ -318,7 +317,7 @@ def test_how_often_a_device_exceeds_is_as_well_known_after_a_week_as_on_the_firs
     assert len(np.unique(kept)) == 8
 
 
-def test_how_noisy_a_device_is_by_itself_is_known_to_the_next_job() -> None:
+def test_a_devices_own_noise_is_known_to_the_next_job() -> None:
     seconds = quiet(16, 60)
     seconds[8::4, 3] *= 1.2
     first = SlowGPUAnalysis()
@@ -343,7 +342,7 @@ def test_readings_of_uneven_shape_are_taken_as_those_of_one_shape_are() -> None:
     np.testing.assert_allclose(kept[0], kept[1][::-1], atol=1e-6)
 
 
-def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None:
+def test_the_noise_that_a_group_learned_is_kept_when_a_device_joins() -> None:
     seconds = quiet(17, 60)
     seconds[:38, :16] *= np.where(np.random.default_rng(1).random((38, 16, 1, 1)) < 0.2, 1.5, 1)
     newcomer = SlowGPUAnalysis()
@@ -353,7 +352,7 @@ def test_what_the_group_learned_of_its_noise_stays_when_a_device_comes() -> None
     assert newcomer.to_state()["history"]["evidence"].max() < 0.1
 
 
-def test_classes_are_recognised_again_after_devices_came() -> None:
+def test_classes_are_recognised_again_after_devices_join() -> None:
     seconds = quiet(24, 40)
     seconds[:, 8:16] *= 2
     seconds[30:, 9] *= 1.1
@@ -363,13 +362,13 @@ def test_classes_are_recognised_again_after_devices_came() -> None:
     assert who([each for each in found if each[1].action == "restart"]) == [("node2", "1")]
 
 
-def test_two_classes_of_the_same_size_are_two_models_and_nothing_is_said() -> None:
+def test_two_classes_of_the_same_size_are_two_models_and_not_reported() -> None:
     seconds = quiet(16, 30)
     seconds[:, 4:12] *= 1.5
     assert not play(SlowGPUAnalysis(), names(4), seconds)
 
 
-def test_a_slow_minority_that_fills_nodes_is_told_of_once_as_perhaps_another_model() -> None:
+def test_a_slow_minority_that_fills_nodes_is_reported_once_as_perhaps_another_model() -> None:
     seconds = quiet(20, 30)
     seconds[:, 4:8] *= 1.5
     seconds[:, 12:16] *= 1.5
@@ -393,6 +392,6 @@ def test_a_slow_minority_that_fills_nodes_is_told_of_once_as_perhaps_another_mod
 @pytest.mark.parametrize(
     ("ratio", "words"), [(1.11, "11 % slower than"), (1.06, "6.0 % slower than"), (15.44, "15.4 times as slow as")]
 )
-def test_a_slowdown_is_said_as_one_would_say_it(ratio: float, words: str) -> None:
+def test_a_slowdown_is_worded_naturally(ratio: float, words: str) -> None:
     finding = Terms(1e-4, Thresholds(), None).finding(("node3", "1"), ratio, sure=True, reference="its 3 peers")
     assert verdict_of(finding).evidence == f"node3 gpu 1: {words} its 3 peers"

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import detectors.analysis
-import detectors.evidence
-import detectors.exceedance
-import detectors.news
-from detectors import SlowGPUAnalysis, Verdict
-from detectors.evidence import accumulate
-from detectors.grouping import Grouping
-from detectors.history import History
-from detectors.statistics import center_and_spread
-from detectors.thresholds import Thresholds
+import laggard.detectors.analysis
+import laggard.detectors.exceedance
+import laggard.detectors.false_alarm_budget
+import laggard.detectors.new_verdicts
+from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.false_alarm_budget import accumulate
+from laggard.detectors.grouping import Grouping
+from laggard.detectors.history import History
+from laggard.detectors.statistics import center_and_spread
+from laggard.detectors.thresholds import Thresholds
 
 Seconds = NDArray[np.float64]
 Promise = Callable[[], bool]
@@ -140,18 +140,18 @@ def test_the_detector_keeps_its_promises(promise: Promise) -> None:
 
 
 def bets_half_as_much(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(detectors.evidence, "bet_on_one", lambda rate: np.sqrt(0.8 / rate))
+    patch.setattr(laggard.detectors.false_alarm_budget, "bet_on_one", lambda rate: np.sqrt(0.8 / rate))
 
 
 def accuses_the_next_one(patch: pytest.MonkeyPatch) -> None:
-    right = detectors.news._finding_at
-    patch.setattr(detectors.news, "_finding_at", lambda *about: replace(right(*about), gpu="3"))
+    right = laggard.detectors.new_verdicts._finding_at
+    patch.setattr(laggard.detectors.new_verdicts, "_finding_at", lambda *about: replace(right(*about), gpu="3"))
 
 
 def says_it_every_round(patch: pytest.MonkeyPatch) -> None:
     def forgetful(history: History, *rest: Any) -> None:
         note(history, *rest)
-        history.told[:] = 0
+        history.reported[:] = 0
 
     note = History.note_episodes
     patch.setattr(History, "note_episodes", forgetful)
@@ -168,7 +168,7 @@ def lets_the_past_follow(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_the_mean_of_repeats(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(detectors.analysis, "log_fastest", lambda repeats: np.log(repeats.mean(axis=0)))
+    patch.setattr(laggard.detectors.analysis, "log_fastest", lambda repeats: np.log(repeats.mean(axis=0)))
 
 
 def takes_the_size_for_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def takes_the_size_for_evidence(patch: pytest.MonkeyPatch) -> None:
         right(history, exceeds, *rest)
         history.evidence[0, 1][history.recent.max(axis=0) > 1] = 1e6
 
-    patch.setattr(detectors.analysis, "accumulate", by_size)
+    patch.setattr(laggard.detectors.analysis, "accumulate", by_size)
 
 
 def knows_no_common_mode(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def knows_no_common_mode(patch: pytest.MonkeyPatch) -> None:
         center, spread = right(values, groups)
         return np.where(np.isnan(center), center, np.float32(np.log(0.01) * (abs(center) > 1))), spread
 
-    patch.setattr(detectors.exceedance, "center_and_spread", absolute)
+    patch.setattr(laggard.detectors.exceedance, "center_and_spread", absolute)
 
 
 def knows_no_groups(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def knows_no_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def knows_no_nodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(detectors.news, "merged_by_node", lambda findings, _: list(findings))
+    patch.setattr(laggard.detectors.new_verdicts, "merged_by_node", lambda findings, _: list(findings))
 
 
 def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_any_scatter_for_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(detectors.exceedance, "_VERY_NOISY", np.inf)
+    patch.setattr(laggard.detectors.exceedance, "_VERY_NOISY", np.inf)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Four virtual devices on a noisy CPU machine, no history: the slow one is found, healthy jobs run in peace."""
+"""Four virtual devices on a noisy CPU machine, no history: the slow one is found, healthy jobs are not disturbed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import SlowGPUAnalysis, Verdict
+from laggard.collectors.device import DeviceId
+from laggard.detectors import SlowGPUAnalysis, Verdict
 
-Device = tuple[str, str]
-
-TWO_BY_TWO: tuple[Device, ...] = (("node0", "0"), ("node0", "1"), ("node1", "0"), ("node1", "1"))
+TWO_BY_TWO: tuple[DeviceId, ...] = (("node0", "0"), ("node0", "1"), ("node1", "0"), ("node1", "1"))
 
 
 def noisy_seconds(rng: np.random.Generator, devices: int, rounds: int, repeats: int = 3) -> NDArray[np.float64]:
@@ -24,7 +23,7 @@ def noisy_seconds(rng: np.random.Generator, devices: int, rounds: int, repeats: 
 
 
 def run(
-    analysis: SlowGPUAnalysis, devices: tuple[Device, ...], seconds: NDArray[np.float64]
+    analysis: SlowGPUAnalysis, devices: tuple[DeviceId, ...], seconds: NDArray[np.float64]
 ) -> list[tuple[int, Verdict]]:
     """Play the rounds; return each verdict with the number of its round, from 1."""
     found = []
@@ -40,7 +39,7 @@ def restarts(found: list[tuple[int, Verdict]]) -> list[tuple[int, str, str | Non
 
 @pytest.mark.parametrize("devices", [TWO_BY_TWO, TWO_BY_TWO[:2]], ids=["N=4", "N=2"])
 def test_a_device_born_several_times_slower_gets_one_restart_verdict_within_five_rounds(
-    devices: tuple[Device, ...],
+    devices: tuple[DeviceId, ...],
 ) -> None:
     delays = []
     for seed in range(60):
@@ -54,7 +53,7 @@ def test_a_device_born_several_times_slower_gets_one_restart_verdict_within_five
     assert np.mean(np.array(delays) <= 5) >= 0.95  # a noisy round now and then costs two more
 
 
-def test_the_history_of_those_that_stayed_still_convicts_after_one_left_and_two_came() -> None:
+def test_a_slow_device_is_still_found_after_a_node_left_and_another_joined() -> None:
     rng = np.random.default_rng(7)
     analysis = SlowGPUAnalysis(min_slowdown=1.5)
     assert not restarts(run(analysis, TWO_BY_TWO, noisy_seconds(rng, 4, 12)))

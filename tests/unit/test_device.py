@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.device import (
+from laggard.collectors.device import (
     VIRTUAL_DEVICE_DIR,
     VIRTUAL_DEVICES,
     DeviceError,
@@ -21,7 +21,7 @@ from collectors.device import (
     local_devices,
     uuid_text,
 )
-from kvstore.environment import NODE
+from laggard.kvstore.environment import NODE
 
 DEADLINE_S = 60.0
 
@@ -107,7 +107,7 @@ def test_the_devices_of_a_process_are_those_that_it_was_allotted(tmp_path: Path)
 
 
 @pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")
-def test_without_any_device_the_way_out_is_named() -> None:
+def test_without_any_device_the_remedy_is_named() -> None:
     with pytest.raises(DeviceError, match=r"^no GPU here: --virtual-gpus=K makes K virtual devices a node$"):
         local_devices({})
 

@@ -1,14 +1,16 @@
-"""The documents keep their word: commands are those that CI runs, links lead somewhere."""
+"""The documents are accurate: their commands are those that CI runs, their links and the files they name exist."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+import laggard
+
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("kvstore", "telemetry", "collectors", "detectors", "resilience", "benchmarks", "examples", "tests")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -27,16 +29,41 @@ def test_the_first_command_of_the_readme_is_the_main_job() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_linked_files_exist(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", document.read_text())
     missing = [target for target in targets if "://" not in target and not _leads_somewhere(document, target)]
     assert missing == []
+
+
+def test_linked_sections_exist() -> None:
+    wrong = []
+    for document in DOCUMENTS:
+        for target, section in re.findall(r"\]\(([^)#]*)#([^)]+)\)", document.read_text()):
+            page = (document.parent / target).resolve() if target else document
+            if "://" not in target and section not in _sections(page):
+                wrong.append(f"{document.name}: {target}#{section}")
+    assert wrong == []
+
+
+def _sections(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_a_document_names_exist(document: Path) -> None:
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.*]*)`", document.read_text())
+    assert [name for name in named if not _is_file_of_ours(name)] == []
+
+
+def _is_file_of_ours(name: str) -> bool:
+    """Whether a path, which may have a star, is in the repository or in the installed package."""
+    return any(any(folder.glob(name.rstrip("/"))) for folder in (ROOT, Path(laggard.__path__[0])))
 
 
 def _leads_somewhere(document: Path, target: str) -> bool:
     path = (document.parent / target).resolve()
     if path.exists():
         return True
-    package, *rest = path.relative_to(ROOT.resolve()).parts  # installed, it lies somewhere else
-    spec = importlib.util.find_spec(package)
-    return spec is not None and Path(spec.submodule_search_locations[0], *rest).exists()  # type: ignore[index]
+    installed = Path(laggard.__path__[0], path.relative_to(ROOT.resolve()))  # beside a wheel, our packages lie there
+    return installed.exists()

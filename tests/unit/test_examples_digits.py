@@ -1,4 +1,4 @@
-"""Digits for the PyTorch example: MNIST's files where they are, nothing fetched unasked, nothing wrong taken."""
+"""Digits for the PyTorch example: MNIST's files if there are any, no unrequested download, no invalid file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
         mnist.load_digits(tmp_path / "nowhere")
 
 
-def test_a_file_is_no_folder_to_download_to(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_the_download_folder(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with pytest.raises(mnist.DataError, match=r"MNIST cannot be put into .*data: File exists"):
         mnist.download(tmp_path / "data")
@@ -59,7 +59,7 @@ def test_a_file_is_no_folder_to_download_to(tmp_path: Path) -> None:
     [b"", b"no digits", idx(IMAGES)[:-1], idx(IMAGES) + b"x", gzip.compress(idx(LABELS))[:-3]],
     ids=["empty", "text", "too short", "too long", "half a gzip file"],
 )
-def test_what_is_no_whole_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_anything_but_a_complete_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / ("file.gz" if content[:2] == b"\x1f\x8b" else "file")
     path.write_bytes(content)
     with pytest.raises(mnist.DataError, match=str(path)):
@@ -113,7 +113,7 @@ def test_a_download_says_from_where_and_does_not_repeat_itself(
 def test_a_download_with_another_checksum_is_refused_and_not_kept(source: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = source
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(IMAGES)))
-    with pytest.raises(mnist.DataError, match=r"is not what it was: its SHA-256 is \w{64}, not 440fcabf"):
+    with pytest.raises(mnist.DataError, match=r"has changed: its SHA-256 is \w{64}, not 440fcabf"):
         mnist.download(tmp_path / "data", url)
     assert list((tmp_path / "data").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""The examples refuse what cannot be in one line that names the value and the way out."""
+"""The examples refuse invalid values in one line that names the value and what to do."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ Parse = Callable[[list[str]], argparse.Namespace]
 @pytest.mark.parametrize(
     ("parse", "arguments", "line"),
     [
-        (scipy_arguments, "--num_workers -1", "--num_workers -1 is too little: give at least 1"),
-        (scipy_arguments, "--burns -1", "--burns -1 is too little: give at least 0"),
-        (scipy_arguments, "--work_time -0.5", "--work_time -0.5 is too little: give at least 0"),
+        (scipy_arguments, "--num_workers -1", "--num_workers -1 is too small: give at least 1"),
+        (scipy_arguments, "--burns -1", "--burns -1 is too small: give at least 0"),
+        (scipy_arguments, "--work_time -0.5", "--work_time -0.5 is too small: give at least 0"),
         (
             scipy_arguments,
             "--size 2000 --mem 1000000",
             "--mem 1000000 holds no image of --size 2000: give at least 4000000",
         ),
-        (merge_sort.parse_arguments, "--limit 0", "--limit 0 is too little: give at least 1"),
+        (merge_sort.parse_arguments, "--limit 0", "--limit 0 is too small: give at least 1"),
         (
             merge_sort.parse_arguments,
             "--max_size 10",
             "--max_size 10 is less than --min_size 100000: nothing to sort",
         ),
-        (slow_gpu.parse_arguments, "--num_iters -1", "--num_iters -1 is too little: give at least 1"),
-        (slow_gpu.parse_arguments, "--max_size 50", "--max_size 50 is too little: give at least 100"),
+        (slow_gpu.parse_arguments, "--num_iters -1", "--num_iters -1 is too small: give at least 1"),
+        (slow_gpu.parse_arguments, "--max_size 50", "--max_size 50 is too small: give at least 100"),
         (
             slow_gpu.parse_arguments,
             "--collection_rate 0",
-            "--collection_rate 0.0 is no time between probes: give some seconds",
+            "--collection_rate 0.0 is not a valid interval: give seconds above 0",
         ),
-        (mini_telemetry.parse_arguments, "", "name a dump, or make one up with --demo"),
+        (mini_telemetry.parse_arguments, "", "name a dump, or generate one with --demo"),
         (
             mini_telemetry.parse_arguments,
             "--demo --port -1",
-            "--port -1 is no port: give 1 to 65535, or 0 for a free one",
+            "--port -1 is not a valid port: give 1 to 65535, or 0 for a free one",
         ),
-        (full_arguments, "--mnist_workers 1", "--mnist_workers 1 is too little: give at least 2"),
-        (full_arguments, "--batch-size 0", "--batch-size 0 is too little: give at least 1"),
+        (full_arguments, "--mnist_workers 1", "--mnist_workers 1 is too small: give at least 2"),
+        (full_arguments, "--batch-size 0", "--batch-size 0 is too small: give at least 1"),
         (full_arguments, "--download", "--download needs a folder to put MNIST into: add --data DIR"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_values_are_refused_in_one_line(
     parse: Parse, arguments: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

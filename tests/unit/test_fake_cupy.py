@@ -1,4 +1,4 @@
-"""The stand-in for CuPy has no name, no argument and no constant that CuPy has not, where that is installed."""
+"""The stand-in for CuPy has only names, arguments and constants that CuPy has, where CuPy is installed."""
 
 from __future__ import annotations
 

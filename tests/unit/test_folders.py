@@ -1,4 +1,4 @@
-"""A job's folders: its own, and those that killed jobs have left."""
+"""The folders of a job, and those that killed jobs have left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from resilience.folders import RUNTIME_ROOT_VARIABLE, job_folders
+from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE, job_folders
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_job_leaves_nothing(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_the_state_of_a_job_that_may_go_on_is_kept() -> None:
+def test_the_state_of_a_job_that_can_be_resumed_is_kept() -> None:
     with job_folders(None) as folders:
         (folders.runtime / "node1").mkdir()
         folders.state.mkdir()
@@ -40,20 +40,20 @@ def test_the_state_of_a_job_that_may_go_on_is_kept() -> None:
     assert list(folders.runtime.iterdir()) == [folders.state]
 
 
-def test_what_a_killed_job_left_is_swept_but_for_its_state(root: Path) -> None:
+def test_the_folder_of_a_killed_job_is_removed_except_for_its_state(root: Path) -> None:
     dead = left_behind(root)
     with job_folders(None):
         assert list(dead.iterdir()) == [dead / "state"]
 
 
-def test_a_job_that_lives_is_left_alone() -> None:
+def test_the_folder_of_a_running_job_is_left_alone() -> None:
     with job_folders(None) as living:
         (living.runtime / "node1").mkdir()
         with job_folders(None):
             assert (living.runtime / "node1").exists()
 
 
-def test_a_folder_that_is_just_being_made_is_left_alone(root: Path) -> None:
+def test_a_folder_that_was_just_created_is_left_alone(root: Path) -> None:
     (root / "laggard-new" / "node1").mkdir(parents=True)
     with job_folders(None):
         assert (root / "laggard-new" / "node1").exists()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.checkup import Checkup, check_up
-from collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
-from collectors.probes import PROBE_NAMES, Probe, ProbeUnavailableError, probes_of
-from collectors.probes.cuda import KERNELS
-from collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
-from collectors.probing import Probing
-from detectors import SlowGPUDetector
+from laggard.collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
+from laggard.collectors.device_check import DeviceCheck, check_device
+from laggard.collectors.errors import ProbeUnavailableError
+from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
+from laggard.collectors.probes.cuda_kernels import KERNELS
+from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
+from laggard.collectors.probing import Probing
+from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from tests.fake_cupy.kernels import host_compiler, on_host
 from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on
 
@@ -66,9 +67,7 @@ def figure_of(probe: Probe) -> float:
         ("host_to_device", 50.0, "GB/s"),
     ],
 )
-def test_each_probe_tells_the_figure_of_the_part_that_it_is_for(
-    bench: Bench, name: str, figure: float, unit: str
-) -> None:
+def test_each_probe_reports_the_figure_of_the_part_it_tests(bench: Bench, name: str, figure: float, unit: str) -> None:
     assert tuple(bench.probes) == PROBE_NAMES
     assert figure_of(bench.probes[name]) == pytest.approx(figure, rel=1e-6)
     assert bench.probes[name].unit == unit
@@ -99,7 +98,7 @@ def test_all_probes_of_a_device_and_its_neighbours_copies_take_less_than_256_mib
     assert bench.board.peak_bytes + bench.neighbour.peak_bytes < 256 * MIB
 
 
-def test_the_probes_of_a_device_touch_no_other_one_but_to_copy_there(bench: Bench) -> None:
+def test_the_probes_of_a_device_use_another_one_only_to_copy_there(bench: Bench) -> None:
     assert {work.name for work in bench.neighbour.log} == {"copy_between_devices"}
     assert COPY_BYTES <= bench.neighbour.peak_bytes < COPY_BYTES + MIB
 
@@ -175,7 +174,7 @@ def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(
     assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
 
 
-def test_copies_go_the_way_that_their_name_says(bench: Bench) -> None:
+def test_copies_go_in_the_direction_of_their_name(bench: Bench) -> None:
     random = np.random.default_rng(3)
     down, up, across = (bench.probes[name] for name in ("host_to_device", "device_to_host", "peer_copy"))
     numbers = random.integers(0, 255, (2, COPY_BYTES), np.uint8)
@@ -223,17 +222,17 @@ def test_where_memory_is_short_there_are_fewer_and_smaller_probes_whose_names_sa
 ) -> None:
     board = Board(others_bytes=(80 << 30) - free_mib * MIB)
     with cupy_on(board):
-        checkup = check_up(GpuDevice("0", 0), repeats=1)
-    assert [name for name in checkup.seconds if not name.endswith(("host", "device"))] == names
-    assert (checkup.trouble, checkup.wrong) == ("", {})
+        check = check_device(GpuDevice("0", 0), repeats=1)
+    assert [name for name in check.seconds if not name.endswith(("host", "device"))] == names
+    assert (check.trouble, check.wrong) == ("", {})
 
 
-def test_where_memory_is_too_short_for_any_probe_the_checkup_says_so() -> None:
+def test_where_memory_is_too_short_for_any_probe_the_check_says_so() -> None:
     with cupy_on(Board(others_bytes=(80 << 30) - 79 * MIB)):
         device = GpuDevice("0", 0)
         with pytest.raises(ProbeUnavailableError, match="gpu 0 has 79 MiB free: too little for probes"):
             probes_of(device)
-        assert check_up(device) == Checkup(
+        assert check_device(device) == DeviceCheck(
             "0", device.model, device.uuid, trouble="gpu 0 has 79 MiB free: too little for probes"
         )
 
@@ -253,21 +252,21 @@ def test_an_amd_gpu_has_the_products_that_cupy_knows_there_and_they_are_right() 
             assert probe.wrong_results() == 0
 
 
-def test_a_checkup_of_a_gpu_has_a_figure_of_each_probe_and_tells_the_products_that_are_wrong(
+def test_a_check_of_a_gpu_has_a_figure_of_each_probe_and_names_wrong_products(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench.board, "wrong_by", 1.0)
-    checkup = check_up(bench.device, repeats=1)
+    check = check_device(bench.device, repeats=1)
 
-    assert (checkup.gpu, checkup.model) == ("1", "NVIDIA H100 80GB HBM3, 80 GiB")
-    assert checkup.uuid == "GPU-10111213-1415-1617-1819-1a1b1c1d1ec9"
-    assert tuple(checkup.seconds) == tuple(checkup.figures) == PROBE_NAMES
-    assert checkup.figures["gemm_fp32"][0] == pytest.approx(60.0)
-    assert (checkup.wrong, checkup.trouble) == (dict.fromkeys(GEMMS, 1), "")
+    assert (check.gpu, check.model) == ("1", "NVIDIA H100 80GB HBM3, 80 GiB")
+    assert check.uuid == "GPU-10111213-1415-1617-1819-1a1b1c1d1ec9"
+    assert tuple(check.seconds) == tuple(check.figures) == PROBE_NAMES
+    assert check.figures["gemm_fp32"][0] == pytest.approx(60.0)
+    assert (check.wrong, check.trouble) == (dict.fromkeys(GEMMS, 1), "")
 
 
-class OnTheBench(SlowGPUDetector):
-    """A detector whose test runs on one device."""
+class OnTheBench(SlowGPUCollector):
+    """A collector whose test runs on one device."""
 
     tested: GpuDevice
 
@@ -277,10 +276,10 @@ class OnTheBench(SlowGPUDetector):
 
 
 def test_the_detectors_test_is_the_product_in_single_precision_on_its_device(bench: Bench) -> None:
-    detector = OnTheBench()
-    detector.tested = bench.device
+    collector = OnTheBench()
+    collector.tested = bench.device
     begun = len(bench.neighbour.log)
-    assert detector.collector_test(None) == pytest.approx(4 * 2 * 2048**3 / 60e12)
+    assert collector.collector_test(None) == pytest.approx(4 * 2 * 2048**3 / 60e12)
     assert len(bench.neighbour.log) == begun
 
 
@@ -311,17 +310,17 @@ def test_gpus_have_the_names_by_which_they_were_made_visible(visible: dict[str, 
         assert local_device(visible).gpu == names[0]
 
 
-def test_cupy_without_a_gpu_is_no_gpu() -> None:
+def test_cupy_without_a_gpu_finds_no_gpu() -> None:
     with cupy_on():
         assert gpu_names({}) == []
         with pytest.raises(DeviceError, match="no GPU here"):
             device_makers({})
 
 
-def test_beside_a_lost_gpu_the_good_one_is_used_and_its_probes_run() -> None:
+def test_a_good_gpu_next_to_a_lost_one_is_used_and_its_probes_run() -> None:
     with cupy_on(Board(lost=True), Board(others_bytes=(80 << 30) - 90 * MIB)):
         lost, good = device_makers({}).values()
-        assert check_up(good(), repeats=1).trouble == ""
+        assert check_device(good(), repeats=1).trouble == ""
         with pytest.raises(CUDARuntimeError, match="cudaErrorDevicesUnavailable"):
             lost()
 

@@ -1,7 +1,8 @@
-"""The programs in the guides run as they stand; examples in docstrings give what they say."""
+"""The programs in the guides run as printed; examples in docstrings give the results they show."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import laggard
+
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("kvstore", "telemetry", "collectors", "detectors", "resilience")
 
 
 def programs_in(document: str) -> list[str]:
@@ -20,11 +22,26 @@ def programs_in(document: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
 
 
+def imports_shown() -> list[tuple[str, str]]:
+    """Return (module, name) of each name that a document or an example imports from laggard."""
+    programs = [path.read_text() for path in ROOT.glob("examples/**/*.py")]
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]:
+        programs += re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    return sorted(
+        {
+            (node.module, alias.name)
+            for program in programs
+            for node in ast.walk(ast.parse(program))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "laggard"
+            for alias in node.names
+        }
+    )
+
+
 def modules() -> list[str]:
     return [
         found.name
-        for package in PACKAGES
-        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
+        for found in pkgutil.walk_packages(laggard.__path__, "laggard.")
         if not found.name.endswith("__main__")
     ]
 
@@ -51,6 +68,27 @@ def test_the_users_detector_of_the_guide_accuses_the_slow_host() -> None:
     assert detector().analyze_data({("node1", "0"): [1.0], ("node2", "0"): [1.5]}, None) == (False, [])
 
 
+@pytest.mark.parametrize(("module", "name"), imports_shown())
+def test_what_documents_and_examples_import_is_public(module: str, name: str) -> None:
+    """No part of the path is private, and the module lists the name."""
+    assert not any(part.startswith("_") for part in module.split("."))
+    assert name in importlib.import_module(module).__all__
+
+
+def new_names() -> list[str]:
+    """Return the names in the second column of the guide's tables; a ``.name`` is a sibling of the one before it."""
+    found: list[str] = []
+    for row in re.findall(r"^\|(.+)\|$", (ROOT / "docs/guides/new-names.md").read_text(), re.MULTILINE):
+        for name in re.findall(r"`(laggard[\w.]*|\.\w+)`", row.split("|")[1]):
+            found.append(name if name[0] != "." else found[-1].rpartition(".")[0] + name)
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("name", new_names())
+def test_the_new_names_of_the_guide_exist(name: str) -> None:
+    assert pkgutil.resolve_name(name) is not None
+
+
 def test_examples_in_docstrings_give_what_they_say() -> None:
     tried = failed = 0
     for name in modules():
@@ -63,7 +101,7 @@ def test_examples_in_docstrings_give_what_they_say() -> None:
 def test_the_operators_guide_explains_every_word_of_an_account() -> None:
     guide = (ROOT / "docs" / "guides" / "operator.md").read_text()
     source = "".join(
-        inspect.getsource(importlib.import_module(name)) for name in modules() if name.startswith("resilience.")
+        inspect.getsource(importlib.import_module(name)) for name in modules() if name.startswith("laggard.resilience.")
     )
 
     words = set(re.findall(r'\.tell\(\s*"(\w+)"', source))

@@ -1,4 +1,4 @@
-"""The RayJob in the guide fits KubeRay's schema, as far as we have it, and its entry point is a command of ours."""
+"""The RayJob in the guide fits our copy of KubeRay's schema, and its entry point is a laggard command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from resilience.cli import cli
+from laggard.resilience.command.cli import cli
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md"
 SCHEMA = yaml.safe_load((Path(__file__).parent / "rayjob_schema.yaml").read_text())
@@ -51,7 +51,7 @@ def test_the_schema_refuses_what_kuberay_would(manifest: dict[str, Any], path: l
         jsonschema.validate(broken, SCHEMA)
 
 
-def test_the_entry_point_is_a_command_of_ours_and_asks_for_no_more_pods_than_there_are(
+def test_the_entry_point_is_a_laggard_command_and_asks_for_no_more_pods_than_there_are(
     manifest: dict[str, Any],
 ) -> None:
     laggard, *arguments = shlex.split(manifest["spec"]["entrypoint"])

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvstore.codec import Value, decode, encode
-from kvstore.errors import CorruptValueError, UnsupportedValueError
+from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from tests.fake_cupy.machine import Board, cupy_on
 
 STRUCTURED = np.dtype([("t", "<f8"), ("name", "U7"), ("inner", [("x", ">i2", (2, 3)), ("when", "<M8[us]")])])
@@ -85,7 +85,7 @@ def round_trip(value: Value) -> Value:
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_an_array_comes_back_equal_bit_for_bit(array: np.ndarray) -> None:
+def test_an_array_is_restored_bit_for_bit(array: np.ndarray) -> None:
     back = round_trip(array)
     assert type(back) is np.ndarray
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
@@ -94,39 +94,39 @@ def test_an_array_comes_back_equal_bit_for_bit(array: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_value_comes_back_equal_and_of_the_same_type(value: Value) -> None:
+def test_a_value_is_restored_with_the_same_type(value: Value) -> None:
     back = round_trip(value)
     assert back == value
     assert type(back) is type(value)
     assert isinstance(value, int) or repr(back) == repr(value)
 
 
-def test_nan_comes_back() -> None:
+def test_nan_is_restored() -> None:
     assert math.isnan(round_trip(math.nan))
 
 
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda scalar: type(scalar).__name__)
-def test_a_numpy_scalar_comes_back_as_one(scalar: np.generic) -> None:
+def test_a_numpy_scalar_is_restored_as_one(scalar: np.generic) -> None:
     back = round_trip(scalar)
     assert type(back) is type(scalar)
     assert back.dtype == scalar.dtype
     assert back == scalar
 
 
-def test_arrays_inside_lists_and_dicts_come_back() -> None:
+def test_arrays_inside_lists_and_dicts_are_restored() -> None:
     back = round_trip({"w": [np.arange(3), {"b": np.float32(2)}], "raw": b"x" * 5000})
     assert back["w"][0].tolist() == [0, 1, 2]
     assert back["w"][1]["b"] == np.float32(2)
     assert back["raw"] == b"x" * 5000
 
 
-def test_a_memory_map_comes_back_as_an_array(tmp_path: Path) -> None:
+def test_a_memory_map_is_restored_as_an_array(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "file", dtype=np.int32, mode="w+", shape=(4,))
     mapped[:] = 7
     assert round_trip(mapped).tolist() == [7, 7, 7, 7]
 
 
-def test_a_bfloat16_array_comes_back() -> None:
+def test_a_bfloat16_array_is_restored() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.arange(5).astype(ml_dtypes.bfloat16)
     assert round_trip(array).dtype == array.dtype
@@ -146,14 +146,14 @@ def cupy() -> Iterator[Any]:
         yield stand_in
 
 
-def test_a_cupy_array_comes_back_on_the_gpu(cupy: Any) -> None:
+def test_a_cupy_array_is_restored_on_the_gpu(cupy: Any) -> None:
     for array in (cupy.arange(6).reshape(2, 3), cupy.array(1.5), cupy.arange(20)[::2], cupy.empty((0, 3))):
         back = round_trip(array)
         assert type(back) is cupy.ndarray
         assert (back.dtype, back.shape, back.get().tolist()) == (array.dtype, array.shape, array.get().tolist())
 
 
-def test_an_array_of_a_gpu_can_be_read_where_there_is_none(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_of_a_gpu_can_be_read_on_a_machine_without_one(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = encode("k", cupy.arange(6).reshape(2, 3)).joined()
     with cupy_on():
         without_gpu = decode("k", [stored])
@@ -169,26 +169,26 @@ class Color(enum.IntEnum):
 
 
 UNSUPPORTED = {
-    "tuple is none of its types; use a list": (1, 2),
-    "set is none": {1},
-    "bytearray is none of its types; use bytes": bytearray(b"x"),
-    "OrderedDict is none": OrderedDict(a=1),
-    "Color is none": Color.RED,
-    "SimpleNamespace is none": SimpleNamespace(),
-    "complex is none": 1j,
-    "a dict key of type int; use text": {1: 2},
+    "tuple is not a supported type; use a list": (1, 2),
+    "set is not a supported type": {1},
+    "bytearray is not a supported type; use bytes": bytearray(b"x"),
+    "OrderedDict is not a supported type": OrderedDict(a=1),
+    "Color is not a supported type": Color.RED,
+    "SimpleNamespace is not a supported type": SimpleNamespace(),
+    "complex is not a supported type": 1j,
+    "a dict key is of type int; use text": {1: 2},
     "dtype object": np.array([None]),
     "holds Python objects": np.zeros(1, [("a", "O")]),
-    "MaskedArray is none of its types; store its data and its mask": np.ma.masked_array([1], [True]),
-    "matrix is none of its types; convert it with numpy.asarray": np.zeros((1, 1)).view(np.matrix),
-    "half of a surrogate pair": "\ud800",
+    "MaskedArray is not a supported type; store its data and its mask": np.ma.masked_array([1], [True]),
+    "matrix is not a supported type; convert it with numpy.asarray": np.zeros((1, 1)).view(np.matrix),
+    "unpaired surrogate": "\ud800",
     "StringDType": np.array(["a"], np.dtypes.StringDType()),
 }
 
 
 @pytest.mark.parametrize(("reason", "value"), UNSUPPORTED.items(), ids=UNSUPPORTED)
 @pytest.mark.parametrize("nested", [False, True])
-def test_an_unsupported_value_is_refused_with_key_type_and_way_out(reason: str, value: Value, nested: bool) -> None:
+def test_an_unsupported_value_is_refused_with_key_type_and_advice(reason: str, value: Value, nested: bool) -> None:
     with pytest.raises(UnsupportedValueError, match=f"'weights': .*{reason}"):
         encode("weights", {"a": [value]} if nested else value)
 
@@ -216,6 +216,68 @@ def test_chunks_of_any_size_are_the_same_bytes(limit_bytes: int) -> None:
     assert b"".join(chunks) == encoded.joined()
     assert max(map(len, chunks)) <= limit_bytes
     assert decode("key", chunks)[1] == b"abc"
+
+
+def test_short_text_and_numbers_of_64_bits_stand_in_the_header_as_they_are() -> None:
+    def header(value: Value) -> bytes:
+        return bytes(encode("key", value).parts[0])[4:]
+
+    for number in (0, -(2**63), 2**64 - 1):
+        assert header(number) == str(number).encode()
+    assert header(-(2**63) - 1) == b'{"int":"-8000000000000001"}'
+    assert header(2**64) == b'{"int":"10000000000000000"}'
+    assert [len(encode("key", "x" * length).parts) for length in (1024, 1025)] == [1, 2]
+    assert header("ü") == '"ü"'.encode()
+
+
+def test_the_order_of_an_arrays_axes_in_memory_is_kept() -> None:
+    for array in (np.zeros((3, 4)), np.asfortranarray(np.zeros((3, 4)))):
+        back = round_trip(array)
+        assert (back.flags.c_contiguous, back.flags.f_contiguous) == (
+            array.flags.c_contiguous,
+            array.flags.f_contiguous,
+        )
+    assert b'"C"' in bytes(encode("key", np.zeros(3)).parts[0])  # of one axis, both hold
+    assert b'"C"' in bytes(encode("key", np.zeros((4, 6))[::2, ::2]).parts[0])
+
+
+def test_a_part_of_a_mebibyte_is_sent_in_place_and_a_smaller_one_joined() -> None:
+    for length, in_place in ((2**20, True), (2**20 - 1, False)):
+        array = np.zeros(length, np.uint8)
+        encoded = encode("key", [array, array])
+        chunks = list(encoded.chunks(2**30))
+        assert [np.shares_memory(np.frombuffer(chunk, np.uint8), array) for chunk in chunks].count(True) == 2 * in_place
+        assert b"".join(chunks) == encoded.joined()
+        assert encoded.nbytes == len(encoded.joined())
+
+
+def test_small_parts_are_joined_up_to_the_limit() -> None:
+    encoded = encode("key", [b"a" * 40, b"b" * 40, b"c" * 40])
+    header = len(encoded.parts[0])
+
+    assert [len(chunk) for chunk in encoded.chunks(header + 80)] == [header + 80, 40]
+    assert [len(chunk) for chunk in encoded.chunks(header + 79)] == [header + 40, 80]
+    assert [len(chunk) for chunk in encoded.chunks(40)] == [*[40] * (header // 40), header % 40, 40, 40, 40]
+
+
+def test_the_header_is_taken_off_unless_it_is_too_large() -> None:
+    encoded = encode("key", np.arange(3))
+    length = len(encoded.parts[0])
+
+    header, rest = encoded.split(length)
+    assert (bytes(header), rest.nbytes, len(rest.parts)) == (bytes(encoded.parts[0]), 24, 1)
+    assert encoded.split(length - 1) == (b"", encoded)
+
+
+def test_what_was_cut_anywhere_is_read_and_what_was_cut_off_is_damaged() -> None:
+    data = encode("key", {"a": np.arange(4), "b": b"xyz"}).joined()
+
+    for at in range(len(data) + 1):
+        back = decode("key", [data[:at], b"", data[at:]])
+        assert (back["a"].tolist(), back["b"]) == ([0, 1, 2, 3], b"xyz")
+    for at in range(len(data)):
+        with pytest.raises(CorruptValueError):
+            decode("key", [data[:at]])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Wrong usage is one sentence that names the value and the way out."""
+"""Wrong usage is one sentence that names the value and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.probes import PROBE_NAMES
-from resilience.options import JobOptions, UsageError
-from resilience.policy import Settings
+from laggard.collectors.probes import PROBE_NAMES
+from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.policy import Settings
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,14 @@ from resilience.policy import Settings
         (JobOptions(local_nodes=3, nodes=-1), "--nodes=-1 leaves no node to run on: use 1 to 3"),
         (JobOptions(local_nodes=3, idle=3), "--idle=3 leaves no node to run on: the allocation has 3, use 0 to 2"),
         (JobOptions(local_nodes=3, idle=-1), "--idle=-1 leaves no node to run on: the allocation has 3, use 0 to 2"),
-        (JobOptions(local_nodes=3, nodes=3, idle=1), "--nodes=3 and --idle=1 are more than the allocation of 3"),
-        (JobOptions(exhaust_resources=True), "--exhaust-resources says how far to relaunch, so it needs --resilient"),
+        (
+            JobOptions(local_nodes=3, nodes=3, idle=1),
+            "--nodes=3 and --idle=1 together are more than the allocation",
+        ),
+        (
+            JobOptions(exhaust_resources=True),
+            "--exhaust-resources has no effect without --resilient",
+        ),
     ],
 )
 def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
@@ -35,7 +41,9 @@ def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan", ""])
 def test_a_wrong_hang_timeout_is_named(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--hang-timeout={text} is no time: give 1 to 1000000 seconds, or auto"):
+    with pytest.raises(
+        UsageError, match=f"--hang-timeout={text} is not a valid timeout: give 1 to 1000000 seconds, or auto"
+    ):
         JobOptions(hang_timeout=text).hang_timeout_s()
 
 
@@ -44,13 +52,16 @@ def test_a_wrong_hang_timeout_is_named(text: str) -> None:
     [
         (
             JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8"),
-            "--probes-in-turn=fp8 is no probe: there are clock",
+            "--probes-in-turn=fp8 is not a probe: use clock",
         ),
-        (JobOptions(probes_in_turn="all"), "--probes-in-turn says how --detect probes: add --detect=slow-gpu"),
-        (JobOptions(in_gaps=True), "--in-gaps says how --detect probes: add --detect=slow-gpu, or leave it out"),
+        (JobOptions(probes_in_turn="all"), "--probes-in-turn has no effect without --detect: add --detect=slow-gpu"),
+        (
+            JobOptions(inline_probes=True),
+            "--inline-probes has no effect without --detect: add --detect=slow-gpu, or leave it out",
+        ),
     ],
 )
-def test_probes_that_cannot_be_are_named(options: JobOptions, message: str) -> None:
+def test_wrong_probes_are_named(options: JobOptions, message: str) -> None:
     with pytest.raises(UsageError) as error:
         options.probe_names()
     assert str(error.value).startswith(message)
@@ -62,7 +73,7 @@ def test_probes_in_turn_are_some_or_all_or_none() -> None:
     assert JobOptions(detect="slow-gpu").probe_names() == JobOptions().probe_names() == ()
 
 
-def test_a_hang_timeout_is_a_number_of_seconds_or_derived_or_off() -> None:
+def test_a_hang_timeout_is_a_number_of_seconds_or_auto_or_off() -> None:
     assert [JobOptions(hang_timeout=text).hang_timeout_s() for text in ("2.5", "auto", None)] == [2.5, "auto", None]
 
 
@@ -90,25 +101,23 @@ def test_the_nodes_in_use_follow_from_nodes_and_idle(options: JobOptions, nodes:
         (JobOptions(wlm="slurm"), {"SLURM_JOB_ID": "7"}, "slurm"),
     ],
 )
-def test_the_manager_of_the_nodes_is_found_by_itself(
-    options: JobOptions, environ: dict[str, str], manager: str
-) -> None:
+def test_the_manager_of_the_nodes_is_detected(options: JobOptions, environ: dict[str, str], manager: str) -> None:
     assert options.manager(environ) == manager
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (JobOptions(local_nodes=0), "--local-nodes=0 is out of range: 1 to 250 virtual nodes are possible"),
+        (JobOptions(local_nodes=0), "--local-nodes=0 is out of range: use 1 to 250"),
         (JobOptions(local_nodes=251), "--local-nodes=251 is out of range"),
         (JobOptions(local_nodes=3, hostlist="a,b"), "--local-nodes=3 is for virtual nodes, not for ssh: leave it out"),
         (JobOptions(local_nodes=3, wlm="slurm"), "--local-nodes=3 is for virtual nodes, not for slurm: leave it out"),
         (JobOptions(hostlist="a", wlm="slurm"), "--hostlist and --hostfile are for ssh, not for --wlm=slurm"),
         (JobOptions(wlm="ssh"), "--wlm=ssh needs hosts: name them with --hostlist=A,B or --hostfile=FILE"),
-        (JobOptions(wlm="slurm"), "--wlm=slurm needs a job of Slurm's (SLURM_JOB_ID): run laggard inside salloc"),
+        (JobOptions(wlm="slurm"), "--wlm=slurm needs a Slurm job (SLURM_JOB_ID): run laggard inside salloc"),
     ],
 )
-def test_a_manager_that_cannot_be_is_named(options: JobOptions, message: str) -> None:
+def test_an_unavailable_manager_is_named(options: JobOptions, message: str) -> None:
     with pytest.raises(UsageError) as error:
         options.manager({})
     assert str(error.value).startswith(message)
@@ -118,9 +127,12 @@ def test_a_manager_that_cannot_be_is_named(options: JobOptions, message: str) ->
     ("hostlist", "message"),
     [
         ("a,b,a", "host a is named twice: each host is one node"),
-        (" , ", "no hosts are named: give --hostlist=A,B or a --hostfile with one host a line"),
-        ("a,-oProxyCommand=reboot", "'-oProxyCommand=reboot' is no host's name"),
-        ("me@a", "'me@a' is no host's name: letters, digits, dots and dashes; users go to ~/.ssh/config"),
+        (" , ", "no hosts are named: give --hostlist=A,B or a --hostfile with one host per line"),
+        ("a,-oProxyCommand=reboot", "'-oProxyCommand=reboot' is not a valid host name"),
+        (
+            "me@a",
+            "'me@a' is not a valid host name: use letters, digits, dots and dashes; user names",
+        ),
     ],
 )
 def test_a_wrong_list_of_hosts_is_named(hostlist: str, message: str) -> None:
@@ -133,7 +145,7 @@ def test_hosts_are_read_from_a_file_without_comments_and_slots(tmp_path: Path) -
     file = tmp_path / "hosts"
     file.write_text("# mine\nnode-1 slots=8\n\nnode-2.site.org  # the big one\n")
     assert JobOptions(hostfile=file).hosts() == ("node-1", "node-2.site.org")
-    with pytest.raises(UsageError, match="are two lists: leave one out"):
+    with pytest.raises(UsageError, match="cannot be combined: leave one out"):
         JobOptions(hostfile=file, hostlist="a").hosts()
     with pytest.raises(UsageError, match=r"cannot be read: .*No such file"):
         JobOptions(hostfile=tmp_path / "missing").hosts()

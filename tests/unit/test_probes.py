@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.checkup import Checkup, check_up
-from collectors.device import VirtualDevice
-from collectors.probes import probes_of
-from collectors.probes.cuda import KERNELS
-from collectors.probes.pattern import pattern, wrong_rows
-from collectors.probes.virtual import Gemm
+from laggard.collectors.device import VirtualDevice
+from laggard.collectors.device_check import DeviceCheck, check_device
+from laggard.collectors.probes import probes_of
+from laggard.collectors.probes.cuda_kernels import KERNELS
+from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
+from laggard.collectors.probes.virtual import Gemm
 
 SIZE = 24
 
@@ -26,7 +26,7 @@ def device(tmp_path: Path) -> VirtualDevice:
     return VirtualDevice("0", tmp_path, "node1")
 
 
-def test_every_probe_has_a_reading_and_computes_rightly(device: VirtualDevice) -> None:
+def test_every_probe_has_a_reading_and_computes_correctly(device: VirtualDevice) -> None:
     probes = probes_of(device)
 
     assert len({probe.name for probe in probes}) == len(probes) == 6
@@ -41,7 +41,7 @@ def test_a_rate_falls_and_a_time_rises_with_the_reading(device: VirtualDevice) -
         assert (probe.figure(2.0) < probe.figure(1.0)) is probe.is_rate
 
 
-def test_a_product_tells_its_rate_in_billions_of_operations_a_second(device: VirtualDevice) -> None:
+def test_a_product_reports_its_rate_in_billions_of_operations_per_second(device: VirtualDevice) -> None:
     assert Gemm(device, size=100).figure(1.0) == pytest.approx(2 * 100**3 / 1e9)
 
 
@@ -80,13 +80,13 @@ def test_single_precision_holds_every_sum_of_the_largest_product_exactly() -> No
     assert wrong_rows(left, right, product) == 1
 
 
-def test_a_checkup_has_all_readings_and_survives_the_way_through_json(device: VirtualDevice) -> None:
-    checkup = check_up(device, repeats=2)
+def test_a_device_check_has_all_readings_and_survives_json(device: VirtualDevice) -> None:
+    check = check_device(device, repeats=2)
 
-    assert {len(seconds) for seconds in checkup.seconds.values()} == {2}
-    assert checkup.figures.keys() == checkup.seconds.keys()
-    assert checkup.wrong == {}
-    assert Checkup.from_json(checkup.to_json()) == checkup
+    assert {len(seconds) for seconds in check.seconds.values()} == {2}
+    assert check.figures.keys() == check.seconds.keys()
+    assert check.wrong == {}
+    assert DeviceCheck.from_json(check.to_json()) == check
 
 
 def test_the_kernels_for_gpus_compile(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""In a job a device runs the matrix product in each turn, and one of the other probes with it."""
+"""In a job, a device runs the matrix product in each round, and with it one of the other probes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors.device import VirtualDevice
-from collectors.idle import WarmUp
-from collectors.probes import PROBE_NAMES
-from collectors.probes.base import Probe
-from collectors.probes.virtual import Gemm
-from collectors.probing import Probing
-from detectors import SlowGPUDetector
+from laggard.collectors.device import VirtualDevice
+from laggard.collectors.probes import PROBE_NAMES
+from laggard.collectors.probes.base import Probe
+from laggard.collectors.probes.virtual import Gemm
+from laggard.collectors.probing import Probing, WarmUp
+from laggard.detectors import SlowGPUDetector
 
 
 @pytest.fixture
@@ -53,25 +52,25 @@ def test_without_others_there_is_the_product_alone(device: VirtualDevice) -> Non
     assert probing.tags() == {}
 
 
-def test_dear_probes_run_seldom(device: VirtualDevice) -> None:
+def test_expensive_probes_run_rarely(device: VirtualDevice) -> None:
     probing = Probing(device, (), max_intrusion=0.01)
     probing.end_main([0.015, 0.5, 0.03])
-    assert probing.turns_apart(interval_s=3.0) == 2  # 45 ms and a quarter more, of 30
-    assert probing.turns_apart(interval_s=30.0) == 1
+    assert probing.stride(interval_s=3.0) == 2  # 45 ms and a quarter more, of 30
+    assert probing.stride(interval_s=30.0) == 1
 
 
-def test_a_product_that_is_wrong_is_told_of_with_the_turn(device: VirtualDevice) -> None:
+def test_a_wrong_product_is_reported_with_its_round(device: VirtualDevice) -> None:
     probing = Probing(device, ("triad",), max_intrusion=1.0)
-    for wrong, told in ((0.0, {}), (1.0, {"wrong": "wrong results of the probe gemm_fp32: 1"}), (0.0, {})):
+    for wrong, tags in ((0.0, {}), (1.0, {"wrong": "wrong results of the probe gemm_fp32: 1"}), (0.0, {})):
         seconds = probing.main_seconds()
         assert isinstance(probing.main, Gemm)
         probing.main._product[5, 7] += wrong
         probing.end_main([seconds])
         probing.other(0, repeats=1)
-        assert probing.tags() == told
+        assert probing.tags() == tags
 
 
-def test_a_test_of_another_kernel_is_no_product_and_is_not_checked(device: VirtualDevice) -> None:
+def test_a_test_with_another_kernel_is_not_checked(device: VirtualDevice) -> None:
     probing = Probing(device, (), max_intrusion=1.0)
     probing.end_main([0.001])
     assert probing.tags() == {}
@@ -103,10 +102,8 @@ def test_a_device_that_idles_is_run_until_its_clock_has_risen(device: VirtualDev
     assert spinning.runs == 3
 
 
-def test_a_clock_that_stays_low_is_warmed_in_vain_only_once(
-    device: VirtualDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("collectors.idle.LONGEST_S", 0.01)
+def test_a_clock_that_stays_low_is_warmed_up_only_once(device: VirtualDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laggard.collectors.probing.WARM_UP_LIMIT_S", 0.01)
     spinning = Spinning(device)
     warm_up = WarmUp(lambda: True)
 
@@ -117,8 +114,8 @@ def test_a_clock_that_stays_low_is_warmed_in_vain_only_once(
     assert spinning.runs == runs
 
 
-def test_a_detector_names_a_setting_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="there is no probe 'fp8': there are clock, gemm_fp64, "):
+def test_a_detector_names_an_invalid_setting() -> None:
+    with pytest.raises(ValueError, match="unknown probe 'fp8': use one of clock, gemm_fp64, "):
         SlowGPUDetector(probes_in_turn=["clock", "fp8"])
     for share in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"max_intrusion is {share}: it is a share of the time"):

@@ -1,9 +1,10 @@
-"""What is kept of a job: the journal, thinned samples, and where records lie."""
+"""The record of a job: the journal, the downsampled telemetry, and the folder of all records."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience.record.journal import JOURNAL_FILE, Journal, JournalError, read_journal
-from resilience.record.places import KEPT_JOBS, make_record, records, state_home
-from resilience.record.thinning import Thinned
+from laggard.errors import LaggardError
+from laggard.resilience.command.doctor import PastReadingsError
+from laggard.resilience.record.job_record import KEPT_JOBS, make_record, records, state_home
+from laggard.resilience.record.journal import JOURNAL_FILE, Journal, JournalError, read_journal
+from laggard.resilience.record.recorder import Downsampler
 from tests.made_up_job import entries
 
 JOB = next(entries())
 
 
-def test_what_is_written_is_read_back_and_is_private(tmp_path: Path) -> None:
+def test_entries_are_read_back_and_the_file_is_private(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write("job", **{name: value for name, value in JOB.items() if name not in {"time_s", "event"}})
     journal.write("told", what="state", text="here\nand there")
@@ -31,7 +34,7 @@ def test_what_is_written_is_read_back_and_is_private(tmp_path: Path) -> None:
     assert (tmp_path / JOURNAL_FILE).stat().st_mode & 0o077 == 0
 
 
-def test_a_line_that_was_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_FILE
     path.write_text(json.dumps(JOB) + '\n{"time_s": 1, "ev')
     assert [entry.event for entry in read_journal(path)] == ["job"]
@@ -40,12 +43,12 @@ def test_a_line_that_was_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(JOB | {"format": 2}) + "\n", "format 2 .* reads 1: use the version that wrote it"),
-        ("", "no journal of a job"),
-        ("half a li", "no journal of a job"),
+        (json.dumps(JOB | {"format": 2}) + "\n", "format 2, .* reads 1: use the version that wrote it"),
+        ("", "not the journal of a job"),
+        ("half a li", "not the journal of a job"),
         ('{"time_s": 1, "event": "told"}\n', "its first entry is not 'job'"),
-        (json.dumps(JOB) + "\n[1]\n", "line 2 is no entry"),
-        (json.dumps(JOB) + "\n{]\n", "line 2 is no entry"),
+        (json.dumps(JOB) + "\n[1]\n", "line 2 is not a journal entry"),
+        (json.dumps(JOB) + "\n{]\n", "line 2 is not a journal entry"),
     ],
 )
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -53,10 +56,24 @@ def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, text: str, messa
     path.write_text(text)
     with pytest.raises(JournalError, match=message) as error:
         read_journal(path)
-    assert str(path) in str(error.value)
+    assert error.value.path == path
+    assert str(error.value) == f"{path} {error.value.reason}"
 
 
-def test_a_journal_that_cannot_be_written_is_given_up_with_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [JournalError(Path("job.jsonl"), "is damaged"), PastReadingsError(Path("devices.json"), "KeyError: 'x'")],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_pickling_with_their_values(error: JournalError | PastReadingsError) -> None:
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(copy) is type(error)
+    assert (copy.path, copy.reason, str(copy)) == (error.path, error.reason, str(error))
+    assert isinstance(copy, LaggardError)
+    assert isinstance(copy, ValueError)
+
+
+def test_a_journal_that_cannot_be_written_is_given_up_with_a_message(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "missing")
     journal.write("told", what="state", text="here")
     journal.write("told", what="state", text="again")
@@ -68,31 +85,31 @@ def test_a_journal_that_cannot_be_written_is_given_up_with_a_word(tmp_path: Path
     st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 100, width=32)), min_size=1, max_size=200),
     st.integers(1, 20),
 )
-def test_thinned_to_any_width_the_mean_of_all_is_kept(samples: list[tuple[int, float]], batch: int) -> None:
-    thinned = Thinned(0, piece_s=1.0, n_pieces=8)
+def test_downsampling_to_any_width_keeps_the_mean_of_all_samples(samples: list[tuple[int, float]], batch: int) -> None:
+    downsampler = Downsampler(0, bin_s=1.0, n_bins=8)
     ordered = sorted(samples)
     for begin in range(0, len(ordered), batch):
         part = ordered[begin : begin + batch]
         times_us = np.array([seconds * 1_000_000 for seconds, _ in part], dtype=np.int64)
-        thinned.add("power", {"host": "node1"}, times_us, np.array([value for _, value in part]))
+        downsampler.add("power", {"host": "node1"}, times_us, np.array([value for _, value in part]))
 
-    (series,) = thinned.series()
+    (series,) = downsampler.series()
 
-    pieces = [int(seconds * 1_000_000 // thinned.piece_us) for seconds, _ in samples]
-    weights = [pieces.count(int(time_us // thinned.piece_us)) for time_us in series.times_us.tolist()]
+    bins = [int(seconds * 1_000_000 // downsampler.bin_us) for seconds, _ in samples]
+    weights = [bins.count(int(time_us // downsampler.bin_us)) for time_us in series.times_us.tolist()]
     assert len(series.times_us) <= 8
     assert sum(weights) == len(samples)
     expected = np.mean([value for _, value in samples])
     assert np.average(series.values, weights=weights) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_what_is_not_a_number_or_too_many_series_is_left_out() -> None:
-    thinned = Thinned(0, max_series=1)
+def test_values_that_are_not_numbers_and_surplus_series_are_dropped() -> None:
+    downsampler = Downsampler(0, max_series=1)
     once = np.array([1_000_000])
-    thinned.add("power", {"host": "node1"}, once, np.array([np.nan]))
-    thinned.add("power", {"host": "node2"}, once, np.array([5.0]))
-    thinned.add("power", {"host": "node3"}, once, np.array([6.0]))
-    assert [series.tags["host"] for series in thinned.series()] == ["node2"]
+    downsampler.add("power", {"host": "node1"}, once, np.array([np.nan]))
+    downsampler.add("power", {"host": "node2"}, once, np.array([5.0]))
+    downsampler.add("power", {"host": "node3"}, once, np.array([6.0]))
+    assert [series.tags["host"] for series in downsampler.series()] == ["node2"]
 
 
 def test_the_users_folder_keeps_the_newest_jobs_and_another_folder_all(
@@ -111,5 +128,5 @@ def test_the_users_folder_keeps_the_newest_jobs_and_another_folder_all(
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_relative_folder_for_state_is_passed_over() -> None:
+def test_a_relative_state_home_is_ignored() -> None:
     assert state_home({"XDG_STATE_HOME": "here"}) == Path.home() / ".local" / "state" / "laggard"

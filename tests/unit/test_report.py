@@ -1,4 +1,4 @@
-"""The report: what it says of a job that is known, and of one of which little is known."""
+"""The report: of a job with a full record, and of one with little."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.timeseries import TimeSeries
-from resilience.record.journal import Entry, JournalError
-from resilience.record.story import natural, story_of_entries
-from resilience.record.words import clock, duration, some
-from resilience.report.costs import costs_of
-from resilience.report.material import read_material
-from resilience.report.page import write_report
-from resilience.report.panel import held, panel_of, ratio_to_peers
-from telemetry.dump import DumpError, write_dump
-from telemetry.events import Event, series_of_events
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.resilience.record.journal import Entry, JournalError
+from laggard.resilience.record.timeline import natural, timeline_of_entries
+from laggard.resilience.report.costs import costs_of
+from laggard.resilience.report.inputs import read_inputs
+from laggard.resilience.report.page import write_report
+from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
+from laggard.resilience.text import abbreviated, clock, duration
+from laggard.telemetry.dump import DumpError, write_dump
+from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
 
 
@@ -53,70 +53,76 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(record: Path) -> Page:
-    return Page(write_report(read_material(record), record))
+    return Page(write_report(read_inputs(record), record))
 
 
-def test_the_page_fetches_nothing_and_names_nothing_twice(page: Page) -> None:
+def test_the_page_fetches_nothing_and_its_ids_are_unique(page: Page) -> None:
     assert [name for name in page.fetched if not name.startswith(("#", "data:"))] == []
     assert len(page.ids) == len(set(page.ids))
     assert "<script" not in page.text
 
 
-def test_the_pictures_stand_beside_the_page_too(page: Page, record: Path) -> None:
+def test_the_figures_are_also_png_files_beside_the_page(page: Page, record: Path) -> None:
     names = {path.stem for path in record.glob("*.png")}
     assert names == {"timeline", "probes", "utilization", "lost-time"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in record.glob("*.png"))
     assert len(re.findall("<svg ", page.text)) == len(names)
 
 
-def test_what_the_user_named_is_text_on_the_page(page: Page) -> None:
+def test_a_users_names_are_escaped_on_the_page(page: Page) -> None:
     assert "&lt;b&gt;bold &amp; brave&lt;/b&gt;" in page.text
     assert "<b>" not in page.text
 
 
-def test_the_page_tells_what_was_left_out_and_why(page: Page) -> None:
-    for words in ("left out: node2", "35 % slower than its peers", "thermal throttling", "relaunches took", "10.0 s"):
+def test_the_page_says_which_node_was_excluded_and_why(page: Page) -> None:
+    for words in (
+        "excluded: node2",
+        "35 % slower than its peers",
+        "thermal throttling",
+        "relaunches took 10.0 s",
+        "gap before",
+    ):
         assert words in page.text
 
 
 def test_costs_follow_from_probes_and_launches(record: Path) -> None:
-    material = read_material(record)
-    costs = costs_of(material.story, material.probes[0])
+    inputs = read_inputs(record)
+    costs = costs_of(inputs.timeline, inputs.probes[0])
     # From 200 s to 300 s one device took 1.5 times as long: a third of 100 s was waiting.
     assert costs.slow_s[0] == pytest.approx(33, abs=2)
     assert costs.slow_s[1] == 0
-    assert costs.relaunch_s == (0, 10)
+    assert costs.gap_s == (0, 10)
     # After the relaunch 290 s at full pace; at the slow pace they would have been 435 s; with the gap they were 300 s.
     assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
 
 
-def test_a_metric_that_is_no_time_costs_nothing_and_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:
+def test_a_metric_that_is_not_a_time_costs_nothing_and_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:
     (tmp_path / "job.jsonl").write_bytes((record / "job.jsonl").read_bytes())
     made = (replace(each, metric="bandwidth") for each in series() if each.metric == "gpu-probe-time")
     write_dump(str(tmp_path), "samples", T0 + LENGTH_S, made)
-    material = read_material(tmp_path)
-    assert [panel.metric for panel in material.probes] == ["bandwidth"]
-    assert costs_of(material.story, material.probes[0]).slow_s == (0, 0)
-    text = write_report(material, tmp_path).read_text()
+    inputs = read_inputs(tmp_path)
+    assert [panel.metric for panel in inputs.probes] == ["bandwidth"]
+    assert costs_of(inputs.timeline, inputs.probes[0]).slow_s == (0, 0)
+    text = write_report(inputs, tmp_path).read_text()
     assert "bandwidth" in text
     assert "bandwidth, ms" not in text
 
 
-def test_making_the_report_is_no_part_of_the_job() -> None:
-    told = {"time_s": T0 + LENGTH_S + 14, "event": "told", "what": "report", "text": "/somewhere/report.html"}
-    found = [Entry(each.pop("time_s"), each.pop("event"), each) for each in [*entries(), told]]
-    assert story_of_entries(found).ended_s == T0 + LENGTH_S
+def test_the_job_ends_before_its_report_is_made() -> None:
+    last_entry = {"time_s": T0 + LENGTH_S + 14, "event": "told", "what": "report", "text": "/somewhere/report.html"}
+    found = [Entry(each.pop("time_s"), each.pop("event"), each) for each in [*entries(), last_entry]]
+    assert timeline_of_entries(found).ended_s == T0 + LENGTH_S
 
 
 def test_without_probes_only_the_relaunch_is_counted() -> None:
-    story = story_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries()])
-    assert costs_of(story, None).slow_s == (0, 0)
+    timeline = timeline_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries()])
+    assert costs_of(timeline, None).slow_s == (0, 0)
 
 
 def test_a_job_that_is_running_or_was_killed_has_a_report(tmp_path: Path) -> None:
     write_record(tmp_path, samples=False, ended=False)
-    text = write_report(read_material(tmp_path), tmp_path).read_text()
-    assert "no word of its end" in text
+    text = write_report(read_inputs(tmp_path), tmp_path).read_text()
+    assert "no end recorded" in text
     assert "--telemetry-level=3" in text
 
 
@@ -124,34 +130,34 @@ def test_a_job_that_never_began_a_launch_has_a_report(tmp_path: Path) -> None:
     write_record(tmp_path, samples=False)
     first = (tmp_path / "job.jsonl").read_text().splitlines()[0]
     (tmp_path / "job.jsonl").write_text(first + "\n")
-    assert "0 launches" in write_report(read_material(tmp_path), tmp_path).read_text()
+    assert "0 launches" in write_report(read_inputs(tmp_path), tmp_path).read_text()
 
 
-def test_a_dump_alone_tells_of_launches_and_verdicts(tmp_path: Path) -> None:
-    said = [
+def test_a_dump_alone_has_launches_and_verdicts(tmp_path: Path) -> None:
+    events = [
         Event(round((T0 + 5) * 1e6), "launch", "0 began on node1, node2"),
         Event(round((T0 + 299) * 1e6), "verdict", "node2 gpu 0: 35 % slower (slow, restart)", "node2", "0"),
         Event(round((T0 + 310) * 1e6), "launch", "1 began on node1, node3, without node2"),
     ]
-    dump = write_dump(str(tmp_path), "all", T0 + LENGTH_S, [*series(), *series_of_events(said)])
-    material = read_material(dump)
-    assert [launch.nodes for launch in material.story.launches] == [("node1", "node2"), ("node1", "node3")]
-    assert material.story.launches[0].left_out == ("node2",)
-    (finding,) = material.story.findings
-    assert (finding.device, finding.severity, finding.evidence) == ("node2 gpu 0", "slow", "node2 gpu 0: 35 % slower")
-    assert math.isnan(costs_of(material.story, material.probes[0]).saved_s)
-    assert "35 % slower" in write_report(material, tmp_path).read_text()
+    dump = write_dump(str(tmp_path), "all", T0 + LENGTH_S, [*series(), *series_of_events(events)])
+    inputs = read_inputs(dump)
+    assert [launch.nodes for launch in inputs.timeline.launches] == [("node1", "node2"), ("node1", "node3")]
+    assert inputs.timeline.launches[0].excluded == ("node2",)
+    (verdict,) = inputs.timeline.verdicts
+    assert (verdict.target, verdict.severity, verdict.evidence) == ("node2 gpu 0", "slow", "node2 gpu 0: 35 % slower")
+    assert math.isnan(costs_of(inputs.timeline, inputs.probes[0]).saved_s)
+    assert "35 % slower" in write_report(inputs, tmp_path).read_text()
 
 
 def test_an_empty_dump_or_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match=re.escape(str(tmp_path))):
-        read_material(tmp_path)
+        read_inputs(tmp_path)
     empty = write_dump(str(tmp_path), "all", T0, [])
     with pytest.raises(DumpError, match=re.escape(str(empty))):
-        read_material(empty)
+        read_inputs(empty)
 
 
-def test_a_device_is_compared_with_its_own_model_without_those_set_apart() -> None:
+def test_a_device_is_compared_with_its_own_model_without_the_slow_ones() -> None:
     times_us = np.arange(10, dtype=np.int64) * 1_000_000
     seconds = {("a", "H100"): 1.0, ("b", "H100"): 1.0, ("c", "H100"): 3.0, ("d", "A100"): 2.0, ("e", "A100"): 2.0}
     made = [
@@ -164,13 +170,13 @@ def test_a_device_is_compared_with_its_own_model_without_those_set_apart() -> No
     assert ratio == {"a": 1, "b": 1, "c": 3, "d": 1, "e": 1}
 
 
-def test_a_device_that_was_not_read_is_as_slow_as_before() -> None:
+def test_a_gap_is_filled_with_the_value_before_it() -> None:
     nan = math.nan
-    found = held(np.array([[nan, 1.0, nan, nan, 3.0, nan]]))
+    found = forward_filled(np.array([[nan, 1.0, nan, nan, 3.0, nan]]))
     np.testing.assert_equal(found, [[nan, 1.0, 1.0, 1.0, 3.0, 3.0]])
 
 
-def test_a_panel_of_one_sample_or_none_is_no_trouble() -> None:
+def test_a_panel_can_have_one_sample_or_none() -> None:
     assert panel_of("probe", []) is None
     once = TimeSeries("probe", {"host": "a", "gpu": "0"}, np.array([5_000_000]), np.array([1.0]))
     panel = panel_of("probe", [once])
@@ -187,28 +193,28 @@ def test_a_panel_of_one_sample_or_none_is_no_trouble() -> None:
         (12_000, "3 h 20 min", "3:20:00"),
     ],
 )
-def test_times_are_written_as_people_read_them(seconds: float, words: str, time: str) -> None:
+def test_times_are_formatted_for_people(seconds: float, words: str, time: str) -> None:
     assert (duration(seconds), clock(seconds)) == (words, time)
 
 
-def test_names_are_sorted_and_shortened_as_people_do() -> None:
+def test_names_are_sorted_naturally_and_abbreviated() -> None:
     assert sorted(["node10", "node2", "gpu"], key=natural) == ["gpu", "node2", "node10"]
-    assert some(["a", "b"]) == "a, b"
-    assert some([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, … (1000 in all)"
+    assert abbreviated(["a", "b"]) == "a, b"
+    assert abbreviated([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, … (1000 in all)"
 
 
-RUBBISH = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
+ARBITRARY = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
 
 
 @given(data=st.data())
-def test_a_journal_with_anything_in_it_is_a_story_or_refused(data: st.DataObject) -> None:
+def test_a_journal_with_anything_in_it_is_a_timeline_or_refused(data: st.DataObject) -> None:
     found = list(entries())
     entry = data.draw(st.sampled_from(found))
-    entry[data.draw(st.sampled_from(sorted(entry)))] = data.draw(RUBBISH)
+    entry[data.draw(st.sampled_from(sorted(entry)))] = data.draw(ARBITRARY)
     with contextlib.suppress(ValueError):
-        story = story_of_entries([Entry.from_json(json.dumps(each)) for each in found])
-        costs_of(story, None)
-        assert all(isinstance(host, str) for host in story.hosts)
+        timeline = timeline_of_entries([Entry.from_json(json.dumps(each)) for each in found])
+        costs_of(timeline, None)
+        assert all(isinstance(host, str) for host in timeline.hosts)
 
 
 @pytest.mark.parametrize("time_s", [-5.0, 1e12])
@@ -216,7 +222,7 @@ def test_a_dump_of_times_that_cannot_be_is_named(tmp_path: Path, time_s: float) 
     once = TimeSeries("power", {"host": "a"}, np.array([round(time_s * 1e6)]), np.array([1.0]))
     dump = write_dump(str(tmp_path), "all", T0, [once])
     with pytest.raises(DumpError, match=re.escape(str(dump))):
-        read_material(dump)
+        read_inputs(dump)
 
 
 @pytest.mark.parametrize("field", ["nodes", "command", "name"])
@@ -227,4 +233,4 @@ def test_a_journal_that_lacks_something_is_named(tmp_path: Path, field: str) -> 
     without = {name: value for name, value in json.loads(first).items() if name != field}
     journal.write_text("\n".join([json.dumps(without), *rest, ""]))
     with pytest.raises(JournalError, match=f"{journal} is damaged: an entry lacks '{field}'"):
-        read_material(tmp_path)
+        read_inputs(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from detectors.rounds import RoundAssembler
+from laggard.detectors.rounds import RoundAssembler
 
 A, B = ("n1", "0"), ("n2", "0")
 
@@ -37,7 +37,7 @@ def test_a_device_that_reads_twice_within_a_round_adds_repeats() -> None:
     assert rounds.take(now_s=6.1) == {A: [1.0, 1.2], B: [2.0]}
 
 
-def test_a_silent_device_is_named_once_until_it_is_heard_again() -> None:
+def test_a_silent_device_is_named_once_until_it_answers_again() -> None:
     rounds = assembler()
     rounds.add(A, [1.0], now_s=14.0)
     assert rounds.newly_silent(now_s=13.0) == []
@@ -48,7 +48,7 @@ def test_a_silent_device_is_named_once_until_it_is_heard_again() -> None:
     assert rounds.newly_silent(now_s=18.6) == [B]
 
 
-def test_a_device_that_answers_nothing_but_nan_is_silent_and_holds_no_round_up() -> None:
+def test_a_device_that_answers_only_nan_is_silent_and_delays_no_round() -> None:
     rounds = assembler()
     for number in range(20):
         rounds.add(A, [1.0], now_s=float(number))
@@ -57,7 +57,7 @@ def test_a_device_that_answers_nothing_but_nan_is_silent_and_holds_no_round_up()
         assert rounds.newly_silent(now_s=float(number)) == ([B] if number == 14 else [])
 
 
-def test_devices_have_time_to_come_up_before_they_count_as_silent() -> None:
+def test_devices_have_time_to_start_before_they_count_as_silent() -> None:
     assert assembler().newly_silent(now_s=12.9) == []
 
 

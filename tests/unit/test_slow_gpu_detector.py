@@ -1,34 +1,39 @@
-"""SlowGPUDetector between the rounds and the verdicts: who is compared with whom, and by which analysis."""
+"""SlowGPUDetector between the rounds and the verdicts: which devices are compared, and by which analysis."""
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Hashable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from detectors import SlowGPUDetector, Verdict
-from detectors.cost import RestartCost
-from detectors.detector import Window
-from kvstore.control import LaunchRecord
+from laggard.collectors import group
+from laggard.collectors.device import DeviceId, VirtualDevice
+from laggard.collectors.slow_gpu_collector import SlowGPUCollector
+from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors.detector import Window
+from laggard.detectors.restart_cost import RestartCost
+from laggard.kvstore.control import LaunchRecord
+from laggard.kvstore.state import State
 
-Device = tuple[str, str]
-
-DEVICES: list[Device] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
+DEVICES: list[DeviceId] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
 
 
 class Play:
     """Rounds of readings for a detector, with the tags that the collectors give."""
 
-    def __init__(self, detector: SlowGPUDetector, models: Mapping[Device, str]) -> None:
+    def __init__(self, detector: SlowGPUDetector, models: Mapping[DeviceId, str]) -> None:
         self.detector = detector
         self._random = np.random.default_rng(5)
         self._models = models
         for device in DEVICES:
-            detector.meet(device, {"host": device[0], "gpu": device[1], "model": models[device]})
+            detector.note_device(device, {"host": device[0], "gpu": device[1], "model": models[device]})
 
-    def rounds(self, count: int, ratios: Mapping[Device, float]) -> list[Verdict]:
+    def rounds(self, count: int, ratios: Mapping[DeviceId, float]) -> list[Verdict]:
         found = []
         for number in range(count):
             readings = {
@@ -42,19 +47,19 @@ class Play:
 ONE_MODEL = dict.fromkeys(DEVICES, "V100")
 
 
-def test_devices_of_another_model_are_no_peers() -> None:
+def test_devices_of_another_model_are_not_peers() -> None:
     two_models = ONE_MODEL | dict.fromkeys(DEVICES[6:], "K80")
     play = Play(SlowGPUDetector(min_slowdown=1.05), two_models)
     assert play.rounds(16, dict.fromkeys(DEVICES[6:], 2.0)) == []
     assert {verdict.host for verdict in Play(SlowGPUDetector(), ONE_MODEL).rounds(16, {DEVICES[7]: 2.0})} == {"node3"}
 
 
-def test_a_verdict_tells_the_cause_that_the_drivers_account_has() -> None:
+def test_a_verdict_has_the_cause_in_the_devices_tags() -> None:
     detector = SlowGPUDetector(min_slowdown=1.05)
     play = Play(detector, ONE_MODEL)
     cause = "cooling: the clock was held back by heat for 80% of the round"
     for device in (DEVICES[6], DEVICES[7]):
-        detector.meet(device, {"model": "V100"} | ({"cause": cause} if device == DEVICES[7] else {}))
+        detector.note_device(device, {"model": "V100"} | ({"cause": cause} if device == DEVICES[7] else {}))
 
     (verdict,) = play.rounds(16, {DEVICES[7]: 2.0})
 
@@ -62,16 +67,16 @@ def test_a_verdict_tells_the_cause_that_the_drivers_account_has() -> None:
 
 
 def test_the_users_groups_go_before_the_model() -> None:
-    groups: dict[Device, Hashable] = {device: int(device[1]) for device in DEVICES}
+    groups: dict[DeviceId, Hashable] = {device: int(device[1]) for device in DEVICES}
     play = Play(SlowGPUDetector(groups=groups), ONE_MODEL)
     assert play.rounds(16, {device: 1.7 for device in DEVICES if device[1] == "1"}) == []
 
 
-def test_a_device_that_is_met_late_is_compared_with_its_model() -> None:
+def test_a_device_that_joins_late_is_compared_with_its_model() -> None:
     detector = SlowGPUDetector(min_slowdown=1.05)
     play = Play(detector, ONE_MODEL)
     play.rounds(2, {})
-    detector.meet(("node9", "0"), {"model": "V100"})
+    detector.note_device(("node9", "0"), {"model": "V100"})
     DEVICES.append(("node9", "0"))
     try:
         assert [verdict.host for verdict in play.rounds(16, {("node9", "0"): 1.5})] == ["node9"]
@@ -106,7 +111,7 @@ def test_the_measured_cost_of_the_last_relaunch_counts_where_the_user_gives_none
     relaunch_s: float | None, given: RestartCost | None, actions: list[str]
 ) -> None:
     detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=given)
-    detector._take_up(LaunchRecord(1, (), (), relaunch_s=relaunch_s))
+    detector._slow_gpu_judge.begin(LaunchRecord(1, (), (), relaunch_s=relaunch_s), run="a")
     slow = {DEVICES[7]: 2.0}  # half of the wall time is lost, and a round takes ten seconds
     assert [verdict.action for verdict in Play(detector, ONE_MODEL).rounds(16, slow)] == actions
 
@@ -122,3 +127,42 @@ class Suspicious(SlowGPUDetector):
 def test_a_users_own_analysis_replaces_ours() -> None:
     verdicts = Play(Suspicious(), ONE_MODEL).rounds(12, {DEVICES[7]: 3.0})
     assert {(verdict.host, verdict.gpu, verdict.action) for verdict in verdicts} == {("node0", None, "report")}
+
+
+class SlowMemory(SlowGPUDetector):
+    """Has a metric and a test of its own, and an attribute that the test needs."""
+
+    metric_name = "memory-probe-time"
+    repeats = 2
+
+    def __init__(self, seconds: float, state: State) -> None:
+        super().__init__(state=state)
+        self.seconds = seconds
+
+    def collector_test(self, args: Any) -> float:
+        del args
+        return self.seconds
+
+
+def test_what_is_sent_to_the_nodes_is_the_collector_with_the_users_test_and_without_the_judge() -> None:
+    state = cast(State, threading.Lock())  # cannot be pickled
+    sent = pickle.loads(pickle.dumps(SlowMemory(0.25, state).for_nodes()))  # noqa: S301 - our own bytes
+    assert isinstance(sent, SlowGPUCollector)
+    assert (sent.metric_name, sent.repeats) == ("memory-probe-time", 2)
+    assert sent.collector_test(None) == 0.25
+
+
+class TwiceTheProduct(SlowGPUDetector):
+    """Builds its test on laggard's."""
+
+    def collector_test(self, args: Any) -> float:
+        self.product_s = super().collector_test(args)
+        return 2 * self.product_s
+
+
+def test_on_the_node_a_users_test_can_run_the_product(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sent = pickle.loads(pickle.dumps(TwiceTheProduct().for_nodes()))  # noqa: S301 - our own bytes
+    monkeypatch.setattr(group._current, "device", VirtualDevice("0", tmp_path), raising=False)
+    seconds = sent.collector_test(None)
+    assert seconds == 2 * sent.own_test.__self__.product_s > 0
+    assert list(sent.probing) == ["0"]

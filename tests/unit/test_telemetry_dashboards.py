@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-import telemetry
-from detectors.slow_gpu import SlowGPUDetector
-from telemetry.catalogue import CATALOGUE, EVENTS
-from telemetry.dashboards import DASHBOARDS, write_grafana
-from telemetry.query import query_from_json
-from telemetry.query.filters import FILTER_TYPES
+import laggard.telemetry
+from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.dashboards import DASHBOARDS, write_grafana
+from laggard.telemetry.query import query_from_json
+from laggard.telemetry.query.filters import FILTER_TYPES
 
-FOLDER = Path(telemetry.__file__).parent / "grafana"
+FOLDER = Path(laggard.telemetry.__file__).parent / "grafana"
 
 
 def load(name: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from telemetry.query import Answer, TimeSeries, evaluate, query_from_json, query_from_url
-from telemetry.query.engine import Span
+from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json, query_from_url
+from laggard.telemetry.query.engine import Span
 
 T0 = 1_356_998_400
 NA = None
@@ -143,14 +143,14 @@ def test_a_metric_alone_means_all_its_series(m: str, expected: float) -> None:
     assert answer.values.tolist() == [expected]
 
 
-def test_a_16_bit_counter_that_goes_round_counts_on() -> None:
+def test_a_16_bit_counter_that_wraps_keeps_counting() -> None:
     (answer,) = ask("sum:rate{counter,65535}:m", [series("A", [64000, 1000], step_s=1)])
 
     assert answer.values.tolist() == [2535]
 
 
 @pytest.mark.parametrize(("options", "expected"), [("counter,65535", [2134.5]), ("counter,65535,100", [0.0])])
-def test_a_reset_value_takes_a_great_leap_for_a_new_beginning(options: str, expected: list[float]) -> None:
+def test_a_rate_above_the_reset_value_is_taken_for_a_restart(options: str, expected: list[float]) -> None:
     (answer,) = ask(f"sum:rate{{{options}}}:m", [series("A", [2000, 500], step_s=30)])
 
     assert answer.values.tolist() == expected
@@ -198,7 +198,7 @@ def test_every_aggregator_merges_four_values(name: str, expected: float) -> None
     assert answer.values.tolist() == [pytest.approx(expected)]
 
 
-def test_none_returns_every_series_by_itself() -> None:
+def test_none_returns_every_series_separately() -> None:
     answers = ask("none:sys.cpu.user", single("sys.cpu.user", CPU_DATA))
 
     assert [(a.tags, a.values.tolist()) for a in answers] == [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from telemetry.query import BadQueryError, query_from_json, query_from_url
-from telemetry.query.downsampling import Downsample, parse_downsample
-from telemetry.query.filters import TagFilter, filter_from_tag
-from telemetry.query.rates import Rate
-from telemetry.query.times import parse_time
+from laggard.telemetry.query import BadQueryError, query_from_json, query_from_url
+from laggard.telemetry.query.downsampling import Downsample, parse_downsample
+from laggard.telemetry.query.filters import TagFilter, filter_from_tag
+from laggard.telemetry.query.rates import Rate
+from laggard.telemetry.query.times import parse_time
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -40,7 +40,7 @@ def test_times_in_every_form_are_understood(text: object, expected_us: int) -> N
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "-5", -5, 1e300, float("nan"), True, None, [], "1q-ago", "2026/13/01"]
 )
-def test_what_is_no_time_is_refused(text: object) -> None:
+def test_an_invalid_time_is_refused(text: object) -> None:
     with pytest.raises(BadQueryError):
         parse_time(text, NOW_US)
 
@@ -108,7 +108,7 @@ def test_each_filter_type_accepts_and_refuses(
         ("magic", "x"),
     ],
 )
-def test_a_filter_without_meaning_or_without_a_bound_on_its_time_is_refused(kind: str, expression: str) -> None:
+def test_an_invalid_filter_or_one_of_unbounded_time_is_refused(kind: str, expression: str) -> None:
     with pytest.raises(BadQueryError):
         TagFilter(kind, "host", expression, group_by=False)
 
@@ -126,7 +126,7 @@ def test_values_of_the_tags_map_become_filters_that_group(value: str, kind: str,
     assert filter_from_tag("host", value, group_by=True) == TagFilter(kind, "host", expression, group_by=True)
 
 
-def test_a_url_is_read_with_all_its_parts() -> None:
+def test_all_parts_of_a_url_are_parsed() -> None:
     m = "p95:rate{counter,100,5}:30s-avg-zero:explicit_tags:net.in{host=*}{dc=literal_or(lax|dal)}"
 
     query = query_from_url({"start": ["1h-ago"], "m": [m], "ms": ["true"], "arrays": [""]}, NOW_US)

@@ -1,4 +1,4 @@
-"""Readings of nodes and devices, from files and libraries of our own."""
+"""Readings of nodes and devices, from test files and test libraries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from collectors.amd import AmdReader
-from collectors.node_metrics import NodeReader, control_group_of
-from collectors.readings import Reading, ReadingLoop, next_tick
-from kvstore.store import SampleStore
-from telemetry.catalogue import CATALOGUE
+from laggard.collectors.metrics.amd import AmdReader
+from laggard.collectors.metrics.node import NodeReader, control_group_of
+from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop, next_tick
+from laggard.kvstore.sample_store import SampleStore
+from laggard.telemetry.catalogue import CATALOGUE
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 
@@ -79,13 +80,6 @@ def test_the_control_group_is_found_by_the_process_file_system(tmp_path: Path) -
     assert control_group_of(tmp_path / "nowhere", tmp_path / "root") is None
 
 
-def wait_for(done: Any) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
-
-
 def test_a_loop_stores_what_it_reads_with_its_tags_and_counts_what_it_misses() -> None:
     store = SampleStore(1e9, clock=time.time)
     gate = threading.Event()
@@ -96,11 +90,11 @@ def test_a_loop_stores_what_it_reads_with_its_tags_and_counts_what_it_misses() -
 
     loop = ReadingLoop("slow", read_slowly, 0.05, store, {"host": "a"})
     loop.start()
-    wait_for(lambda: loop.pace.begun_s is not None)
+    wait_until(lambda: loop.pace.begun_s is not None)
     begun_s = time.monotonic()
-    wait_for(lambda: time.monotonic() - begun_s > 0.2)
+    wait_until(lambda: time.monotonic() - begun_s > 0.2)
     gate.set()
-    wait_for(lambda: store.size().samples >= 2)
+    wait_until(lambda: store.size().samples >= 2)
     loop.stop()
 
     assert store.series_keys() == [("m", (("host", "a"), ("pid", "5")))]

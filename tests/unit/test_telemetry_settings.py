@@ -1,4 +1,4 @@
-"""The telemetry's settings."""
+"""The telemetry settings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.environment import JobEnvironment
-from telemetry.settings import (
+from laggard.kvstore.environment import JobEnvironment
+from laggard.telemetry.settings import (
     SETTINGS_FILE,
     TELEMETRY_CONFIG,
     SettingsError,
@@ -63,7 +63,7 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
         ("!!python/object/apply:os.system ['true']", "YAML"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, named: str) -> None:
+def test_an_invalid_setting_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named) as refusal:
         load_settings(write(tmp_path / "t.yaml", text))
 
@@ -71,12 +71,12 @@ def test_what_cannot_be_used_is_refused_in_one_line_that_names_it(tmp_path: Path
     assert "\n" not in str(refusal.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nothing\.yaml"):
         load_settings(tmp_path / "nothing.yaml")
 
 
-def test_what_the_launcher_hands_on_wins_over_the_environment(tmp_path: Path) -> None:
+def test_settings_that_the_launcher_passes_on_win_over_the_environment(tmp_path: Path) -> None:
     environment = JobEnvironment(tmp_path / "endpoint.json", 0, "node1")
     named = write(tmp_path / "other.yaml", "collector_rate: 2")
 

@@ -12,24 +12,23 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from kvstore.endpoint import Endpoint
-from resilience.options import UsageError
-from resilience.record.journal import Entry
-from resilience.record.story import Line, story_of_entries
-from resilience.record.words import printable
-from resilience.views.discovery import RunningJob, choose
-from resilience.views.keys import keys_of
-from resilience.views.screen import KEYS, Page, View, rows_of, whole_screen
-from resilience.views.snapshot import Readings, Snapshot, compose
-from resilience.views.tables import SORTS, sorted_devices
-from resilience.views.top import pressed, within
+from laggard.kvstore.connection import Endpoint
+from laggard.resilience.decision.options import UsageError
+from laggard.resilience.record.journal import Entry
+from laggard.resilience.record.running_jobs import RunningJob, choose
+from laggard.resilience.record.timeline import LogLine, timeline_of_entries
+from laggard.resilience.text import printable
+from laggard.resilience.views.screen import KEYS, Page, View, rows_of, whole_screen
+from laggard.resilience.views.snapshot import Readings, Snapshot, compose
+from laggard.resilience.views.tables import SORTS, sorted_devices
+from laggard.resilience.views.top import after_key, clamped, keys_of
 from tests.made_up_job import T0, entries
 
 ROOM = 20
 
 
 def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3) -> Snapshot:
-    story = story_of_entries(
+    timeline = timeline_of_entries(
         [Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries(n_nodes, n_gpus, ended=False)]
     )
     devices = [(f"node{node + 1}", str(gpu)) for node in range(n_nodes) for gpu in range(n_gpus)]
@@ -40,7 +39,7 @@ def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3) -> Snapsho
         utilization={device: [0.0, 90.0] for device in devices},
         metrics={"loss": [1.0, 3.0]},
     )
-    return compose(story, readings if level else replace(readings, devices={}), T0 + 400, level=level, port=4242)
+    return compose(timeline, readings if level else replace(readings, devices={}), T0 + 400, level=level, port=4242)
 
 
 def printed(snapshot: Snapshot, view: View, width: int, height: int) -> list[str]:
@@ -54,19 +53,19 @@ def test_each_node_has_its_role_and_each_device_its_peers() -> None:
     snapshot = snapshot_of()
     assert {node.host: node.role for node in snapshot.nodes} == {
         "node1": "primary",
-        "node2": "left out",
+        "node2": "excluded",
         "node3": "in use",
     }
-    against = {device.name: device.against_peers for device in snapshot.devices}
-    assert against["node3 gpu 1"] == pytest.approx(1.2)
-    assert against["node1 gpu 0"] == 1
-    assert against["node2 gpu 0"] is None  # it is nobody's peer any more
+    ratios = {device.name: device.peer_ratio for device in snapshot.devices}
+    assert ratios["node3 gpu 1"] == pytest.approx(1.2)
+    assert ratios["node1 gpu 0"] == 1
+    assert ratios["node2 gpu 0"] is None  # not in use, so not a peer of any device
 
 
 def test_before_the_first_launch_every_node_waits() -> None:
     job = next(entries())
-    story = story_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
-    snapshot = compose(story, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=0)
+    timeline = timeline_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
+    snapshot = compose(timeline, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=0)
     assert {node.role for node in snapshot.nodes} == {"waiting"}
 
 
@@ -106,17 +105,27 @@ def test_at_level_0_the_columns_are_missing_and_it_says_how_to_get_them() -> Non
     assert "probe ms" in text
 
 
-def test_one_device_in_depth() -> None:
-    text = "\n".join(printed(snapshot_of(), View("depth", device="node2 gpu 0"), 80, 24))
-    for words in ("node2 gpu 0", "left out", "300 W", "10.00 ms", "35 % slower than its peers", "thermal throttling"):
+def test_the_details_of_one_device() -> None:
+    text = "\n".join(printed(snapshot_of(), View("device", device="node2 gpu 0"), 80, 24))
+    for words in ("node2 gpu 0", "excluded", "300 W", "10.00 ms", "35 % slower than its peers", "thermal throttling"):
         assert words in text
 
 
-def test_json_says_null_where_nothing_is_known() -> None:
+def test_json_keeps_its_keys_and_says_null_for_unknown() -> None:
     found = json.loads(json.dumps(snapshot_of().to_json(), allow_nan=False))
     assert found["format"] == 1
     assert found["launches"][1]["ended_s"] is None
+    assert found["launches"][0]["left_out"] == ["node2"]
     assert found["verdicts"][0]["host"] == "node2"
+    assert found["nodes"][0] == {
+        "host": "node2",
+        "role": "left out",
+        "devices": 2,
+        "readings": {"load_average": 1.0},
+    } | {"findings": 1}
+    assert found["devices"][0]["finding"]["slowdown"] == 1.5
+    assert found["devices"][-1]["against_peers"] == pytest.approx(1.2)
+    assert {"role": "left out"}.items() <= found["devices"][0].items()
     assert found["devices"][0]["readings"]["power_w"] == 300
 
 
@@ -126,7 +135,7 @@ def names(count: int) -> list[str]:
 
 def walk(view: View, keys: Sequence[str], count: int, room: int = ROOM) -> View | None:
     for key in keys:
-        following = pressed(key, view, names(count), room)
+        following = after_key(key, view, names(count), room)
         if following is None:
             return None
         view = following
@@ -139,8 +148,8 @@ def test_moving_stays_within_the_rows_and_keeps_the_selected_one_in_sight() -> N
     assert walk(View(), ["end"], 100) == View(selected=99, top=80)
     assert walk(View(), ["end", "page-up", "home"], 100) == View()
     assert walk(View(page="history"), ["page-down", "page-down"], 30) == View(page="history", top=10)
-    assert within(View(selected=50, top=40), names(10), ROOM) == View(selected=9, top=9)
-    assert within(View(selected=5), [], ROOM) == View()
+    assert clamped(View(selected=50, top=40), names(10), ROOM) == View(selected=9, top=9)
+    assert clamped(View(selected=5), [], ROOM) == View()
 
 
 def test_keys_change_page_and_order_and_leave() -> None:
@@ -152,10 +161,10 @@ def test_keys_change_page_and_order_and_leave() -> None:
     assert walk(View(), ["q"], 9) is None
 
 
-def test_the_device_in_depth_stays_the_same_when_the_order_changes() -> None:
+def test_the_selected_device_stays_the_same_when_the_order_changes() -> None:
     looking = walk(View(), ["down", "enter"], 3)
-    assert looking == View("depth", selected=1, device="row 1")
-    assert within(looking, ["row 1", "row 0", "row 2"], ROOM) == View("depth", selected=0, device="row 1")
+    assert looking == View("device", selected=1, device="row 1")
+    assert clamped(looking, ["row 1", "row 0", "row 2"], ROOM) == View("device", selected=0, device="row 1")
     assert walk(looking, ["down", "escape"], 3) == View(selected=2, device="row 2")
 
 
@@ -165,7 +174,7 @@ def test_every_key_that_is_listed_does_something() -> None:
         view = View(page, selected=50, top=50, device="node7 gpu 2")
         rows = rows_of(snapshot, view, 80)
         for name in (word for word in listed.split() if len(word) == 1 and word.isalpha()):
-            assert pressed(name, view, rows, ROOM) != within(view, rows, ROOM), f"{name} on {page}"
+            assert after_key(name, view, rows, ROOM) != clamped(view, rows, ROOM), f"{name} on {page}"
 
 
 @pytest.mark.parametrize(
@@ -200,10 +209,10 @@ def test_a_job_is_chosen_by_name_or_id_or_because_it_is_the_only_one() -> None:
 @pytest.mark.parametrize(
     ("jobs", "wanted", "message"),
     [
-        ([], None, "no job of yours runs on this machine"),
-        ([job("train", "a1"), job("eval", "c3")], None, "2 jobs run: name one of train-a1, eval-c3"),
+        ([], None, "no job of yours is running on this machine"),
+        ([job("train", "a1"), job("eval", "c3")], None, "2 jobs are running: name one of train-a1, eval-c3"),
         ([job("train", "a1"), job("train", "b2"), job("eval", "c3")], "train", "name one of train-a1, train-b2"),
-        ([job("train", "a1")], "eval", "no job 'eval' runs on this machine: those that do are train-a1"),
+        ([job("train", "a1")], "eval", "no job 'eval' is running on this machine; running: train-a1"),
     ],
 )
 def test_a_choice_that_cannot_be_made_says_what_there_is(jobs: list[RunningJob], wanted: str, message: str) -> None:
@@ -211,11 +220,11 @@ def test_a_choice_that_cannot_be_made_says_what_there_is(jobs: list[RunningJob],
         choose(jobs, wanted)
 
 
-def test_what_a_program_says_cannot_move_the_cursor() -> None:
+def test_a_programs_text_cannot_move_the_cursor() -> None:
     snapshot = snapshot_of()
-    line = Line(T0, printable("notice"), printable("all\x1b[2Jgone\nor not"))
-    spoken = replace(snapshot, story=replace(snapshot.story, lines=(line,)))
-    text = "\n".join(printed(spoken, View("history"), 80, 24))
+    line = LogLine(T0, printable("notice"), printable("all\x1b[2Jgone\nor not"))
+    with_line = replace(snapshot, timeline=replace(snapshot.timeline, log=(line,)))
+    text = "\n".join(printed(with_line, View("history"), 80, 24))
     assert "\x1b" not in text
     assert "all [2Jgone or not" in text
 

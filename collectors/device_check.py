@@ -1,0 +1,119 @@
+"""Device check: all probes of one device, a few repeats each, and what its driver reported meanwhile.
+
+``python -m laggard.collectors.device_check [NAME...]`` checks this machine's devices. It prints a line of JSON with all
+their names, then one for each check. It is a process of its own because a call into a stuck driver may never return.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.device import Device, device_makers
+from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
+from laggard.collectors.probes import probes_of
+from laggard.collectors.probing import WarmUp, symptom_reader
+from laggard.collectors.symptoms import Snapshot, Symptoms
+
+__all__ = ["DeviceCheck", "check_device"]
+
+REPEATS = 5
+DRIVER = Path("/proc/driver/nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCheck:
+    """The result of one device's check.
+
+    Attributes
+    ----------
+    gpu, model, uuid
+        Which device.
+    seconds
+        Readings by probe.
+    figures
+        The fastest reading of each probe, in the unit that people expect, and that unit.
+    wrong
+        Number of wrong results by probe; probes without any are left out.
+    warmed
+        Whether the device was idle, so that it had to be warmed up first.
+    cause
+        What the driver reported that would explain a slow device.
+    trouble
+        Why there are no readings; empty if there are some.
+    """
+
+    gpu: str
+    model: str = ""
+    uuid: str = ""
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    figures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    warmed: bool = False
+    cause: str = UNKNOWN
+    trouble: str = ""
+
+    def to_json(self) -> str:
+        """Return it as a line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Parse the text that :meth:`to_json` returned."""
+        fields = json.loads(text)
+        figures = {probe: (value, unit) for probe, (value, unit) in fields.pop("figures").items()}
+        return cls(**fields, figures=figures)
+
+
+def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
+    """Run all probes of a device and return the result."""
+    try:
+        probes = probes_of(device)
+    except ProbeUnavailableError as reason:
+        return DeviceCheck(device.gpu, device.model, device.uuid, trouble=str(reason))
+    reader = symptom_reader(device)
+    before = reader.snapshot() if reader else Snapshot(0.0)
+    warmed = reader is not None and WarmUp(reader.is_idle)(probes[0])
+    seconds: dict[str, list[float]] = {}
+    figures: dict[str, tuple[float, str]] = {}
+    wrong: dict[str, int] = {}
+    for probe in probes:
+        probe.prepare()
+        seconds[probe.name] = [probe.seconds() for _ in range(repeats)]
+        figures[probe.name] = probe.figure(min(seconds[probe.name])), probe.unit
+        if n_wrong := probe.wrong_results():
+            wrong[probe.name] = n_wrong
+    cause = UNKNOWN
+    if reader:
+        cause = cause_of(Symptoms.between(before, reader.snapshot(bus_in_use=True), lambda pid: pid == os.getpid()))
+    return DeviceCheck(device.gpu, device.model, device.uuid, seconds, figures, wrong, warmed, cause)
+
+
+def main(names: Sequence[str]) -> int:
+    """Print the names of this machine's devices, check the named ones (or all), and print a line for each."""
+    devices = _devices()
+    print(json.dumps(list(devices)), flush=True)
+    for name in names or devices:
+        print(check_device(devices[name]()).to_json(), flush=True)
+    return 0
+
+
+def _devices() -> dict[str, Callable[[], Device]]:
+    try:
+        return device_makers()
+    except NoDeviceError:
+        if DRIVER.exists():
+            sys.stderr.write(
+                "there is an NVIDIA driver here, but CuPy finds no GPU: install laggard's extra cuda12 or cuda13\n"
+            )
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

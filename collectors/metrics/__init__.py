@@ -1,0 +1,1 @@
+"""Metrics of a node and its devices: load, memory, power, temperature, errors."""

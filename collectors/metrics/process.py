@@ -1,0 +1,183 @@
+"""``python -m laggard.collectors.metrics.process``: one node's telemetry, for as long as the job runs.
+
+It stores the node's samples, answers queries for them, and reads metrics according to the job's telemetry level: the
+node from level 2, its devices from level 3, and at level 4 also itself and the devices' processes. It belongs to the
+job, not to one launch, and ends when its standard input closes or on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+
+import redis
+
+from laggard.collectors.metrics.gpu import DeviceReader, device_readers
+from laggard.collectors.metrics.node import NodeReader, control_group_of
+from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.environment import LAUNCH, JobEnvironment
+from laggard.kvstore.errors import KVStoreError
+from laggard.logs import configure_logging
+from laggard.telemetry.events import Event, EventLog
+from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.settings import SettingsError, TelemetrySettings, job_settings
+
+__all__ = ["Collectors", "main"]
+
+_log = logging.getLogger("laggard.collectors")
+
+PROCESSES_INTERVAL_S = 5.0
+# A reading that takes longer than this is reported: something is wrong with the device or its driver.
+STALL_S = 5.0
+WATCH_INTERVAL_S = 1.0
+
+
+class Collectors:
+    """Everything that reads on one node, for as long as the ``with`` block lasts.
+
+    Parameters
+    ----------
+    telemetry
+        Where the node's samples are stored.
+    environment
+        The node's name and the telemetry level.
+    settings
+        The job's telemetry settings.
+    report_event
+        Called with each event of a device.
+    environ
+        Says which devices the job has.
+    """
+
+    def __init__(
+        self,
+        telemetry: NodeTelemetry,
+        environment: JobEnvironment,
+        settings: TelemetrySettings,
+        report_event: Callable[[Event], None],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._telemetry = telemetry
+        self._host = environment.node
+        self._level = environment.telemetry_level
+        self._interval_s = settings.collector_rate
+        self._report_event = report_event
+        self._environ = environ
+        self._stalled: set[str] = set()
+        self.loops: list[ReadingLoop] = []
+
+    def __enter__(self) -> Collectors:
+        if self._level >= 2:
+            self._add("node", NodeReader(control_group=control_group_of()).read, self._interval_s)
+        if self._level >= 3:
+            names = [name for name in self._environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+            for device in device_readers(names or None, self._on_xid, self._environ):
+                self._add_device(device)
+        if self._level >= 4:
+            self._add("itself", self._itself, self._interval_s)
+        for loop in self.loops:
+            loop.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for loop in self.loops:
+            loop.stop()
+
+    def watch(self) -> None:
+        """Report readings that have stalled, and those that have resumed."""
+        now_s = time.monotonic()
+        for loop in self.loops:
+            begun_s = loop.pace.begun_s
+            stalled = begun_s is not None and now_s - begun_s > STALL_S
+            if stalled != (loop.name in self._stalled):
+                self._stalled ^= {loop.name}
+                words = f"has not answered for {STALL_S:g} s" if stalled else "answers again"
+                self._on_event("stall", f"{loop.name} {words}", loop.tags.get("gpu", ""))
+
+    def _add(self, name: str, read: Callable[[], Iterator[Reading]], interval_s: float, gpu: str = "") -> None:
+        tags = {"host": self._host} | ({"gpu": gpu} if gpu else {})
+        place = len(self.loops)
+        self.loops.append(ReadingLoop(name, read, interval_s, self._telemetry.store, tags, place=place))
+
+    def _add_device(self, device: DeviceReader) -> None:
+        self._add(f"gpu {device.gpu}", device.read, self._interval_s, device.gpu)
+        if self._level >= 4:
+            self._add(f"processes of gpu {device.gpu}", device.processes, PROCESSES_INTERVAL_S, device.gpu)
+
+    def _itself(self) -> Iterator[Reading]:
+        size = self._telemetry.store.size()
+        yield Reading("db_size", size.nbytes / 1e6)
+        yield Reading("telemetry_samples", size.samples)
+        yield Reading("telemetry_series", size.series)
+        yield Reading("telemetry_dropped", size.dropped)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield Reading("collector_cpu", round(usage.ru_utime + usage.ru_stime, 3))
+        for loop in self.loops:
+            tags = {"reader": loop.name.replace(" ", "-")}
+            yield Reading("collector_lag", round(loop.pace.lag_s, 4), tags)
+            yield Reading("collector_duration", round(loop.pace.duration_s, 4), tags)
+            yield Reading("collector_missed", loop.pace.missed, tags)
+
+    def _on_xid(self, gpu: str, number: int) -> None:
+        self._on_event("xid", f"XID {number} on {self._host} gpu {gpu}", gpu)
+
+    def _on_event(self, kind: str, text: str, gpu: str) -> None:
+        try:
+            self._report_event(Event(round(time.time() * 1e6), kind, text, self._host, gpu))
+        except redis.RedisError as error:
+            _log.warning("%s (could not be recorded: %s)", text, error)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until standard input closes or SIGTERM arrives; an expected failure prints one line."""
+    del arguments  # everything is in the environment
+    configure_logging()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, which then closes our input
+    signal.signal(signal.SIGTERM, _leave)
+    os.environ.setdefault(LAUNCH, "0")  # belongs to no launch, so that it is not ended with one
+    try:
+        session = current_session()
+        settings = job_settings(session.environment)
+        events = EventLog(session.client, session.endpoint)
+        with (
+            contextlib.suppress(_Leave),
+            NodeTelemetry(session, settings) as telemetry,
+            Collectors(telemetry, session.environment, settings, events.add) as collectors,
+        ):
+            while not _input_closed(WATCH_INTERVAL_S):
+                collectors.watch()
+    except (KVStoreError, SettingsError, OSError, redis.RedisError) as error:
+        sys.stderr.write(f"node agent: {error}\n")
+        return 1
+    return 0
+
+
+class _Leave(Exception):  # noqa: N818 - a request
+    """SIGTERM came."""
+
+
+def _leave(_: int, __: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Leave
+
+
+def _input_closed(wait_s: float) -> bool:
+    with selectors.SelectSelector() as selector:  # unlike epoll it takes any file
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        return bool(selector.select(wait_s)) and not os.read(sys.stdin.fileno(), 4096)
+
+
+if __name__ == "__main__":
+    code = main()
+    # A driver that hangs blocks its thread forever; do not wait for it.
+    sys.stdout.flush()
+    os._exit(code)

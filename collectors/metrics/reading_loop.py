@@ -1,0 +1,135 @@
+"""Reading at a fixed rate: one thread per source, so that a stalled source does not delay the others."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from laggard.kvstore.sample_store import SampleStore
+
+__all__ = ["Pace", "Reading", "ReadingLoop", "SupportsRead", "next_tick"]
+
+_log = logging.getLogger("laggard.collectors")
+
+STOP_DEADLINE_S = 1.0
+RETRY_S = 10.0
+# A reading that starts no later than this share of the interval gets its nominal time: equal intervals compress well.
+_PUNCTUAL = 0.1
+# Loops with the same tick are staggered: threads that wake together mostly wait for one another.
+_STAGGER_S = 0.003
+_MAX_STAGGER = 0.05  # of the interval
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value, with its tags in addition to those of its loop."""
+
+    metric: str
+    value: float
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+SupportsRead = Callable[[], Iterable[Reading]]
+
+
+@dataclass(slots=True)
+class Pace:
+    """How a loop keeps up.
+
+    Attributes
+    ----------
+    lag_s
+        How late the last reading started.
+    duration_s
+        How long it took.
+    missed
+        How many readings were skipped.
+    begun_s
+        Start of the reading in progress, on the monotonic clock; None between readings.
+    """
+
+    lag_s: float = 0.0
+    duration_s: float = 0.0
+    missed: int = 0
+    begun_s: float | None = None
+
+
+def next_tick(now_s: float, interval_s: float) -> float:
+    """Return the next multiple of the interval, so that all loops on all nodes read at the same times."""
+    return (math.floor(now_s / interval_s) + 1) * interval_s
+
+
+class ReadingLoop:
+    """Reads at every tick and stores the readings.
+
+    Parameters
+    ----------
+    name
+        For the thread and the log.
+    read
+        Returns readings; after an OSError or RuntimeError it is retried later.
+    interval_s
+        Seconds from one tick to the next.
+    store, tags
+        Where to store the readings, and with which tags.
+    place
+        Its position among the loops with the same ticks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: SupportsRead,
+        interval_s: float,
+        store: SampleStore,
+        tags: Mapping[str, str],
+        *,
+        place: int = 0,
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self.pace = Pace()
+        self._read = read
+        self._interval_s = interval_s
+        self._store = store
+        self._delay_s = min(place * _STAGGER_S, _MAX_STAGGER * interval_s)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"read-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start reading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; a reading that hangs is abandoned."""
+        self._ended.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _run(self) -> None:
+        due_s = next_tick(time.time(), self._interval_s)
+        while not self._ended.wait(max(0.0, due_s + self._delay_s - time.time())):
+            begun_s = time.time()
+            self.pace.lag_s = max(0.0, begun_s - due_s - self._delay_s)
+            punctual = self.pace.lag_s < _PUNCTUAL * self._interval_s
+            failed = not self._tick(due_s if punctual else begun_s)
+            next_s = next_tick(time.time(), self._interval_s)
+            self.pace.missed += max(0, round((next_s - due_s) / self._interval_s) - 1)
+            due_s = next_s + (RETRY_S if failed else 0.0)
+
+    def _tick(self, stamp_s: float) -> bool:
+        self.pace.begun_s = time.monotonic()
+        try:
+            readings = list(self._read())
+        except (OSError, RuntimeError) as error:
+            _log.warning("no readings of %s, trying again in %g s: %s", self.name, RETRY_S, error)
+            return False
+        finally:
+            self.pace.duration_s = time.monotonic() - self.pace.begun_s
+            self.pace.begun_s = None
+        for reading in readings:
+            self._store.add(reading.metric, {**self.tags, **reading.tags}, round(stamp_s * 1e6), reading.value)
+        return True

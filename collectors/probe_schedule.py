@@ -1,0 +1,84 @@
+"""When a device's next probe is due, and how many rounds to skip to keep the probes' overhead low. Pure functions."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+__all__ = ["JITTER", "OVERHEAD", "Intrusion", "ProbeSchedule", "jittered"]
+
+# What the program loses, over what the probes take: its caches are cold afterwards, and switching takes time. Measured
+# on virtual devices: docs/benchmarks/intrusion.md.
+OVERHEAD = 1.25
+JITTER = 0.2  # of the interval
+
+
+class Intrusion:
+    """What the probes of one device cost it.
+
+    A probe costs the time that it takes when nothing else runs, its fastest reading, times its repeats. A slower
+    reading includes waiting for the program's own kernels, which costs the program nothing.
+
+    Parameters
+    ----------
+    max_share
+        The largest share of the device's time that probes may take.
+    """
+
+    def __init__(self, max_share: float) -> None:
+        self._max_share = max_share
+        self._cost_s: dict[str, float] = {}
+
+    def note(self, probe: str, seconds: Sequence[float], prepare_s: float = 0.0) -> None:
+        """Record one round's repeats of a probe, and the time that preparing them took."""
+        cost_s = prepare_s + len(seconds) * min(seconds, default=0.0)
+        if math.isfinite(cost_s):
+            self._cost_s[probe] = min(cost_s, self._cost_s.get(probe, math.inf))
+
+    def cost_s(self, main: str) -> float:
+        """Return the cost in seconds of the most expensive round: the main probe and one other."""
+        others = [cost_s for probe, cost_s in self._cost_s.items() if probe != main]
+        return self._cost_s.get(main, 0.0) + max(others, default=0.0)
+
+    def stride(self, main: str, interval_s: float) -> int:
+        """Return how many intervals apart this device's rounds must be: 1 if it can afford each of them."""
+        return max(1, math.ceil(OVERHEAD * self.cost_s(main) / (self._max_share * interval_s)))
+
+
+class ProbeSchedule:
+    """Counts the rounds of one device.
+
+    The devices of a launch start together, and a device that was delayed skips the rounds it missed, so a round
+    happens at about the same time on all of them.
+
+    Parameters
+    ----------
+    interval_s
+        Seconds from one round to the next.
+    now_s
+        When the first one is due.
+    """
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self.number = 0
+        self._interval_s = interval_s
+        self._due_s = now_s
+        self._at_s = jittered(now_s, interval_s)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until the next round, 0 if it is due."""
+        return max(0.0, self._at_s - now_s)
+
+    def advance(self, now_s: float, stride: int = 1) -> None:
+        """Schedule the round ``stride`` rounds later, or the first one after those that were missed."""
+        due_s = self._due_s + stride * self._interval_s
+        missed = max(0, int((now_s - due_s) / self._interval_s))
+        self.number += stride + missed
+        self._due_s = due_s + missed * self._interval_s
+        self._at_s = jittered(self._due_s, self._interval_s)
+
+
+def jittered(due_s: float, interval_s: float) -> float:
+    """Return a time near the due one: the devices' rounds stay aligned, their readings do not."""
+    return due_s + random.uniform(-JITTER, JITTER) * interval_s

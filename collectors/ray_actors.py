@@ -1,0 +1,121 @@
+"""Start a helper process on each node of the launch, with Ray. The only module of this package that needs Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from laggard.collectors.errors import OLDEST_RAY, NoClusterError, RayMissingError, UnknownNodeError
+from laggard.kvstore.control import NodeRecord
+
+__all__ = [
+    "NodeActors",
+    "connect",
+    "node_strategy",
+    "require_ray",
+    "start_on_every_node",
+]
+
+
+def require_ray(alternative: str = "") -> None:
+    """Check that Ray is installed, without loading it.
+
+    Raises
+    ------
+    RayMissingError
+        If it is not, or is too old; the message offers the alternative.
+    """
+    try:
+        installed = version("ray")
+    except PackageNotFoundError:
+        raise RayMissingError(None, alternative) from None
+    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_RAY:
+        raise RayMissingError(installed, alternative)
+
+
+class NodeActors:
+    """Helper processes, one per node.
+
+    Parameters
+    ----------
+    actors
+        Ray's handle of each, by host name.
+    """
+
+    def __init__(self, actors: Mapping[str, Any]) -> None:
+        self._actors = actors
+        self._started = {host: actor.__ray_ready__.remote() for host, actor in actors.items()}
+
+    def stop(self) -> None:
+        """End them, without waiting."""
+        import ray
+
+        if ray.is_initialized():
+            for actor in self._actors.values():
+                ray.kill(actor)
+
+    def failure_on(self, host: str) -> str:
+        """Return why the process of a host could not start, in one line; empty if it could, or has not tried yet."""
+        import ray
+
+        if host not in self._started or not ray.wait([self._started[host]], timeout=0)[0]:
+            return ""
+        try:
+            ray.get(self._started[host])
+        except ray.exceptions.RayError as error:  # with the traceback of the process in it
+            return str(error).strip().splitlines()[-1].strip()
+        return ""
+
+
+def connect() -> None:
+    """Join the job's Ray cluster, unless this process has already joined it.
+
+    Raises
+    ------
+    NoClusterError
+        If the job has no Ray cluster.
+    RayMissingError
+        If Ray is not installed here.
+    """
+    if not os.environ.get("RAY_ADDRESS"):  # Ray would start a cluster of its own
+        raise NoClusterError
+    require_ray()
+    import ray
+
+    if not ray.is_initialized():
+        ray.init()
+
+
+def node_strategy(node: NodeRecord) -> Any:
+    """Return the scheduling strategy that places a task or an actor on a node.
+
+    Raises
+    ------
+    UnknownNodeError
+        If the node is not in the Ray cluster.
+    RayMissingError
+        If Ray is not installed here.
+    """
+    require_ray()
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    for known in ray.nodes():  # type: ignore[no-untyped-call]
+        if known["Alive"] and known["NodeManagerAddress"] == node.address:
+            return NodeAffinitySchedulingStrategy(known["NodeID"], soft=False)
+    raise UnknownNodeError(node.hostname, node.address)
+
+
+def start_on_every_node(nodes: Sequence[NodeRecord], actor_class: type, *arguments: object) -> NodeActors:
+    """Start an actor of a plain class on each node; it reserves no CPU and no GPU."""
+    connect()
+    import ray
+
+    remote: Any = ray.remote(actor_class)
+    actors = {}
+    for node in nodes:
+        options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": node_strategy(node)}
+        actors[node.hostname] = remote.options(**options).remote(*arguments)
+    return NodeActors(actors)

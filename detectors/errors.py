@@ -1,0 +1,31 @@
+"""What detectors can refuse on purpose, besides plain ``ValueError`` for arguments out of range."""
+
+from __future__ import annotations
+
+from laggard.errors import LaggardError
+
+__all__ = ["DetectorError", "StateVersionError"]
+
+
+class DetectorError(LaggardError):
+    """Base of everything that this package raises on purpose."""
+
+
+class StateVersionError(DetectorError, ValueError):
+    """A saved analysis was written by another version of laggard.
+
+    Attributes
+    ----------
+    version : object
+        The version that was found.
+    supported : int
+        The version that this program reads.
+    """
+
+    def __init__(self, version: object, supported: int) -> None:
+        super().__init__(version, supported)
+        self.version = version
+        self.supported = supported
+
+    def __str__(self) -> str:
+        return f"state has version {self.version}, this program reads version {self.supported}"

@@ -1,0 +1,247 @@
+"""What :class:`laggard.detectors.SlowGPUDetector` keeps on the primary: it turns rounds of readings into verdicts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from laggard.collectors.causes import UNKNOWN
+from laggard.collectors.device import DeviceId
+from laggard.collectors.probes import WRONG
+from laggard.detectors.analysis import SlowGPUAnalysis
+from laggard.detectors.device_index import Readings
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.rounds import Round
+from laggard.detectors.verdict import Verdict, with_cause
+from laggard.kvstore.control import LaunchRecord
+from laggard.kvstore.errors import StateUnavailableError
+from laggard.kvstore.state import State
+
+__all__ = ["HISTORY_KEY", "Peers", "ReportingJudge", "SlowGPUJudge", "found_by"]
+
+_log = logging.getLogger("laggard.detectors")
+
+HISTORY_KEY = "laggard/slow-gpu-history"
+
+
+class Peers:
+    """What the devices' tags say: which devices are peers, and what may be wrong with them.
+
+    Parameters
+    ----------
+    labels
+        Labels given by the user; a device without one is labelled with its model.
+
+    Attributes
+    ----------
+    labels
+        Of all devices seen so far; only devices with the same label are compared.
+    uuids
+        Of the devices that have one.
+    causes
+        Each device's likely cause of a slowdown.
+    wrong
+        Which results were wrong, for the devices that computed any.
+    """
+
+    def __init__(self, labels: Mapping[DeviceId, Hashable] | None = None) -> None:
+        self.labels: dict[DeviceId, Hashable] = dict(labels or {})
+        self.uuids: dict[DeviceId, str] = {}
+        self.causes: dict[DeviceId, str] = {}
+        self.wrong: dict[DeviceId, str] = {}
+        self._has_new_labels = False
+
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record a device's UUID, its likely cause of a slowdown, its wrong results, and its model as a label."""
+        self.causes[device] = tags.get("cause", UNKNOWN)
+        if WRONG in tags:
+            self.wrong[device] = tags[WRONG]
+        if "uuid" in tags:
+            self.uuids[device] = tags["uuid"]
+        if device not in self.labels:
+            self.labels[device] = tags.get("model", "")
+            self._has_new_labels = True
+
+    def group(self, analysis: SlowGPUAnalysis) -> None:
+        """Pass the labels to the analysis if there are new ones since the last call."""
+        if self._has_new_labels:
+            self._has_new_labels = False
+            analysis.set_groups(self.labels)
+
+
+class SlowGPUJudge:
+    """Judges the rounds of the main test, and asks for restarts.
+
+    Parameters
+    ----------
+    min_slowdown, false_alarm_budget, restart_cost, groups
+        As for :class:`SlowGPUAnalysis`; a device without a label is grouped by its model.
+    state
+        Where the devices' history is kept from launch to launch; ``None``: nowhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_slowdown: float,
+        false_alarm_budget: float,
+        restart_cost: RestartCost | None = None,
+        groups: Mapping[DeviceId, Hashable] | None = None,
+        state: State | None = None,
+    ) -> None:
+        self.peers = Peers(groups)
+        self.analysis = SlowGPUAnalysis(
+            min_slowdown=min_slowdown,
+            false_alarm_budget=false_alarm_budget,
+            restart_cost=restart_cost,
+            groups=self.peers.labels,
+        )
+        self._state = state
+        self._has_read_history = False
+        self._devices_kept = 0  # how many devices' history is in the state
+        self._run = ""
+        self._excluded: tuple[str, ...] = ()
+        self._reported_faulty: set[DeviceId] = set()
+
+    def begin(self, launch: LaunchRecord, run: str) -> None:
+        """Prepare for a launch.
+
+        Parameters
+        ----------
+        launch
+            Its excluded nodes are forgotten; if the user gave no restart cost, its relaunch time is taken as the cost.
+        run
+            Identifies the job: launches of one job share the false-alarm budget.
+        """
+        self._run = run
+        self._excluded = launch.excluded
+        if self.analysis.restart_cost is None and launch.relaunch_s is not None:
+            self.analysis.restart_cost = RestartCost(launch.relaunch_s)
+
+    def set_thresholds(
+        self,
+        *,
+        min_slowdown: float | None = None,
+        very_slow: float | None = None,
+        restart_cost: RestartCost | None = None,
+    ) -> None:
+        """Change the given thresholds."""
+        self.analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+        if restart_cost is not None:
+            self.analysis.restart_cost = restart_cost
+
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record what the tags of a device's samples say."""
+        self.peers.note_device(device, tags)
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        """Return the verdicts that are new with this round."""
+        if not self._has_read_history:
+            self._read_history()
+        self.peers.group(self.analysis)
+        found = [*self._faults(), *self.analysis.update(readings, now_s)]
+        verdicts = [with_cause(verdict, self.peers.causes) for verdict in found]
+        if verdicts or self.analysis.learned > self._devices_kept:
+            self.keep_history()
+        return verdicts
+
+    def check(self, readings: Readings) -> list[Verdict]:
+        """Judge one cross-section without history, see :meth:`SlowGPUAnalysis.check`."""
+        return self.analysis.check(readings)
+
+    def _faults(self) -> list[Verdict]:
+        """Return one verdict for each device that computed wrong results, the first time."""
+        new = {device: what for device, what in self.peers.wrong.items() if device not in self._reported_faulty}
+        self._reported_faulty.update(new)
+        return [Verdict.of_fault(*device, what) for device, what in new.items()]
+
+    def _read_history(self) -> None:
+        """Read the history that was kept; done in the first round, when the devices' UUIDs are known."""
+        self._has_read_history = True
+        if self._state is None or HISTORY_KEY not in self._state:
+            return
+        kept: Any = self._state[HISTORY_KEY]
+        now = self.analysis
+        try:
+            analysis = SlowGPUAnalysis.from_state(
+                kept["analysis"],
+                identity=self.peers.uuids,
+                same_run=kept["run"] == self._run,
+                min_slowdown=now.thresholds.min_slowdown,
+                very_slow=now.thresholds.very_slow,
+                false_alarm_budget=now.false_alarm_budget,
+                restart_cost=now.restart_cost,
+                groups=self.peers.labels,
+            )
+        except (KeyError, ValueError) as error:
+            _log.warning("the devices' history cannot be read, so it starts afresh: %s", error)
+            return
+        analysis.forget(self._excluded)
+        self.analysis, self._devices_kept = analysis, analysis.learned
+
+    def keep_history(self) -> None:
+        """Write the devices' history to the state."""
+        # Seldom, not in each round: a commit to State counts as the program's progress.
+        if self._state is not None and self._has_read_history:
+            self._devices_kept = self.analysis.learned
+            try:
+                self._state[HISTORY_KEY] = {"run": self._run, "analysis": self.analysis.to_state(self.peers.uuids)}
+            except StateUnavailableError as error:
+                _log.warning("the devices' history was not kept this time: %s", error)
+
+
+def found_by(probe: str) -> str:
+    """Return the words at the end of a verdict's evidence that name the probe."""
+    return f", by the probe {probe}"
+
+
+class ReportingJudge:
+    """Judges the rounds of one of the probes that run in turn, and only reports what it finds.
+
+    Parameters
+    ----------
+    probe
+        Its name.
+    min_slowdown, false_alarm_budget, restart_cost, groups
+        As for :class:`SlowGPUJudge`.
+    """
+
+    def __init__(
+        self,
+        probe: str,
+        *,
+        min_slowdown: float,
+        false_alarm_budget: float,
+        restart_cost: RestartCost | None = None,
+        groups: Mapping[DeviceId, Hashable] | None = None,
+    ) -> None:
+        self._probe = probe
+        self._peers = Peers(groups)
+        self._analysis = SlowGPUAnalysis(
+            min_slowdown=min_slowdown,
+            false_alarm_budget=false_alarm_budget,
+            restart_cost=restart_cost,
+            groups=self._peers.labels,
+        )
+
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record what the tags of a device's samples say."""
+        self._peers.note_device(device, tags)
+
+    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
+        """Change the given thresholds."""
+        self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        """Return the verdicts that are new with this round; none asks for a restart."""
+        self._peers.group(self._analysis)
+        return [
+            replace(
+                with_cause(verdict, self._peers.causes),
+                action="report",
+                evidence=verdict.evidence + found_by(self._probe),
+            )
+            for verdict in self._analysis.update(readings, now_s)
+        ]

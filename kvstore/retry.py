@@ -1,0 +1,72 @@
+"""Retrying operations while the server does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import StateFullError, StateUnavailableError
+
+__all__ = ["RetryPolicy"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+# The error of a server that is running somebody's long script, and has done nothing else.
+_BUSY = "BUSY "
+# Error messages of a full server, for a plain command and for one inside a script.
+_FULL = ("MISCONF", "OOM command not allowed", "command not allowed when used memory")
+
+
+class RetryPolicy:
+    """Retries operations, with growing pauses, while the server is restarted or busy.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Named in errors.
+    retry_for_s : float
+        How long to retry one operation, in seconds.
+    """
+
+    def __init__(self, endpoint: Endpoint, retry_for_s: float) -> None:
+        self._endpoint = endpoint
+        self.retry_for_s = retry_for_s
+
+    def call(self, operation: Callable[[], T]) -> T:
+        """Run an operation that is safe to repeat, and return its result.
+
+        Raises
+        ------
+        StateUnavailableError
+            If the server did not answer in time.
+        StateFullError
+            If the server has no room left, on disk or in memory.
+        """
+        deadline = time.monotonic() + self.retry_for_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return operation()
+            except redis.AuthenticationError as error:
+                raise self._unavailable(error) from error
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise self._unavailable(error) from error
+            except redis.ResponseError as error:
+                if any(reason in str(error) for reason in _FULL):
+                    raise StateFullError(self._endpoint.address, str(error)) from error
+                if not str(error).startswith(_BUSY):
+                    raise
+                if time.monotonic() + pause_s > deadline:
+                    raise self._unavailable(error) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _unavailable(self, error: redis.RedisError) -> StateUnavailableError:
+        return StateUnavailableError(self._endpoint.host, self._endpoint.port, str(error))

@@ -1,0 +1,393 @@
+"""The agent of one node: starts its processes, reports that it is alive, and leaves nothing behind.
+
+The allocation starts one on each node (``python -m laggard.resilience.agent.agent``). It takes commands only from its
+standard input and answers on its standard output, both as lines of JSON, so all that the controller needs is a pipe to
+it: a local one, or one that ``srun`` or ``ssh`` carries. When that pipe closes, the controller is gone, and everything
+on the node is ended. The same happens when nothing has come through the pipe for five minutes, since a network that is
+cut does not close it.
+
+=======================================================  ============================================================
+the controller sends                                     the agent
+=======================================================  ============================================================
+``{"do": "set-up", "directory", "files", ...}``          writes the node's private files, mode 0600
+``{"do": "warm-up", "command"}``                         starts a command that waits for its arguments
+``{"do": "start-ray", "command", "arguments"}``          starts it, unless it is warm, and passes it its arguments
+``{"do": "stop-ray"}``                                   ends it: the raylet gracefully, the rest by force
+``{"do": "end-leftovers", "below"}``                     ends what is left of launches below that number
+``{"do": "start-sidecar", "name", "command"}``           starts a process that is kept running
+``{"do": "stop-sidecar", "name"}``                       ends it earlier
+``{"do": "keep-alive"}``                                 does nothing: it is the reply to ``alive``
+``{"do": "ping"}``                                       sends ``pong``, after everything that it has noticed
+``{"do": "start-task", "name", "command", ...}``         starts a process of one launch (:mod:`.tasks`)
+``{"do": "signal-task", "name", "signal"}``              sends it a signal
+``{"do": "printed", "bytes"}``                           passes on more of the tasks' output
+``{"do": "send-logs"}``                                  sends the end of each log on this node
+``{"do": "check-node", "devices"}``                      has the node checked (:mod:`.node_check`), and sends the result
+=======================================================  ============================================================
+
+It sends ``alive`` twice a second, from a thread that does nothing else, and ``ray-started``, ``ray-ended``,
+``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-ended``, ``task-restarts``, ``log``, ``logs-sent``,
+``node-checked``, ``crashed`` and ``pong``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+import psutil
+
+from laggard.kvstore.environment import LAUNCH
+from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
+from laggard.resilience.agent.later import Later
+from laggard.resilience.agent.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
+from laggard.resilience.agent.sidecars import Sidecars
+from laggard.resilience.agent.tasks import Tasks, TaskStart
+from laggard.resilience.folders import lock_folder, remove_stale_folders
+
+__all__ = ["HEARTBEAT_INTERVAL_S", "Agent", "main"]
+
+_log = logging.getLogger("laggard.resilience.agent")
+
+HEARTBEAT_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 1.0
+LEASE_S = 300.0
+ORDERLY_STOP_S = 2.0
+FORCED_STOP_S = 5.0
+# No command takes longer. An agent that does is stuck, and its heartbeats must not hide that.
+STUCK_S = 15.0
+LAST_LINES = 3
+PARTS = {"raylet", "gcs_server"}
+CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.node_check")
+CHECK_DEADLINE_S = 2.5
+
+
+class Agent:
+    """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds."""
+
+    def __init__(self, commands: IO[bytes], answers: IO[str], lease_s: float = LEASE_S) -> None:
+        self._commands = commands
+        self._answers = answers
+        self._lease_s = lease_s
+        self._sending = threading.Lock()
+        self._looked_s = self._heard_s = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._environment: dict[str, str] = {}
+        self._directory = Path()
+        self._created: list[Path] = []
+        self._lock: IO[str] | None = None
+        self._ray: subprocess.Popen[bytes] | None = None
+        self._exits: list[int] = []  # readable once Ray's process, or one that it depends on, has ended
+        self._later = Later()
+        self._sidecars = Sidecars(self._spawn, self._send, self._last_line_of, self._later)
+        self._tasks = Tasks(self._selector, self._send, self._later)
+        self._check: subprocess.Popen[bytes] | None = None
+        self._checks_waiting: list[list[str]] = []
+        self._unread = b""
+        self._pinged = False
+        self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Carry out commands until the controller's pipe closes, then end every descendant."""
+        adopt_orphans()
+        os.set_blocking(self._commands.fileno(), False)
+        self._selector.register(self._commands, selectors.EVENT_READ, self._read_commands)
+        self._selector.register(self._children, selectors.EVENT_READ, self._reap_children)
+        signal.set_wakeup_fd(self._child_ended, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        ended = threading.Event()
+        threading.Thread(target=self._send_heartbeats, args=(ended,), name="heartbeat", daemon=True).start()
+        try:
+            self._serve()
+        except BrokenPipeError:
+            return  # the controller went away while we were sending
+        except Exception as error:
+            _log.exception("the agent crashed")
+            self._send("crashed", why=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            ended.set()
+            with contextlib.ExitStack() as last:  # even if a process cannot be ended
+                last.callback(self._remove_files)
+                last.callback(reap_orphans, own=())  # not every machine's init does it for us
+                end_descendants(deadline_s=FORCED_STOP_S)
+
+    def _serve(self) -> None:
+        while True:
+            wait_s = max(0.0, self._looked_s + LOOK_INTERVAL_S - time.monotonic())
+            for key, _ in self._selector.select(self._later.wait_s(wait_s)):
+                if key.data() is False:
+                    return
+            self._later.run_due()
+            if self._pinged:
+                self._pinged = False
+                self._send("pong")
+            if time.monotonic() >= self._looked_s + LOOK_INTERVAL_S:
+                if time.monotonic() > self._heard_s + self._lease_s:
+                    return
+                self._watch_parts()
+                self._looked_s = time.monotonic()
+
+    def _send_heartbeats(self, ended: threading.Event) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
+            while not ended.wait(HEARTBEAT_INTERVAL_S):
+                if time.monotonic() < self._looked_s + STUCK_S:
+                    self._send("alive")
+
+    def _send(self, event: str, **fields: object) -> None:
+        with self._sending:
+            self._answers.write(json.dumps({"event": event, **fields}) + "\n")
+            self._answers.flush()
+
+    def _read_commands(self) -> bool:
+        data = os.read(self._commands.fileno(), 1 << 16)
+        if not data:
+            return False
+        self._heard_s = time.monotonic()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._handle_command(json.loads(line))
+        return True
+
+    def _handle_command(self, command: dict[str, Any]) -> None:
+        if command["do"] != "keep-alive":
+            _log.debug("command: %s %s", command["do"], command.get("name", ""))
+        match command["do"]:
+            case "set-up":
+                self._set_up(Path(command["directory"]), command["files"], command["environment"])
+            case "warm-up":
+                self._warm_up(command["command"])
+            case "start-ray":
+                self._start_ray(command["command"], command["arguments"])
+            case "stop-ray":
+                self._stop_ray()
+            case "end-leftovers":
+                self._end_leftovers(int(command["below"]))
+            case "start-sidecar":
+                self._sidecars.start(command["name"], command["command"])
+            case "stop-sidecar":
+                self._sidecars.stop(command["name"])
+            case "keep-alive":
+                pass
+            case "ping":
+                self._pinged = True
+            case "start-task":
+                self._start_task(command)
+            case "signal-task":
+                self._tasks.signal(command["name"], command["signal"])
+            case "printed":
+                self._tasks.printed(command["bytes"])
+            case "send-logs":
+                self._send_logs()
+            case "check-node":
+                self._check_node(command["devices"])
+            case unknown:
+                raise ValueError(f"unknown command {unknown!r}")
+
+    def _set_up(self, directory: Path, files: dict[str, str], environment: dict[str, str]) -> None:
+        self._created = [folder for folder in (directory.parent, directory) if _create_private(folder)]
+        if directory.parent in self._created:  # we are on a machine of our own
+            remove_stale_folders(directory.parent.parent)
+            self._lock = lock_folder(directory.parent)
+        for name, content in files.items():
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+        self._directory = directory
+        self._environment = environment
+        log_to_file(directory / "agent.log")
+
+    def _start_task(self, command: dict[str, Any]) -> None:
+        log = None if command["relayed"] else self._directory / f"{command['name']}.log"
+        environment = {**self._environment, **command["environment"]}
+        directory = command["directory"] or str(self._directory)
+        self._tasks.start(
+            TaskStart(command["name"], command["command"], environment, directory, log, restarts=command["restarts"])
+        )
+
+    def _send_logs(self) -> None:
+        for name, text in ends_of_logs(self._directory).items():
+            self._send("log", name=name, text=text)
+        self._send("logs-sent")
+
+    def _check_node(self, devices: list[str]) -> None:
+        if self._check is not None:  # one after the other, so that each answer is to one question
+            self._checks_waiting.append(devices)
+            return
+        reader, writer = os.pipe()
+        self._check = subprocess.Popen(
+            [*CHECK_COMMAND, *devices],
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self._environment},
+        )
+        os.close(writer)
+        self._selector.register(reader, selectors.EVENT_READ, partial(self._send_check, reader))
+        self._later.after(CHECK_DEADLINE_S, self._check.kill)
+
+    def _send_check(self, reader: int) -> bool:
+        """Pass on what the check has written: one line, or nothing if it was killed."""
+        self._selector.unregister(reader)
+        with os.fdopen(reader, "rb") as line:
+            found = line.read()
+        if self._check is not None:
+            self._check.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
+            self._check = None
+        self._send("node-checked", check=json.loads(found) if found else None)
+        if self._checks_waiting:
+            self._check_node(self._checks_waiting.pop(0))
+        return True
+
+    def _remove_files(self) -> None:
+        for folder in self._created:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _warm_up(self, command: list[str]) -> subprocess.Popen[bytes]:
+        self._ray = self._spawn("ray", command)
+        return self._ray
+
+    def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self._directory / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                cwd=self._directory,
+            )
+
+    def _own_pids(self) -> set[int]:
+        return self._pids_beside_ray() | ({self._ray.pid} if self._ray else set())
+
+    def _pids_beside_ray(self) -> set[int]:
+        check = {self._check.pid} if self._check else set()
+        return self._sidecars.pids | self._tasks.pids | check
+
+    def _reap_children(self) -> bool:
+        """Report sidecars that have ended and reap adopted processes; called after each SIGCHLD."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._children, 1 << 16)
+        self._sidecars.report_ended()
+        reap_orphans(own=self._own_pids())
+        return True
+
+    def _last_line_of(self, name: str) -> str:
+        return last_line(self._directory / f"{name}.log")
+
+    def _start_ray(self, command: list[str], arguments: list[str]) -> None:
+        ray = self._ray or self._warm_up(command)
+        self._watch_exit(ray.pid)
+        self._send("ray-started", pid=ray.pid)
+        pipe = cast("IO[bytes]", ray.stdin)  # it stays open as long as we live, and closes however we end
+        with contextlib.suppress(BrokenPipeError):  # it has ended; we will be notified
+            pipe.write(json.dumps(arguments).encode() + b"\n")
+            pipe.flush()
+
+    def _ray_ended(self) -> bool:
+        if self._ray is None:
+            return True  # another of its processes has already reported it
+        self._forget_exits()
+        self._ray.kill()
+        exit_code = self._ray.wait()
+        with contextlib.suppress(BrokenPipeError):
+            cast("IO[bytes]", self._ray.stdin).close()
+        others = self._pids_beside_ray()
+        end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
+        self._ray = None
+        self._send("ray-ended", exit_code=exit_code, last_words=self._last_words())
+        return True
+
+    def _last_words(self) -> str:
+        log = self._directory / "ray.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return " / ".join(lines[-LAST_LINES:])
+
+    def _stop_ray(self) -> None:
+        if self._ray is None:
+            self._send("ray-ended", exit_code=0)
+            return
+        # The raylet tells the cluster at once that its node leaves; nothing else here needs an orderly end.
+        raylets = [p for p in psutil.Process(self._ray.pid).children() if p.name() == "raylet"]
+        for raylet in raylets:
+            raylet.terminate()
+        psutil.wait_procs(raylets, ORDERLY_STOP_S)
+        self._ray_ended()
+
+    def _watch_parts(self) -> None:
+        """Watch what a node cannot do without; ``ray start`` itself looks after them only once in a second."""
+        if self._ray is None or len(self._exits) != 1:
+            return  # Ray is not started, or its parts are watched already
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended, which is reported elsewhere
+            parts = {p.name(): p.pid for p in psutil.Process(self._ray.pid).children() if p.name() in PARTS}
+            if "raylet" in parts:  # it is the last to start
+                for pid in parts.values():
+                    self._watch_exit(pid)
+
+    def _watch_exit(self, pid: int) -> None:
+        self._exits.append(os.pidfd_open(pid))
+        self._selector.register(self._exits[-1], selectors.EVENT_READ, self._ray_ended)
+
+    def _forget_exits(self) -> None:
+        for descriptor in self._exits:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+        self._exits = []
+
+    def _end_leftovers(self, below: int) -> None:
+        def is_leftover(process: psutil.Process) -> bool:
+            launch = environment_of(process).get(LAUNCH, "")
+            return launch.isdigit() and int(launch) < below
+
+        self._send("leftovers-ended", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
+
+
+def _create_private(folder: Path) -> bool:
+    """Create a folder that only we can use; return False if there is one already.
+
+    Raises
+    ------
+    PermissionError
+        If the folder exists and others can use it: its name is not secret, so somebody may have created it before us.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{folder} exists and others can use it") from None
+        return False
+    return True
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run the agent on standard input and output; the argument is how long the controller may be silent, in seconds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    configure_logging()
+    # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
+    with (
+        contextlib.suppress(BrokenPipeError),
+        open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as answers,
+    ):
+        Agent(sys.stdin.buffer, answers, *map(float, arguments)).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""``--detect`` on one node, for one launch: ``python -m laggard.resilience.agent.detect INTERVAL_S [PROBE...]``.
+
+Probes the devices of the node, unless the program does so itself (``--inline-probes``). On the primary it also judges
+the readings of all nodes, like a detector inside the program would, except that each node starts its own collector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from laggard.collectors.group import CollectorGroup, NodeCollector
+from laggard.collectors.ray_actors import NodeActors
+from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control, NodeRecord
+from laggard.kvstore.errors import FencedError
+from laggard.kvstore.state import State
+from laggard.logs import configure_logging
+
+__all__ = ["main"]
+
+
+class _DetectorBeside(SlowGPUDetector):
+    """A detector that collects on this node only: each of the other nodes runs one like it."""
+
+    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
+        here = current_session().environment.node
+        is_mine = not self.inline_probes and any(node.hostname == here and node.devices for node in nodes)
+        return NodeCollector(self.for_nodes()) if is_mine else None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Probe, and on the primary judge, until SIGTERM."""
+    configure_logging()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in all threads, so that sigwait gets it
+    session = current_session()
+    launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+    options = _parser().parse_args(arguments)
+    detector = _DetectorBeside(
+        options.interval_s, state=State.current(), probes_in_turn=options.probes, inline_probes=options.inline_probes
+    )
+    if session.environment.node == launch.nodes[0].hostname:
+        detector.start()
+        signal.sigwait({signal.SIGTERM})
+        with contextlib.suppress(FencedError):  # the next launch has begun; what was learned is in State
+            detector.stop()
+    else:
+        CollectorGroup.start(detector)
+        signal.sigwait({signal.SIGTERM})
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m laggard.resilience.agent.detect", description=__doc__)
+    parser.add_argument("interval_s", type=float)
+    parser.add_argument("probes", nargs="*", help="further probes, one of which runs with each round")
+    parser.add_argument("--inline-probes", action="store_true", help="the program runs the probes")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

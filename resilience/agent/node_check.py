@@ -1,0 +1,114 @@
+"""``python -m laggard.resilience.agent.node_check [GPU ...]``: the state of this node, as one line of JSON.
+
+The agent starts it when the job begins and after a failure, and ends it if it takes too long: a driver or a file system
+that hangs must not hold up the agent. What cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR
+from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
+from laggard.resilience.decision.signatures import clean_line, signature_of
+
+__all__ = ["gpu_health", "hardware_lines", "main", "oom_kills", "recent_kernel_lines"]
+
+KERNEL_LOG = Path("/dev/kmsg")
+KERNEL_WINDOW_S = 600.0
+MAX_KERNEL_LINES = 20
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at, not written to
+_RECORD_BYTES = 1 << 14
+
+
+def main(devices: Sequence[str]) -> None:
+    """Print the state of this node; the arguments are the names of its devices."""
+    own_folder = str(Path(os.environ.get(ENDPOINT_FILE, "")).absolute().parent)
+    check = NodeCheck(
+        time.time(),
+        {} if VIRTUAL_DEVICE_DIR in os.environ else {name: gpu_health(name) for name in devices},
+        dict(_free_bytes([str(Path.cwd()), own_folder, SHARED_MEMORY])),
+        oom_kills(),
+        tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
+    )
+    sys.stdout.write(json.dumps(asdict(check)) + "\n")
+
+
+def gpu_health(name: str) -> GpuHealth:
+    """Return the state of a GPU of NVIDIA's; one whose driver does not know it is lost."""
+    import pynvml as nvml
+
+    from laggard.collectors.metrics.nvml import field_values, nvml_handle
+
+    fields = (
+        nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+        nvml.NVML_FI_DEV_REMAPPED_FAILURE,
+    )
+    try:
+        nvml.nvmlInit()
+        values = dict(field_values(nvml_handle(name), fields))
+    except nvml.NVMLError:
+        return GpuHealth(lost=True)
+    return GpuHealth(
+        uncorrectable=int(values.get(nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL, 0)),
+        remap_failed=bool(values.get(nvml.NVML_FI_DEV_REMAPPED_FAILURE, 0)),
+    )
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this node's memory group, or of the machine, were killed for want of memory.
+
+    Parameters
+    ----------
+    root
+        Where ``/proc`` and ``/sys`` are.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        group = (root / "proc/self/cgroup").read_text().partition("0::/")[2].strip()
+        events = (root / "sys/fs/cgroup" / group / "memory.events").read_text()
+        return _counter(events, "oom_kill")
+    with contextlib.suppress(OSError, ValueError):
+        return _counter((root / "proc/vmstat").read_text(), "oom_kill")
+    return 0
+
+
+def recent_kernel_lines(since_s: float, log: Path = KERNEL_LOG) -> Iterator[str]:
+    """Yield the lines of the kernel's log since a monotonic time; none where it may not be read."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while record := os.read(descriptor, _RECORD_BYTES):  # one record, then BlockingIOError after the last
+                head, _, text = record.decode(errors="replace").partition(";")
+                if int(head.split(",")[2]) / 1e6 >= since_s:
+                    yield text.partition("\n")[0]
+        finally:
+            os.close(descriptor)
+
+
+def hardware_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines that are about failing hardware."""
+    found = ((line, signature_of(clean_line(line))) for line in lines)
+    return [line for line, signature in found if signature is not None and signature.kind == "hardware"]
+
+
+def _counter(text: str, name: str) -> int:
+    return next(int(value) for key, _, value in (line.partition(" ") for line in text.splitlines()) if key == name)
+
+
+def _free_bytes(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            state = os.statvfs(path)
+            yield path, state.f_bavail * state.f_frsize
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,162 @@
+"""Ending processes so that none is left, found by descent or by a mark; a process can shake off neither.
+
+By descent: a process that has called :func:`adopt_orphans` becomes the parent of every descendant whose own parent
+ends, however often it forked and whatever session it created, so its children are all that it ever started.
+
+By a mark: ``python -m laggard.resilience.agent.processes MARK`` ends what a killed agent has left on this node. The
+mark is in the environment of the agent, and so of everything that it started. Stale folders of this user's jobs are
+removed as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+from laggard.resilience.errors import ProcessesStillRunningError
+from laggard.resilience.folders import remove_stale_folders, runtime_root
+
+__all__ = [
+    "AGENT_MARK",
+    "adopt_orphans",
+    "end_descendants",
+    "end_marked",
+    "environment_of",
+    "main",
+    "reap_orphans",
+    "state_of",
+]
+
+AGENT_MARK = "LAGGARD_AGENT"
+DEADLINE_S = 5.0
+_POLL_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of orphaned descendants (``PR_SET_CHILD_SUBREAPER``, Linux)."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def environment_of(process: psutil.Process) -> dict[str, str]:
+    """Return the environment that a process was started with; empty if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return dict(process.environ())
+    return {}
+
+
+def state_of(pid: int) -> str:
+    """Return what a process is doing, by the kernel: ``disk-sleep in nfs_wait_on_request``; empty if it has ended."""
+    try:
+        state = psutil.Process(pid).status()
+        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+    except (psutil.Error, OSError):
+        return ""
+    return f"{state} in {waits_in}" if waits_in.strip("0") else str(state)
+
+
+def reap_orphans(own: Iterable[int]) -> None:
+    """Reap adopted children that have ended; ``own`` are the processes that this one started and reaps itself."""
+    started = set(own)
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid not in started and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
+def end_descendants(
+    chosen: Callable[[psutil.Process], bool] = lambda _: True,
+    *,
+    deadline_s: float,
+) -> int:
+    """Kill every chosen descendant of this process and return how many there were.
+
+    Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process does
+    that.
+
+    Parameters
+    ----------
+    chosen
+        Whether a process is to be ended.
+    deadline_s
+        How long to try, in seconds.
+
+    Raises
+    ------
+    ProcessesStillRunningError
+        If some still run at the deadline.
+    """
+    until_s = time.monotonic() + deadline_s
+    ended: set[int] = set()
+    while True:
+        found = [process for process in _living_descendants() if chosen(process)]
+        if not found:
+            return len(ended)
+        if time.monotonic() > until_s:
+            pids = [process.pid for process in found]
+            raise ProcessesStillRunningError(pids, deadline_s, [state_of(pid) for pid in pids])
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+            ended.add(process.pid)
+        time.sleep(_POLL_S)
+
+
+def _living_descendants() -> list[psutil.Process]:
+    living = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
+
+
+def end_marked(mark: str, deadline_s: float) -> bool:
+    """Kill every process with a mark in its environment; return whether none was left at the deadline."""
+    until_s = time.monotonic() + deadline_s
+    ending: set[psutil.Process] = set()
+    while True:
+        marked = {process for process in psutil.process_iter() if _has_mark(process, mark)}
+        # a process that is ending loses its environment before it releases its files and locks
+        ending = {process for process in ending | marked if not _has_ended(process)}
+        if not ending:
+            return True
+        if time.monotonic() > until_s:
+            return False
+        for process in marked:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(_POLL_S)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _has_mark(process: psutil.Process, mark: str) -> bool:
+    # a process that has ended and was not reaped has no environment any more
+    return environment_of(process).get(AGENT_MARK) == mark
+
+
+def main() -> int:
+    """End the processes with the mark given as argument; return 0 if none is left."""
+    ended = end_marked(sys.argv[1], DEADLINE_S)
+    remove_stale_folders(runtime_root())
+    return 0 if ended else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The addresses at which nodes reach each other, and the ports of this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+
+import psutil
+
+from laggard.kvstore.connection import is_loopback
+from laggard.resilience.allocation.base import loopback_network
+from laggard.resilience.errors import NodeAddressError
+
+__all__ = ["claim_port", "free_port", "is_this_machine", "listens", "port_is_taken", "resolve_addresses"]
+
+_ANY_PORT = 9  # nothing is sent there
+_CONNECT_TIMEOUT_S = 1.0
+_claims: dict[int, tuple[socket.socket, socket.socket]] = {}
+
+
+def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the IPv4 addresses of the nodes, the first of which is this machine.
+
+    Parameters
+    ----------
+    names
+        Name or address to look up, by host name.
+
+    Raises
+    ------
+    NodeAddressError
+        If a node has no IPv4 address that the others can reach.
+    """
+    primary, *others = names
+    addresses = {host: _address_of(host, name) for host, name in names.items() if host != primary}
+    return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
+
+
+def is_this_machine(name: str) -> bool:
+    """Return whether a name or an address is one of this machine's."""
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        return name == socket.gethostname()
+    own = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    return address in own or is_loopback(address)
+
+
+def _address_of(host: str, name: str) -> str:
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        raise NodeAddressError(host, f"has no IPv4 address ({name}: {error.strerror}): check its name") from error
+    if is_loopback(address):
+        raise NodeAddressError(host, f"has the loopback address {address}: check its name in /etc/hosts")
+    return address
+
+
+def _own_address(others: Iterable[str]) -> str:
+    """Return the address at which the others reach us, which our own name may not give: it is often 127.0.1.1."""
+    for other in others:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((other, _ANY_PORT))
+            return str(probe.getsockname()[0])
+    return f"{loopback_network()}.1"  # there are no others, so nothing needs to be reachable from outside
+
+
+def free_port(address: str) -> int:
+    """Return a free port at an address of this machine."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_taken(port: int, address: str = "") -> bool:
+    """Return whether a process of this machine listens on a port, at an address or (by default) at any."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return True
+    return False
+
+
+def claim_port(port: int, address: str) -> bool:
+    """Reserve a port for this job until it ends; return False if it is taken or another job has reserved it.
+
+    The process that will listen there may start later. The claim is the name of an abstract socket, which the kernel
+    gives to one process at a time and takes back when that one dies. The port itself is bound as well, with
+    ``SO_REUSEADDR``, so that the kernel does not hand it out as a free one but it can still be listened on.
+    """
+    if port in _claims:
+        return True
+    if port_is_taken(port, address):
+        return False
+    claim, held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the server sets it too, so both may bind
+    try:
+        claim.bind(f"\0laggard-port-{port}")
+        held.bind((address, port))
+    except OSError:
+        claim.close()
+        held.close()
+        return False
+    _claims[port] = claim, held
+    return True
+
+
+def listens(address: str, port: int) -> bool:
+    """Return whether somebody listens on a port at an address."""
+    with socket.socket() as probe:
+        probe.settimeout(_CONNECT_TIMEOUT_S)
+        return probe.connect_ex((address, port)) == 0

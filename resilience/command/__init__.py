@@ -1,0 +1,1 @@
+"""The ``laggard`` command and its sub-commands."""

@@ -1,0 +1,70 @@
+"""Finds the allocation that the options and the environment specify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from laggard.collectors.device import gpu_names
+from laggard.collectors.ray_actors import require_ray
+from laggard.resilience.allocation.base import Allocation, AllocationError
+from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
+from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.allocation.slurm import Srun, slurm_node_names, slurm_this_node
+from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.ray.allocation import RayAllocation
+
+__all__ = ["Elsewhere", "find_allocation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The primary node is in this Slurm job, but it is not this machine."""
+
+    primary: str
+
+
+def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere:
+    """Return the nodes of the job, before any of them has been contacted.
+
+    Raises
+    ------
+    UsageError
+        If the options contradict each other or the environment.
+    AllocationError
+        If the nodes are not available.
+    RayMissingError
+        If the nodes are those of a Ray cluster and Ray is not installed here.
+    """
+    match options.manager(environ):
+        case "slurm":
+            return _of_slurm(options.virtual_gpus)
+        case "ssh":
+            return _of_ssh(options.hosts(), options.virtual_gpus)
+        case "ray":
+            require_ray()
+            return RayAllocation(environ["RAY_ADDRESS"], options.virtual_gpus)
+        case "local":
+            gpus = () if options.virtual_gpus else gpu_names()
+            return LocalAllocation(options.local_nodes or 1, options.virtual_gpus, gpus)
+
+
+def _of_slurm(virtual_gpus: int) -> Allocation | Elsewhere:
+    names = slurm_node_names()
+    primary = next(iter(names))
+    if slurm_this_node() != primary:
+        return Elsewhere(primary)
+    return RemoteAllocation(resolve_addresses(names), Srun(), virtual_gpus)
+
+
+def _of_ssh(hosts: tuple[str, ...], virtual_gpus: int) -> Allocation:
+    names = ssh_host_names(hosts)
+    if not is_this_machine(names[hosts[0]]):
+        raise AllocationError(
+            f"the first host, {hosts[0]}, is the primary, but this is another machine: "
+            f"start laggard there, or list this machine first"
+        )
+    return RemoteAllocation(resolve_addresses(names), Ssh(), virtual_gpus)

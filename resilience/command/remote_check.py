@@ -1,0 +1,73 @@
+"""Checks the devices of many nodes, all nodes at once: the remote part of ``laggard doctor``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from laggard.collectors.device_check import DeviceCheck
+from laggard.collectors.supervised_check import ALL_DEVICES
+from laggard.kvstore.environment import NODE
+from laggard.resilience.allocation.remote import Transport, env_command
+
+__all__ = ["check_hosts"]
+
+CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
+# Enough for a node with eight devices of which the last seven are stuck.
+ANSWER_TIMEOUT_S = 120.0
+MAX_CONCURRENT = 64
+NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
+
+
+def check_hosts(
+    transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
+) -> Iterator[tuple[str, list[DeviceCheck]]]:
+    """Yield each host with the checks of its devices, as they come in.
+
+    A host that does not answer has a single check, of all devices, that says why.
+
+    Parameters
+    ----------
+    transports
+        How each host is reached; ``None`` for this machine.
+    virtual_gpus
+        Number of virtual devices to check on each host; 0: its GPUs.
+    answer_timeout_s
+        How long a host may take to answer.
+    """
+    with ThreadPoolExecutor(min(MAX_CONCURRENT, len(transports)), "remote-check") as threads:
+        hosts = {
+            threads.submit(_check_host, host, transport, virtual_gpus, answer_timeout_s): host
+            for host, transport in transports.items()
+        }
+        for done in as_completed(hosts):
+            yield hosts[done], done.result()
+
+
+def _check_host(
+    host: str, transport: Transport | None, virtual_gpus: int, answer_timeout_s: float
+) -> list[DeviceCheck]:
+    argv = [*env_command(**{NODE: host}), *CHECK_COMMAND, f"--virtual-gpus={virtual_gpus}"]
+    command = argv if transport is None else transport.command(host, argv)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=answer_timeout_s, cwd="/", check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [_failed(f"no answer within {answer_timeout_s:g} s")]
+    if done.returncode:
+        return [_failed(f"no answer: {_last_line(done.stderr)}")]
+    # A login shell may print other lines.
+    lines = [line for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
+    return [DeviceCheck.from_json(line) for line in lines] or [_failed(NO_GPU)]
+
+
+def _failed(reason: str) -> DeviceCheck:
+    return DeviceCheck(ALL_DEVICES, trouble=reason)
+
+
+def _last_line(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode(errors="replace").split("\n") if line.strip()]
+    return lines[-1] if lines else "no error message"

@@ -1,0 +1,238 @@
+"""The options of ``laggard run``, as the command line takes them.
+
+:class:`laggard.resilience.decision.options.JobOptions` says what they mean and checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+
+from laggard.kvstore.server import Fsync
+from laggard.resilience.decision.options import MANAGERS
+from laggard.resilience.decision.policy import OnFailure
+
+__all__ = ["run_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_NODES = (
+    click.option(
+        "--nodes",
+        "-N",
+        type=int,
+        metavar="N",
+        help="Nodes in use; the rest are the reserve.  [default: all, less --idle]",
+    ),
+    click.option("--idle", "-i", type=int, metavar="N", help="Nodes kept in reserve, to replace bad ones."),
+)
+_RELAUNCHES = (
+    click.option("--resilient", "-r", is_flag=True, help="Relaunch without a node that is slow or lost."),
+    click.option(
+        "--exhaust-resources",
+        "-e",
+        is_flag=True,
+        help="With --resilient: continue on fewer than --nodes nodes, down to the primary alone.",
+    ),
+    click.option(
+        "--quarantine",
+        "quarantine_s",
+        type=click.FloatRange(min=1),
+        default=86400,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long a bad node stays excluded; with --state-dir, from later jobs there too.",
+    ),
+    click.option(
+        "--max-restarts", type=click.IntRange(min=0), metavar="N", help="Limit on relaunches in total.  [default: none]"
+    ),
+    click.option(
+        "--max-restarts-per-hour",
+        type=click.IntRange(min=0),
+        default=60,
+        show_default=True,
+        metavar="N",
+        help="Limit on relaunches in any hour.",
+    ),
+    click.option(
+        "--on-failure",
+        type=click.Choice(get_args(OnFailure)),
+        default="relaunch",
+        show_default=True,
+        help="With --resilient, what to do when the program fails. An error in the program itself ends the job if it "
+        "repeats without progress.",
+    ),
+    click.option(
+        "--backoff",
+        "backoff_s",
+        type=click.FloatRange(min=0),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait before the second relaunch in a row after failures without progress; doubled each time, to 5 min.",
+    ),
+    click.option(
+        "--heartbeat-timeout",
+        "heartbeat_timeout_s",
+        type=click.FloatRange(min=2, max=3600),
+        metavar="SECONDS",
+        help="How long a node may be silent before it is lost: more than the network's longest pause.  "
+        "[default: 3.5; 15 on an existing Ray cluster]",
+    ),
+    click.option(
+        "--hang-timeout",
+        metavar="SECONDS|auto",
+        help="Relaunch if the program neither reports a step (Job.progress) nor commits to State for this long; "
+        "auto: ten times the longest step so far, at least a minute.  [default: off]",
+    ),
+)
+_TELEMETRY = (
+    click.option(
+        "--telemetry-level",
+        "-T",
+        type=click.IntRange(0, 4),
+        default=0,
+        show_default=True,
+        metavar="0..4",
+        help="0 off, 1 the program's metrics, 2 + nodes, 3 + GPUs, 4 + the telemetry's own.",
+    ),
+    click.option(
+        "--telemetry-config",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        envvar="LAGGARD_TELEMETRY_CONFIG",
+        metavar="FILE",
+        help="YAML file with telemetry settings.  [also: LAGGARD_TELEMETRY_CONFIG]",
+    ),
+)
+_ALLOCATION = (
+    click.option(
+        "--wlm",
+        type=click.Choice(MANAGERS),
+        help="Workload manager that provides the nodes.  [default: ssh if hosts are given, slurm inside a Slurm job, "
+        "ray if RAY_ADDRESS is set, else local]",
+    ),
+    click.option("--hostlist", metavar="A,B", help="Hosts to reach by ssh; the first is this machine."),
+    click.option(
+        "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line."
+    ),
+    click.option("--local-nodes", type=int, metavar="N", help="Virtual nodes on this machine.  [default: 1]"),
+    click.option(
+        "--virtual-gpus",
+        type=click.IntRange(0, 64),
+        default=0,
+        envvar="LAGGARD_VIRTUAL_GPUS",
+        metavar="K",
+        help="Virtual devices per node, for machines without GPUs.  "
+        "[default: use the GPUs; also: LAGGARD_VIRTUAL_GPUS]",
+    ),
+)
+_PROGRAM = (
+    click.option(
+        "--per-node",
+        is_flag=True,
+        help="Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT "
+        "set.",
+    ),
+)
+_DETECTION = (
+    click.option(
+        "--detect",
+        type=click.Choice(["slow-gpu"]),
+        help="Watch for slow GPUs, without changes to the program; with --resilient, relaunch without their nodes.",
+    ),
+    click.option(
+        "--detect-interval",
+        "detect_interval_s",
+        type=click.FloatRange(min=0.1),
+        default=3,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --detect: time between rounds of probes.",
+    ),
+    click.option(
+        "--probes-in-turn",
+        metavar="A,B",
+        help="With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",
+    ),
+    click.option(
+        "--inline-probes",
+        "--in-gaps",
+        "inline_probes",
+        is_flag=True,
+        help="With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
+    ),
+)
+_STATE = (
+    click.option(
+        "--grace",
+        "grace_s",
+        type=click.FloatRange(min=0, max=3600),
+        default=10,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long the program may take to save its state after SIGTERM.",
+    ),
+    click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Keep the program's state here; the same command resumes from it later.  [default: a temporary folder]",
+    ),
+    click.option(
+        "--state-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Port of the state server.  [default: a free one]",
+    ),
+    click.option(
+        "--state-fsync",
+        type=click.Choice(get_args(Fsync)),
+        default="always",
+        show_default=True,
+        help="When a commit to State is on disk: before it returns (always), within two seconds (everysec), or "
+        "whenever the operating system writes it (no).",
+    ),
+)
+_RAY = (
+    click.option(
+        "--ray-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Port of the Ray head node.  [default: a free one]",
+    ),
+)
+_REPORT = (
+    click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        help="Log what laggard does, here and in its processes' own logs.  [also: LAGGARD_LOG=debug]",
+    ),
+    click.option(
+        "--report/--no-report",
+        "keeps_report",
+        default=True,
+        envvar="LAGGARD_REPORT",
+        help="Keep a record of the job, with its logs if it fails, and make a report of it at the end.  "
+        "[default: report; also: LAGGARD_REPORT=0]",
+    ),
+    click.option(
+        "--report-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Where to put the report's folder.  [default: reports in --state-dir, else ~/.local/state/laggard, "
+        "which keeps the last 20 jobs]",
+    ),
+)
+
+
+def run_options(command: _Command) -> _Command:
+    """Give a command all options of ``laggard run``, in the order of its help."""
+    for option in reversed(
+        (*_NODES, *_RELAUNCHES, *_TELEMETRY, *_ALLOCATION, *_PROGRAM, *_DETECTION, *_STATE, *_RAY, *_REPORT)
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,110 @@
+"""Standard error that never makes its writer wait: a terminal that is stopped (Ctrl-S) must not stop a job.
+
+What is written is queued, and a thread writes it. At the end it is given a moment to write the rest.
+"""
+
+from __future__ import annotations
+
+import io
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, TextIO
+
+__all__ = ["UnblockedText", "unblocked_stderr"]
+
+DRAIN_DEADLINE_S = 5.0
+
+
+class UnblockedText(io.TextIOBase):
+    """A text stream that passes on what is written to another one, in a thread.
+
+    What the other stream refuses, because nobody reads it any more, is dropped.
+
+    Parameters
+    ----------
+    target
+        The other stream.
+    """
+
+    def __init__(self, target: TextIO) -> None:
+        super().__init__()
+        self._target = target
+        self._queue: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._pass_on, name="stderr-writer", daemon=True).start()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The other stream's encoding."""
+        return self._target.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What the other stream does with characters that it cannot encode."""
+        return self._target.errors
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """The other stream's bytes, for whoever writes them in a thread of its own."""
+        return self._target.buffer
+
+    def write(self, text: str, /) -> int:
+        """Queue some text.
+
+        Raises
+        ------
+        TypeError
+            For anything else; libraries find out by it that this is not a stream of bytes.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a text is needed, not {type(text).__name__}")
+        self._queue.put(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def isatty(self) -> bool:
+        """Return whether the other stream is a terminal."""
+        return self._target.isatty()
+
+    def fileno(self) -> int:
+        """Return the other stream's descriptor."""
+        return self._target.fileno()
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until everything is written; return whether it was in time."""
+        until_s = time.monotonic() + deadline_s
+        with self._queue.all_tasks_done:
+            while self._queue.unfinished_tasks:
+                if not self._queue.all_tasks_done.wait(max(0.0, until_s - time.monotonic())):
+                    return False
+        return True
+
+    def _pass_on(self) -> None:
+        while True:
+            text = self._queue.get()
+            try:
+                self._target.write(text)
+                self._target.flush()
+            except (OSError, ValueError):  # ValueError: it is closed
+                pass
+            finally:
+                self._queue.task_done()
+
+
+@contextmanager
+def unblocked_stderr() -> Iterator[None]:
+    """Replace ``sys.stderr`` for a while."""
+    original = sys.stderr
+    unblocked = UnblockedText(original)
+    sys.stderr = unblocked
+    try:
+        yield
+    finally:
+        sys.stderr = original
+        unblocked.drain(DRAIN_DEADLINE_S)

@@ -1,0 +1,88 @@
+"""``--detect``: a detector beside the program, which needs no change for it.
+
+In each launch, the agents of the nodes run :mod:`laggard.resilience.agent.detect` beside the program, with or without
+Ray, for one program or for a copy on every node.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.errors import UsageError
+from laggard.resilience.nodes.cluster import Cluster
+
+__all__ = ["NO_DETECTION", "Detection"]
+
+COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.detect")
+STOP_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What to watch for in a job.
+
+    Attributes
+    ----------
+    interval_s
+        Seconds from one round of probes to the next; ``None``: nothing is watched.
+    probes_in_turn
+        Names of further probes, one of which runs with each round.
+    inline_probes
+        Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
+    """
+
+    interval_s: float | None = None
+    probes_in_turn: tuple[str, ...] = ()
+    inline_probes: bool = False
+
+    def check(self, nodes: Sequence[NodeRecord]) -> None:
+        """Check that there is a device to probe.
+
+        Raises
+        ------
+        UsageError
+            If no node has a device.
+        """
+        if self.interval_s is not None and not any(node.devices for node in nodes):
+            raise UsageError("--detect=slow-gpu", "finds no GPU here", "add --virtual-gpus=K, or leave it out")
+
+    def start(self, cluster: Cluster, hosts: Sequence[str], launch: int) -> None:
+        """Start the probes of a launch; the first host is the primary, where the readings are judged too."""
+        if self.interval_s is None:
+            return
+        command = [
+            *COMMAND,
+            str(self.interval_s),
+            *self.probes_in_turn,
+            *(["--inline-probes"] if self.inline_probes else []),
+        ]
+        for host in hosts:
+            node = cluster.nodes[host]
+            if host == hosts[0] or (node.record.devices and not self.inline_probes):
+                node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
+
+    def stop(self, cluster: Cluster, launch: int) -> None:
+        """End the probes of a launch, without waiting."""
+        if self.interval_s is not None:
+            for node in cluster.nodes.values():
+                node.signal_task(_name(launch), signal.SIGTERM)
+
+    def wait(self, cluster: Cluster, primary: str, launch: int, changed: threading.Condition) -> None:
+        """Wait a moment until the primary's process has stored in State what it has learned."""
+        node = cluster.nodes.get(primary)
+        if self.interval_s is not None and node is not None:
+            with changed:
+                changed.wait_for(lambda: node.gone or _name(launch) in node.task_ends, STOP_DEADLINE_S)
+
+
+NO_DETECTION = Detection()
+
+
+def _name(launch: int) -> str:
+    return f"probes-{launch}"

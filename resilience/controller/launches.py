@@ -1,0 +1,354 @@
+"""Ending one launch of the program and beginning the next, in the order that keeps the invariants.
+
+The program is asked to stop and given its grace period. Then the launch number is raised: from here on the old launch
+can write nothing. Then everything that it wrote is flushed to disk, and what is left of it is ended, here and on every
+node. Only then does the next launch begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from laggard.kvstore.control import LaunchRecord, NodeRecord
+from laggard.kvstore.environment import LAUNCH
+from laggard.logs import ends_of_logs
+from laggard.resilience.agent.processes import end_descendants, environment_of
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.network import free_port
+from laggard.resilience.controller.detection import NO_DETECTION, Detection
+from laggard.resilience.controller.records import Records
+from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
+from laggard.resilience.decision.failure import Failure, explain
+from laggard.resilience.decision.hang import HangTimeout, HangWatch
+from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.errors import NodeDownError
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.nodes.copies import Copies, Printer
+from laggard.resilience.nodes.program import Program
+from laggard.resilience.record.account import Account, Gap
+from laggard.resilience.record.job_logs import save_logs
+
+__all__ = ["END_DEADLINE_S", "JobPlan", "Launches", "MakeCluster"]
+
+PRINT_DEADLINE_S = 5.0
+END_DEADLINE_S = 5.0
+# A program that fails later than this after a worker was killed has failed for another reason.
+RECENT_KILL_S = 60.0
+FLUSH_DEADLINE_S = 60.0
+
+MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What to run, on what, and how.
+
+    Attributes
+    ----------
+    command
+        Command line of the program.
+    settings
+        Settings of the policy.
+    grace_s
+        How long the program may take to save its state when it is asked to stop, in seconds.
+    telemetry
+        The job's telemetry.
+    cluster
+        Creates the kind of cluster that the program needs.
+    runtime_dir
+        Private folder for files that live as long as the job.
+    hang_timeout
+        How long the program may show no sign of life; ``None``: forever.
+    detection
+        What to watch for beside the program.
+    per_node
+        Whether to run a copy on every node, instead of one program on the primary.
+    heartbeat_timeout_s
+        How long an agent may be silent before its node is lost; ``None``: as long as the cluster says.
+    """
+
+    command: Sequence[str]
+    settings: Settings
+    grace_s: float
+    telemetry: JobTelemetry
+    cluster: MakeCluster
+    runtime_dir: Path
+    hang_timeout: HangTimeout | None = None
+    detection: Detection = NO_DETECTION
+    per_node: bool = False
+    heartbeat_timeout_s: float | None = None
+
+
+class Launches:
+    """The launches of one job, one at a time.
+
+    Parameters
+    ----------
+    plan
+        What to run.
+    nodes
+        All nodes of the job, the primary first.
+    cluster
+        Their agents.
+    keeper
+        The job's state server.
+    records, reserve
+        What is stored in it, and the probes of the reserve.
+    account
+        Tells the user.
+
+    Attributes
+    ----------
+    number
+        The current launch number; -1 before the first one.
+    program
+        The program of the current launch; ``None`` between two launches.
+    any_started
+        Whether the program was started at all.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        nodes: Sequence[NodeRecord],
+        cluster: Cluster,
+        keeper: StateKeeper,
+        records: Records,
+        reserve: Reserve,
+        account: Account,
+    ) -> None:
+        self._plan = plan
+        self._nodes = {node.hostname: node for node in nodes}
+        self._primary = nodes[0]
+        self._cluster = cluster
+        self._keeper = keeper
+        self._records = records
+        self._reserve = reserve
+        self._account = account
+        self._printer = Printer()
+        self.number = -1
+        self.program: Program | Copies | None = None
+        self.any_started = False
+        self._began_s = 0.0
+        self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
+        self._signs_at_start: object = None
+        self._hang: HangWatch | None = None
+        # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
+        self._relaunch_s: list[float] = []
+
+    @property
+    def began_s(self) -> float:
+        """Unix time at which the current program was started."""
+        return self._began_s
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the current program, once it has ended."""
+        return None if self.program is None else self.program.exit_code
+
+    def made_progress(self) -> bool:
+        """Return whether the current launch has committed to State or reported a step."""
+        return self._records.signs(self.number) != self._signs_at_start
+
+    def examine_failure(self, roster: Roster) -> tuple[Failure, dict[str, str]]:
+        """Return why the current program failed, and what speaks against which node in use.
+
+        It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest
+        of the program ends.
+
+        Raises
+        ------
+        ValueError
+            If the program has not failed.
+        """
+        if self.program is None:
+            raise ValueError("no program is running")
+        self._cluster.begin_checks(roster.active)
+        ends = self.program.failed()
+        self._ask_to_stop(self.program)
+        since_s = max(self._began_s, time.time() - RECENT_KILL_S)
+        hosts = {node.address: node.hostname for node in self._nodes.values()}
+        failure = explain([*ends, *self._cluster.killed_workers(since_s)], hosts)
+        checks = self._cluster.finish_checks(roster.active)
+        if failure.host in checks and memory_ran_out(*checks[failure.host]):
+            failure = failure.for_want_of_memory()
+        return failure, evidence_against(checks)
+
+    def check_for_hang(self) -> float | None:
+        """Return for how many seconds the program has been silent, if it hangs; otherwise None."""
+        if self._hang is None or self.program is None:
+            return None
+        return self._hang.check(self._records.signs(self.number), time.monotonic())
+
+    def fence_first(self) -> None:
+        """Fence whatever an earlier job has left in the state directory, before the first launch."""
+        self._fence()
+        self._signs_at_start = self._records.signs(self.number)
+
+    def begin(self, roster: Roster) -> None:
+        """Begin a launch on the active nodes of a roster.
+
+        If a node is lost meanwhile, no program is started: the loss is the controller's next event.
+
+        Raises
+        ------
+        NodeDownError
+            If the primary is lost before the first launch: to try again would not help.
+        """
+        try:
+            self._report_leftovers(self._cluster.finish_change(roster.active, self.number))
+        except NodeDownError as down:
+            if not self._account.launches and roster.primary in self._cluster.lost():
+                raise
+            self._account.tell("lost", str(down), "bold yellow")
+            return
+        gap = self._gap()
+        self._records.write_launch(self._record(roster, gap))
+        self._signs_at_start = self._records.signs(self.number)
+        if self._plan.hang_timeout is not None:
+            self._hang = HangWatch(self._plan.hang_timeout, self._signs_at_start, time.monotonic())
+        self._began_s = time.time()
+        self._asked_s = None
+        self.program = self._start_program(roster)
+        self.any_started = True
+        self._account.launch_began(self.number, roster.active, roster.reserve, self._gap())
+        self._relaunch_s = []
+        self._start_helpers(roster)
+
+    def end(self, lost: str | None, roster: Roster, *, new_cluster: bool) -> None:
+        """End the current launch, if any, while the nodes of the next one start.
+
+        Parameters
+        ----------
+        lost
+            The node whose loss is the reason; ``None``: there is another reason.
+        roster
+            Roster of the next launch.
+        new_cluster
+            Whether the cluster has to be restarted.
+        """
+        self._relaunch_s = self._relaunch_s or [time.monotonic()]
+        if new_cluster:  # the program depends on the head that is lost, so it ends first
+            self.stop_program(self._plan.grace_s)
+            self.remove_node(lost)
+            self._cluster.restart(roster.active)
+        else:
+            self.remove_node(lost)
+            self._cluster.begin_change(roster.active)
+            self.stop_program(self._plan.grace_s)
+        if self.program is not None:
+            self.program = None
+            self._relaunch_s.append(time.monotonic())
+            self._fence()
+            self._relaunch_s.append(time.monotonic())
+
+    def remove_node(self, host: str | None) -> None:
+        """Remove a lost node from the cluster."""
+        if host is not None:
+            self._cluster.remove(host)
+
+    def stop_program(self, grace_s: float) -> None:
+        """Ask the program to stop, and kill it if it has not ended after ``grace_s`` seconds."""
+        self._plan.detection.stop(self._cluster, self.number)
+        if self.program is None or self.program.ended:
+            return
+        asked_s = self._ask_to_stop(self.program)
+        if self.program.wait(max(0.0, asked_s + grace_s - time.monotonic())):
+            took_s = time.monotonic() - asked_s
+            self._account.tell("stopped", f"the program ended {took_s:.1f} s into its {grace_s:g} s grace period")
+        else:
+            self.program.kill()
+            self._account.tell("stopped", f"the program was killed after its {grace_s:g} s grace period", "bold red")
+
+    def _ask_to_stop(self, program: Program | Copies) -> float:
+        """Ask the program to stop, once: a second signal may interrupt what it is saving; return when it was asked."""
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+            program.ask_to_stop()
+        return self._asked_s
+
+    def close(self, *, keep_logs: bool) -> None:
+        """End the program, and everything on every node; keep the ends of all logs if the job has failed."""
+        with contextlib.ExitStack() as last:  # each of them happens, even if the program cannot be ended
+            last.callback(self._printer.close, PRINT_DEADLINE_S)
+            last.callback(self._cluster.stop)
+            if keep_logs:
+                last.callback(self._save_logs)
+            if self._account.launches:
+                last.callback(self._write_dumps)
+            if self.program is not None and not self.program.ended:
+                self.program.kill()
+
+    def _write_dumps(self) -> None:
+        for dump in self._plan.telemetry.dump(self._keeper.endpoint):
+            self._account.tell("dump", dump)
+        if self.program is not None:
+            self._plan.detection.wait(self._cluster, self._primary.hostname, self.number, self._keeper.changed)
+
+    def _save_logs(self) -> None:
+        state_server = ends_of_logs(self._plan.runtime_dir / "state")
+        save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
+
+    def _fence(self) -> None:
+        """Close the old launch: it can write no more, what it wrote is on disk, and nothing of it runs here."""
+        self.number = self._records.next_launch()
+        self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
+        self._report_leftovers(self._end_leftovers())
+
+    def _end_leftovers(self) -> int:
+        """End what the program has left on this machine; return how many processes that were."""
+        own = {self._keeper.pid, *(node.pid for node in self._cluster.nodes.values())}
+
+        def is_leftover(process: psutil.Process) -> bool:
+            launch = environment_of(process).get(LAUNCH, "")
+            return process.pid not in own and launch.isdigit() and int(launch) < self.number
+
+        return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
+
+    def _report_leftovers(self, n_ended: int) -> None:
+        if n_ended:
+            processes = "1 process" if n_ended == 1 else f"{n_ended} processes"
+            self._account.tell("swept", f"{processes} of the old launch ended")
+
+    def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+        return LaunchRecord(
+            self.number,
+            tuple(self._nodes[host] for host in roster.active),
+            tuple(self._nodes[host] for host in roster.reserve),
+            roster.excluded_hosts,
+            None if gap is None else gap.total_s,
+        )
+
+    def _gap(self) -> Gap | None:
+        if len(self._relaunch_s) < 3:
+            return None  # the first launch
+        decided_s, stopped_s, fenced_s = self._relaunch_s
+        return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
+
+    def _start_program(self, roster: Roster) -> Program | Copies:
+        command, changed = self._plan.command, self._keeper.changed
+        if not self._plan.per_node:
+            environment = self._cluster.environment(self._primary)
+            return Program(command, self.number, environment, changed, self._primary.hostname)
+        nodes = [self._cluster.nodes[host] for host in roster.active]
+        port = free_port("")  # free at every address: a program may listen on all of them
+        return Copies(command, self.number, nodes, port, changed, self._printer)
+
+    def _start_helpers(self, roster: Roster) -> None:
+        self._cluster.begin_checks(host for host in roster.active if self._cluster.nodes[host].first_check is None)
+        self._cluster.warm_up(roster.reserve[:1])
+        if self._plan.settings.resilient:
+            self._reserve.probe(self._cluster, roster)
+        self._plan.telemetry.start(self._cluster, roster.active)
+        self._plan.detection.start(self._cluster, roster.active, self.number)

@@ -1,0 +1,131 @@
+"""What the controller reads and writes in the state server, and the requests that it receives through it.
+
+Everything here waits for a server that is being restarted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Sequence
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.control import Control, LaunchRecord, Request
+from laggard.kvstore.errors import StaleLaunchError
+from laggard.kvstore.fence import begin_launch, current_launch
+from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.state import State
+from laggard.resilience.decision.roster import Exclusion
+
+__all__ = ["Records", "RequestReader"]
+
+RETRY_FOR_S = 60.0
+READ_WAIT_S = 1.0
+
+
+class Records:
+    """The records of one job.
+
+    Parameters
+    ----------
+    endpoint
+        The job's state server.
+
+    Raises
+    ------
+    StateUnavailableError
+        From every method, if the server does not answer within a minute.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._client = endpoint.connect()
+        self._endpoint = endpoint
+        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+
+    def next_launch(self) -> int:
+        """Raise the launch number and return it: from here on the old launch cannot write."""
+        previous = self._retry.call(lambda: current_launch(self._client, self._endpoint))
+        launch = 0 if previous is None else previous + 1
+        self._retry.call(lambda: self._begin(launch))
+        return launch
+
+    def _begin(self, launch: int) -> None:
+        try:
+            begin_launch(self._client, self._endpoint, launch)
+        except StaleLaunchError as stale:
+            if stale.current != launch:  # otherwise our first attempt succeeded and its answer was lost
+                raise
+
+    def write_launch(self, record: LaunchRecord) -> None:
+        """Store the record of a launch."""
+        self._retry.call(lambda: self._control(record.launch).write_launch(record))
+
+    def write_exclusions(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
+        """Store which of ``hosts`` are excluded and since when; exclusions of other hosts stay as they are."""
+        others = [exclusion for exclusion in self.read_exclusions() if exclusion.host not in hosts]
+        since_s = {exclusion.host: exclusion.since_s for exclusion in (*others, *exclusions)}
+        self._retry.call(lambda: self._control(0).write_exclusions(since_s))
+
+    def read_exclusions(self) -> list[Exclusion]:
+        """Return the stored exclusions, including those by earlier jobs."""
+        since_s = self._retry.call(self._control(0).read_exclusions)
+        return [Exclusion(host, moment) for host, moment in since_s.items()]
+
+    def last_request_id(self) -> str:
+        """Return the id of the newest request, after which a reader of new ones starts."""
+        return self._retry.call(self._control(0).last_request_id)
+
+    def signs(self, launch: int) -> tuple[int, str | None]:
+        """Return a launch's signs of life: the number of commits to State so far, and the step that it reported."""
+        commits = State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S).commits()
+        return commits, self._retry.call(self._control(launch).read_progress)
+
+    def _control(self, launch: int) -> Control:
+        return Control(self._client, self._endpoint, launch)
+
+
+class RequestReader:
+    """Reads new requests from the stream, in a separate thread.
+
+    If the server does not answer, the reader keeps trying: either the server is being restarted, or the controller ends
+    the job.
+
+    Parameters
+    ----------
+    endpoint
+        The job's state server.
+    changed
+        Notified when a request has arrived.
+    after
+        Id of the last request to skip.
+
+    Attributes
+    ----------
+    waiting
+        Requests that the controller has not handled yet, oldest first.
+    """
+
+    def __init__(self, endpoint: Endpoint, changed: threading.Condition, after: str) -> None:
+        self.waiting: deque[Request] = deque()
+        self._control = Control(endpoint.connect(), endpoint, launch=0)
+        self._changed = changed
+        self._last_id = after
+        self._stopped = threading.Event()
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop reading; the thread ends within a second."""
+        self._stopped.set()
+
+    def _read(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                for request_id, request in self._control.requests(self._last_id, READ_WAIT_S):
+                    self._last_id = request_id
+                    with self._changed:
+                        self.waiting.append(request)
+                        self._changed.notify_all()
+            except (redis.ConnectionError, redis.TimeoutError):
+                self._stopped.wait(READ_WAIT_S / 10)

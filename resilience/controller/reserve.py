@@ -1,0 +1,110 @@
+"""Which nodes of the reserve are slow, so that none of them is swapped in.
+
+Each node of the reserve is probed in the background with the kernel of :class:`laggard.detectors.SlowGPUDetector`
+(:mod:`laggard.resilience.agent.reserve_probe`). When a node is to be swapped in, the latest readings are judged as one
+cross-section: among themselves, by device model, since all of these devices are idle; and together with the detector's
+readings of the active nodes, if there are any. A device that is slow in either, or computes wrong results, makes its
+node slow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from laggard.collectors.device import VirtualDevice
+from laggard.collectors.probes import WRONG
+from laggard.detectors.analysis import SlowGPUAnalysis
+from laggard.detectors.slow_gpu import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN, SlowGPUDetector
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.series import Sample, Series
+from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S, METRIC
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.nodes.cluster import Cluster
+
+__all__ = ["Reserve", "slow_in_reserve"]
+
+NAME = "reserve-probe"
+COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.reserve_probe")
+OLDEST_S = 4 * LONGEST_INTERVAL_S
+
+
+class Reserve:
+    """Has the nodes of the reserve probed, and finds the slow ones.
+
+    Parameters
+    ----------
+    endpoint
+        The job's state server, where the readings are.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._series = Series(endpoint.connect(), endpoint, launch=0)
+        self._prepared = False
+
+    def probe(self, cluster: Cluster, roster: Roster) -> None:
+        """Start probing the nodes of the reserve that have devices, and stop on the active ones; does not wait."""
+        if roster.reserve and not self._prepared:
+            self._prepared = True
+            # the analysis needs it, and its half second of loading must not lengthen a relaunch
+            threading.Thread(target=importlib.import_module, args=["scipy.special"], daemon=True).start()
+        for host in roster.active:
+            cluster.nodes[host].stop_sidecar(NAME)
+        for host in roster.reserve:
+            if cluster.nodes[host].record.devices:
+                cluster.nodes[host].start_sidecar(NAME, list(COMMAND))
+
+    def find_slow(self, roster: Roster) -> list[Verdict]:
+        """Return a verdict on each slow device of the reserve, from the readings so far."""
+        idle = self._newest(METRIC, roster.reserve)
+        busy = self._newest(SlowGPUDetector.metric_name, roster.active) if idle else []
+        return slow_in_reserve(idle, busy)
+
+    def _newest(self, metric: str, hosts: Collection[str]) -> list[Sample]:
+        after = f"{int((time.time() - OLDEST_S) * 1000)}-0"
+        samples = (sample for _, sample in self._series.read(metric, after) if sample.tags["host"] in hosts)
+        return list({(sample.tags["host"], sample.tags.get("gpu")): sample for sample in samples}.values())
+
+
+def slow_in_reserve(idle: Iterable[Sample], busy: Iterable[Sample]) -> list[Verdict]:
+    """Return a verdict on each slow device of the reserve, from one reading per device. Pure.
+
+    Parameters
+    ----------
+    idle
+        Readings of devices in the reserve.
+    busy
+        Readings of active devices. The program slows those down, so a reserve device that is slower still is slow.
+    """
+    idle = list(idle)
+    accused: dict[tuple[str, str | None], Verdict] = {
+        (sample.tags["host"], sample.tags["gpu"]): Verdict.of_fault(
+            sample.tags["host"], sample.tags["gpu"], sample.tags[WRONG]
+        )
+        for sample in idle
+        if WRONG in sample.tags
+    }
+    for model, (of_reserve, of_active) in _by_model(idle, busy).items():
+        virtual = model == VirtualDevice.model
+        analysis = SlowGPUAnalysis(min_slowdown=VIRTUAL_MIN_SLOWDOWN if virtual else GPU_MIN_SLOWDOWN)
+        hosts = {sample.tags["host"] for sample in of_reserve}
+        for peers in (of_reserve, [*of_reserve, *of_active]):
+            readings = {(sample.tags["host"], sample.tags["gpu"]): list(sample.values) for sample in peers}
+            for verdict in analysis.check(readings):
+                if verdict.action == "restart" and verdict.host in hosts:
+                    accused.setdefault((verdict.host, verdict.gpu), verdict)
+    return list(accused.values())
+
+
+def _by_model(
+    idle: Iterable[Sample], busy: Iterable[Sample]
+) -> Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]:
+    models: dict[str, tuple[list[Sample], list[Sample]]] = {}
+    for kind, samples in enumerate((idle, busy)):
+        for sample in samples:
+            models.setdefault(sample.tags.get("model", ""), ([], []))[kind].append(sample)
+    return models

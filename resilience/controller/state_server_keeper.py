@@ -1,0 +1,176 @@
+"""Keeps the state server running: if it dies or hangs, it is started again from its log, on the same port."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import KVStoreError, PortTakenError, ServerError, ServerStartError, StateUnavailableError
+from laggard.kvstore.server import Fsync, StateServer
+from laggard.resilience.nodes.heartbeat import AwakeClock
+
+__all__ = ["StateKeeper"]
+
+LOAD_DEADLINE_S = 60.0
+FLUSH_TRY_S = 2.0
+POLL_S = 0.05
+# A server that says nothing for this long, not even that it is busy or loading, hangs: it is stopped, or waits for a
+# disk that is gone. Time in which we were not scheduled ourselves does not count.
+HANG_TIMEOUT_S = 6.0
+PING_INTERVAL_S = 1.0
+# So many deaths or failed starts within a minute are not an accident.
+MAX_STARTS_PER_MINUTE = 60
+
+
+class StateKeeper:
+    """A state server that is restarted when it dies or hangs.
+
+    Clients only see a pause: they connect again, and everything that was committed is there.
+
+    Parameters
+    ----------
+    directory, job, host, port, fsync
+        As for `StateServer.start`.
+
+    Attributes
+    ----------
+    changed : threading.Condition
+        Notified when ``messages`` or ``failure`` has changed.
+    messages : collections.deque of str
+        What has happened to the server, for the user.
+    failure : KVStoreError or None
+        Why it could not be restarted.
+    """
+
+    def __init__(
+        self, directory: Path, *, job: str, host: str, port: int | None = None, fsync: Fsync = "always"
+    ) -> None:
+        self._server = StateServer.start(
+            directory, job=job, host=host, port=port, fsync=fsync, deadline_s=LOAD_DEADLINE_S
+        )
+        self.changed = threading.Condition()
+        self.messages: deque[str] = deque()
+        self.failure: KVStoreError | None = None
+        self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
+        self._stopping = False
+        self._awake_clock = AwakeClock()
+        self._awake_clock.start()
+        self._answered_s = 0.0  # by that clock
+        self._watcher = threading.Thread(target=self._watch_for_hang, name="state-watch", daemon=True)
+        self._watcher.start()
+        self._thread = threading.Thread(target=self._keep, name="state-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the server listens; this never changes."""
+        return self._server.endpoint
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server that runs now, or ran last."""
+        return self._server.pid
+
+    def flush_to_disk(self, deadline_s: float) -> None:
+        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted.
+
+        Raises
+        ------
+        StateUnavailableError
+            If that took longer than ``deadline_s`` seconds.
+        """
+        until_s = time.monotonic() + deadline_s
+        while True:
+            try:
+                return self._server.flush_to_disk(FLUSH_TRY_S)
+            except StateUnavailableError:
+                if time.monotonic() > until_s or self.failure is not None:
+                    raise
+            with self.changed:
+                self.changed.wait(POLL_S)
+
+    def stop(self) -> None:
+        """End the server and do not restart it. Stopping twice does nothing."""
+        with self.changed:
+            self._stopping = True
+            self.changed.notify_all()
+            server = self._server
+        server.stop()
+        self._awake_clock.stop()
+        self._thread.join(LOAD_DEADLINE_S)
+        self._watcher.join(LOAD_DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _watch_for_hang(self) -> None:
+        while not self._is_stopping_after(PING_INTERVAL_S):
+            server = self._server
+            if server.answers(PING_INTERVAL_S):
+                self._answered_s = self._awake_clock.now_s()
+            silent_s = self._awake_clock.now_s() - self._answered_s
+            if silent_s > HANG_TIMEOUT_S and server is self._server and server.alive():
+                with self.changed:
+                    self.messages.append(f"the server did not answer for {silent_s:.0f} s: it is killed")
+                    self.changed.notify_all()
+                server.kill()
+                self._answered_s = self._awake_clock.now_s()
+
+    def _is_stopping_after(self, wait_s: float) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: self._stopping or self.failure is not None, wait_s)
+
+    def _keep(self) -> None:
+        while (exit_code := self._server.wait_exit(None)) is not None and not self._stopping:
+            try:
+                self._restart(exit_code)
+            except KVStoreError as failure:
+                with self.changed:
+                    self.failure = failure
+                    self.changed.notify_all()
+                return
+
+    def _restart(self, exit_code: int) -> None:
+        died = self._server
+        if full := died.full_disk():
+            raise full
+        began_s = time.monotonic()
+        server = self._start_again(died)
+        with self.changed:
+            self._server = server
+            self._answered_s = self._awake_clock.now_s()
+            took_s = time.monotonic() - began_s
+            self.messages.append(
+                f"the server died ({exit_code}) and was restarted with all of its log in {took_s:.1f} s"
+            )
+            self.changed.notify_all()
+            stopping = self._stopping
+        if stopping:
+            server.stop()
+
+    def _start_again(self, died: StateServer) -> StateServer:
+        failed: ServerError | None = None
+        while not self._too_often(time.monotonic()):
+            try:
+                return died.start_again(LOAD_DEADLINE_S)
+            except (ServerStartError, PortTakenError) as error:  # it may have been killed while it was starting
+                failed = error
+            with self.changed:
+                if self.changed.wait_for(lambda: self._stopping, POLL_S):
+                    break
+        raise failed or ServerError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
+
+    def _too_often(self, now_s: float) -> bool:
+        starts_s = self._starts_s
+        starts_s.append(now_s)
+        return len(starts_s) == MAX_STARTS_PER_MINUTE and now_s - starts_s[0] < 60

@@ -1,0 +1,106 @@
+"""The job's telemetry processes: one on each node in use, and the server on the primary.
+
+They belong to the job, not to a launch, and keep running while launches come and go.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.resilience.allocation.network import claim_port, free_port
+from laggard.resilience.errors import UsageError
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.client import request_dump
+from laggard.telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
+
+__all__ = ["JobTelemetry"]
+
+LOOPBACK = "127.0.0.1"
+# Bounds how long the end of a job waits for its dump; a node writes half a million samples per second.
+DUMP_DEADLINE_S = 20.0
+NODE_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.metrics.process")
+SERVER_COMMAND = (sys.executable, "-P", "-m", "laggard.telemetry.server")
+
+
+@dataclass(frozen=True, slots=True)
+class JobTelemetry:
+    """The telemetry of a job: how much is observed, and where it is served.
+
+    Attributes
+    ----------
+    level
+        Telemetry level, 0 (nothing) to 4.
+    port
+        Port of the server on the primary's loopback address.
+    settings
+        Settings from the user's file.
+    """
+
+    level: int
+    port: int
+    settings: TelemetrySettings
+
+    @classmethod
+    def configured(cls, level: int, config: Path | None) -> JobTelemetry:
+        """Return the telemetry for a level and the user's settings file.
+
+        Raises
+        ------
+        SettingsError
+            If the file cannot be read or is invalid.
+        UsageError
+            If the port that the file names is taken.
+        """
+        settings = TelemetrySettings() if config is None else load_settings(config)
+        port = settings.aggregator_port
+        if level and not claim_port(port, LOOPBACK):
+            if port != TelemetrySettings().aggregator_port:
+                fix = f"name another as aggregator_port in {config}"
+                raise UsageError(f"port {port}", "for the telemetry server is taken", fix)
+            port = free_port(LOOPBACK)
+        return cls(level, port, settings)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Files that every node needs, by name."""
+        # Resolved here: nodes run in private folders, which are removed with the job.
+        dump_dir = str(Path(self.settings.dump_dir).absolute())
+        return {SETTINGS_FILE: replace(self.settings, dump_dir=dump_dir).to_yaml()} if self.level else {}
+
+    @property
+    def where(self) -> str:
+        """Where the server is, and how to reach it from another machine."""
+        moved = "" if self.port == self.settings.aggregator_port else f" ({self.settings.aggregator_port} is taken)"
+        return f"http://{LOOPBACK}:{self.port}{moved}; from your machine: {self.settings.tunnel_command(self.port)}"
+
+    def start(self, cluster: Cluster, hosts: tuple[str, ...]) -> None:
+        """Start what is not running yet on these hosts; the first one is the primary."""
+        if self.level == 0:
+            return
+        cluster.nodes[hosts[0]].start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
+        for host in hosts:
+            cluster.nodes[host].start_sidecar("telemetry", list(NODE_COMMAND))
+
+    def dump(self, endpoint: Endpoint) -> list[str]:
+        """Have the nodes dump their samples to files before they end, if the user has named a folder for it.
+
+        Returns
+        -------
+        list of str
+            Lines for the user: ``host:path`` of each file, and why others are missing.
+        """
+        if self.level == 0 or not self.settings.dump_dir:
+            return []
+        try:
+            with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
+                asker = NodeAsker(client, endpoint)
+                dumps = request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
+        except redis.RedisError as error:
+            return [f"none was written: {error}"]
+        return [*dumps.written, *dumps.missing]

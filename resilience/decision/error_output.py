@@ -1,0 +1,212 @@
+"""Reading what a process wrote to standard error before it ended: whose lines they are, and which one says why. Pure.
+
+One stream may hold the lines of several processes: torchrun passes on those of its workers, and PyTorch marks them with
+``[rank5]:``. Each rank's lines are read by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from laggard.resilience.decision.signatures import Signature, clean_line, signature_of
+
+__all__ = ["Complaint", "RootCause", "Traceback", "complaints_of", "root_cause_of", "tracebacks_in", "without_numbers"]
+
+# Lines before the last traceback that may belong to it: libraries log what happened before they raise.
+EPISODE_LINES = 50
+MAX_QUOTE = 240
+MAX_FRAMES = 3
+_RANK = re.compile(r"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
+_BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
+_NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
+_RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
+_RAY_ADDRESS = re.compile(r"\bip(?: address)?[=:] ?([\d.]+\d)")
+_OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedError")
+_LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)")
+_ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
+_FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Traceback:
+    """A traceback of Python's.
+
+    Attributes
+    ----------
+    frames
+        Innermost last: ``file.py:function`` of each frame in the user's own files.
+    error
+        The line that names the exception.
+    """
+
+    frames: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootCause:
+    """The rank that torchrun found to be the first to fail on its node."""
+
+    rank: int
+    exit_code: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What one rank had to say at its end.
+
+    Attributes
+    ----------
+    rank
+        Its rank; None if unknown.
+    quote
+        The line that says why; empty if none does.
+    signature
+        The row of the table that the line matches; None if it matches none.
+    place
+        Where it happened, by the user's innermost functions, with the type of the error; empty if unknown.
+    address
+        Address of the node that the line is about, if it names one.
+    """
+
+    rank: int | None
+    quote: str
+    signature: Signature | None
+    place: str = ""
+    address: str | None = None
+
+    @property
+    def is_cascade(self) -> bool:
+        """Whether it only says that another process has ended."""
+        return self.signature is not None and self.signature.cascade
+
+
+def root_cause_of(lines: Sequence[str]) -> RootCause | None:
+    """Return what torchrun's closing summary says, if there is one."""
+    begins = [at for at, line in enumerate(lines) if _ROOT_CAUSE.match(line)]
+    if not begins:
+        return None
+    fields = {match[1]: match[2] for line in lines[begins[-1] + 1 : begins[-1] + 12] if (match := _FIELD.match(line))}
+    rank, ended = (
+        re.match(r"\d+", fields.get("rank", "")),
+        re.match(r"(-?\d+) \(pid: (\d+)\)", fields.get("exitcode", "")),
+    )
+    return RootCause(int(rank[0]), int(ended[1]), int(ended[2])) if rank and ended else None
+
+
+def complaints_of(lines: Sequence[str]) -> list[Complaint]:
+    """Return what each rank had to say, those that say why first; empty if nothing was written."""
+    streams: dict[int | None, list[str]] = {}
+    for line in _without_torchruns_own(lines):
+        match = _RANK.match(line)
+        streams.setdefault(int(match[1]) if match else None, []).append(clean_line(line))
+    found = [_complaint(rank, stream) for rank, stream in streams.items()]
+    return sorted((each for each in found if each is not None), key=_weight)
+
+
+def _weight(complaint: Complaint) -> int:
+    if complaint.is_cascade:
+        return 3
+    if complaint.signature is not None:
+        return 0
+    return 1 if complaint.place else 2
+
+
+def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
+    """Leave out torchrun's own log, traceback and summary, which say only that a worker failed."""
+    lines = [line for line in lines if not _LOGGED_BY_TORCHRUN.match(line)]
+    ends = [at for at, line in enumerate(lines) if _OF_TORCHRUN.match(line)]
+    if not ends:
+        return lines
+    begins = [at for at, line in enumerate(lines[: ends[-1]]) if line.startswith(_BEGIN)]
+    return lines[: begins[-1]] if begins else lines[: ends[-1]]
+
+
+def tracebacks_in(lines: Sequence[str]) -> list[tuple[int, Traceback]]:
+    """Return the tracebacks among clean lines, each with the place of its first line."""
+    found = []
+    for begin in (at for at, line in enumerate(lines) if line.startswith(_BEGIN)):
+        frames: list[str] = []
+        error = ""
+        for line in lines[begin + 1 :]:
+            if frame := _FRAME.match(line):
+                frames += [] if _NOT_THE_USERS.search(frame[1]) else [f"{frame[1].rpartition('/')[2]}:{frame[3]}"]
+            elif not line.startswith((" ", "\t")):
+                error = line
+                if not _RAY_TASK.match(line):  # below that line is the traceback of Ray's worker
+                    break
+        found.append((begin, Traceback(tuple(frames), error)))
+    return found
+
+
+def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
+    written = [line for line in lines if line.strip()]
+    if not written:
+        return None
+    tracebacks = tracebacks_in(written)
+    chain = _last_chain(written, tracebacks)
+    begin = chain[0][0] if chain else len(written)
+    traceback = chain[0][1] if chain else None
+    quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
+    if signature is None:
+        quote = traceback.error if traceback else written[-1]
+    addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
+    return Complaint(rank, _shortened(quote), signature, _place(traceback), next(addresses, None))
+
+
+def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:
+    """Return the first line that is no cascade, of the last traceback on or else of what precedes it."""
+    cascade: tuple[str, Signature | None] = ("", None)
+    for lines in (episode, before):
+        for line in _without_code(lines):
+            signature = signature_of(line)
+            if signature is not None and not signature.cascade:
+                return line, signature
+            if signature is not None and cascade[1] is None:
+                cascade = line, signature
+        if cascade[1] is None and any(line.startswith(_BEGIN) for line in lines):
+            return cascade  # an error of a type that the table does not know
+    return cascade
+
+
+def _without_code(lines: Sequence[str]) -> Iterator[str]:
+    """Leave out the frames of tracebacks with their lines of code, which may quote anything."""
+    inside = False
+    for line in lines:
+        code = inside and line.startswith((" ", "\t"))
+        inside = code or line.startswith(_BEGIN) or bool(_RAY_TASK.match(line))
+        if not code:
+            yield line
+
+
+def _last_chain(lines: Sequence[str], tracebacks: Sequence[tuple[int, Traceback]]) -> Sequence[tuple[int, Traceback]]:
+    """Return the last traceback with those that led to it, the first of them first."""
+    chain = list(tracebacks[-1:])
+    for begin, traceback in reversed(tracebacks[:-1]):
+        between = lines[begin + 1 : chain[0][0]]
+        if not any("above exception" in line for line in between):
+            break
+        chain.insert(0, (begin, traceback))
+    return chain
+
+
+def _place(traceback: Traceback | None) -> str:
+    if traceback is None:
+        return ""
+    kind = traceback.error.partition(":")[0]
+    return " < ".join([kind, *reversed(traceback.frames[-MAX_FRAMES:])])
+
+
+def _shortened(quote: str) -> str:
+    quote = quote.strip()
+    return quote if len(quote) <= MAX_QUOTE else f"{quote[: MAX_QUOTE - 2]} …"
+
+
+def without_numbers(text: str) -> str:
+    """Return a text with its numbers and addresses replaced, so that two runs can be compared."""
+    return _NUMBERS.sub("#", text)

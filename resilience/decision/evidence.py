@@ -1,0 +1,115 @@
+"""What speaks against a node after a failure: its devices, disks, memory and kernel, compared with before. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from laggard.resilience.decision.signatures import signature_of
+
+__all__ = ["GpuHealth", "NodeCheck", "evidence_against", "memory_ran_out"]
+
+# A disk with less than this is full: a checkpoint, a log or a socket no longer fits.
+FULL_BELOW_BYTES = 16 << 20
+MAX_KERNEL_LINE = 160
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealth:
+    """The state of one GPU.
+
+    Attributes
+    ----------
+    lost
+        Whether its driver no longer reaches it.
+    uncorrectable
+        Memory errors that could not be corrected, since the driver was loaded.
+    remap_failed
+        Whether a broken row of its memory could not be replaced.
+    """
+
+    lost: bool = False
+    uncorrectable: int = 0
+    remap_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """The state of a node at one moment.
+
+    Attributes
+    ----------
+    time_s
+        Unix time by the node's own clock.
+    gpus
+        The state of each of its GPUs, by name; empty without GPUs.
+    free_bytes
+        Free space of its file systems, by path.
+    oom_kills
+        Processes that the kernel has killed for want of memory, since the machine or its container started.
+    kernel_lines
+        Lines that the kernel has written in the last ten minutes about failing hardware.
+    """
+
+    time_s: float
+    gpus: Mapping[str, GpuHealth] = field(default_factory=dict)
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    kernel_lines: tuple[str, ...] = ()
+
+    @classmethod
+    def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
+        """Return the check that a node has sent."""
+        return cls(
+            float(read["time_s"]),
+            {name: GpuHealth(**health) for name, health in read["gpus"].items()},
+            {path: int(free) for path, free in read["free_bytes"].items()},
+            int(read["oom_kills"]),
+            tuple(map(str, read["kernel_lines"])),
+        )
+
+
+def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
+    """Return what speaks against each node; nodes against which nothing speaks are left out.
+
+    What is found on more than one node and on more than half of them has a cause that they share, such as a file system
+    or, for virtual nodes, the machine: it speaks against none of them.
+
+    Parameters
+    ----------
+    checks
+        By host: a check from when the job began, and one from now.
+    """
+    found = {host: _findings(before, after) for host, (before, after) in checks.items()}
+    on_nodes = Counter(text for texts in found.values() for text in texts)
+    shared = {text for text, number in on_nodes.items() if number > 1 and number > len(checks) / 2}
+    own = {host: [text for text in texts if text not in shared] for host, texts in found.items()}
+    return {host: "; ".join(texts) for host, texts in own.items() if texts}
+
+
+def memory_ran_out(before: NodeCheck, after: NodeCheck) -> bool:
+    """Return whether the kernel has killed a process of a node for want of memory in between."""
+    return after.oom_kills > before.oom_kills
+
+
+def _findings(before: NodeCheck, after: NodeCheck) -> Sequence[str]:
+    found = []
+    for name, gpu in after.gpus.items():
+        earlier = before.gpus.get(name, GpuHealth())
+        if gpu.lost and not earlier.lost:
+            found.append(f"gpu {name} is lost")
+        if gpu.uncorrectable > earlier.uncorrectable:
+            found.append(f"gpu {name} has had {gpu.uncorrectable - earlier.uncorrectable} uncorrectable memory errors")
+        if gpu.remap_failed and not earlier.remap_failed:
+            found.append(f"gpu {name} cannot replace a broken row of its memory")
+    found += [f"gpu {name} is gone" for name in sorted(before.gpus.keys() - after.gpus.keys())]
+    for path, free in after.free_bytes.items():
+        if free < FULL_BELOW_BYTES <= before.free_bytes.get(path, FULL_BELOW_BYTES):
+            found.append(f"the disk of {path} is full")
+    for line in after.kernel_lines:
+        signature = signature_of(line)
+        if line not in before.kernel_lines and signature is not None and signature.kind == "hardware":
+            found.append(f"its kernel says {line[:MAX_KERNEL_LINE]!r}")
+    return found

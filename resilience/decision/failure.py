@@ -1,0 +1,218 @@
+"""Why a launch failed: which of its processes was first, in which words, and what to do about it. Pure.
+
+All processes of a launch may end within seconds of each other, since each notices the end of the others. So time alone
+does not say which was first: whoever wrote why it ended comes before whoever was killed by a signal that we did not
+send, and last come those who only noticed another's end. Among equals the earliest counts, by the clock of its node.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from laggard.resilience.decision.error_output import Complaint, complaints_of, root_cause_of, without_numbers
+from laggard.resilience.decision.signatures import Kind, Response
+from laggard.resilience.text import duration
+
+__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "explain", "only_noticed_another", "says_why"]
+
+# What argparse, click and the shell return for arguments that cannot be used.
+EXIT_USAGE = 2
+# What a shell returns for a command that was killed.
+EXIT_KILLED = 137
+
+Trust = Literal[0, 1, 2, 3]
+"""How much a process says about why: 0 says why, 1 was killed, 2 says nothing, 3 only noticed another's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """The end of a process of the program that did not end well.
+
+    Attributes
+    ----------
+    host
+        Its node.
+    name
+        What it is to the user: ``the program``, ``the copy``.
+    pid
+        Its process id there.
+    exit_code
+        Its exit code; minus the signal number if it was killed by a signal.
+    ended_s
+        Unix time, by the clock of its node.
+    ran_s
+        How long it ran, in seconds.
+    lines
+        The last lines of its standard error, with those of its own children.
+    """
+
+    host: str
+    name: str
+    pid: int
+    exit_code: int
+    ended_s: float
+    ran_s: float
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a launch failed.
+
+    Attributes
+    ----------
+    host
+        The node where it began.
+    rank
+        The rank that was first; None if unknown.
+    pid
+        Its process id, or that of what started it.
+    exit_code
+        Its exit code; minus the signal number if it was killed by a signal.
+    job_exit_code
+        What the job would end with.
+    ended_s, ran_s
+        When its process ended (Unix time), and after how many seconds.
+    quote
+        The line that says why; empty if none does.
+    cause
+        What that is, in a few words; empty if unknown.
+    kind
+        What kind of trouble it is.
+    response
+        What to do about it.
+    fingerprint
+        The type and the place of the error: two failures with the same fingerprint are the same.
+    subject
+        The process as a sentence begins: ``rank 5 on node2``.
+    """
+
+    host: str
+    rank: int | None
+    pid: int
+    exit_code: int
+    job_exit_code: int
+    ended_s: float
+    ran_s: float
+    quote: str
+    cause: str
+    kind: Kind
+    response: Response
+    fingerprint: str
+    subject: str
+
+    @property
+    def sentence(self) -> str:
+        """The failure in one sentence."""
+        how = (
+            f"was killed by {_signal_name(-self.exit_code)}" if self.exit_code < 0 else f"exited with {self.exit_code}"
+        )
+        why = f": {self.quote}" if self.quote else ""
+        kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
+        return f"{self.subject} {how} after {duration(self.ran_s)}{why}{kind}"
+
+    def for_want_of_memory(self) -> Failure:
+        """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
+        if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
+            return self
+        return replace(self, kind="capacity", cause="no memory left", response="once")
+
+
+def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
+    """Return why a launch failed.
+
+    Parameters
+    ----------
+    ends
+        The processes that have ended badly, at least one.
+    hosts
+        Host names by address, for lines that name an address.
+    """
+    witnesses = [(end, _complaint_of(end)) for end in ends]
+    end, complaint = min(witnesses, key=lambda each: (_trust(*each), each[0].ended_s))
+    root = root_cause_of(end.lines)
+    exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
+    signature = complaint.signature
+    kind, cause = (signature.kind, signature.name) if signature else ("unknown", "")
+    host = hosts.get(complaint.address or "", end.host)
+    subject = f"{end.name} on {host}" if complaint.rank is None else f"rank {complaint.rank} on {host}"
+    return Failure(
+        host=host,
+        rank=complaint.rank,
+        pid=root.pid if root and root.rank == complaint.rank else end.pid,
+        exit_code=exit_code,
+        job_exit_code=end.exit_code if end.exit_code > 0 else 128 - end.exit_code,
+        ended_s=end.ended_s,
+        ran_s=end.ran_s,
+        quote=complaint.quote,
+        cause=cause,
+        kind=kind,
+        response=_response(end, exit_code, complaint),
+        fingerprint=_fingerprint(exit_code, complaint),
+        subject=subject,
+    )
+
+
+def says_why(end: ProcessEnd) -> bool:
+    """Return whether a process says why it ended."""
+    return _trust(end, _complaint_of(end)) == 0
+
+
+def only_noticed_another(end: ProcessEnd) -> bool:
+    """Return whether a process only noticed the end of another one."""
+    return _trust(end, _complaint_of(end)) == 3
+
+
+def _complaint_of(end: ProcessEnd) -> Complaint:
+    complaints = complaints_of(end.lines)
+    root = root_cause_of(end.lines)
+    if root is None:
+        return complaints[0] if complaints else Complaint(None, "", None)
+    own = next((each for each in complaints if each.rank == root.rank), None)
+    if own is None or own.is_cascade:  # the rank that was seen first to end may be the first to notice another's end
+        own = next((each for each in complaints if each.rank is not None and not each.is_cascade), own)
+    if own is not None:
+        return own
+    unmarked = next((each for each in complaints if each.rank is None and _explains(each)), None)
+    quote, signature, place = (unmarked.quote, unmarked.signature, unmarked.place) if unmarked else ("", None, "")
+    return Complaint(root.rank, quote, signature, place)
+
+
+def _explains(complaint: Complaint) -> bool:
+    return not complaint.is_cascade and (complaint.signature is not None or bool(complaint.place))
+
+
+def _trust(end: ProcessEnd, complaint: Complaint) -> Trust:
+    if complaint.is_cascade:
+        return 3
+    if _explains(complaint):
+        return 0
+    root = root_cause_of(end.lines)
+    return 1 if end.exit_code < 0 or (root is not None and root.exit_code < 0) else 2
+
+
+def _response(end: ProcessEnd, exit_code: int, complaint: Complaint) -> Response:
+    if complaint.signature is not None and complaint.signature.kind != "program":
+        return complaint.signature.response
+    if EXIT_USAGE in (exit_code, end.exit_code):
+        return "end"
+    if complaint.signature is not None:
+        return complaint.signature.response
+    # Killed by a signal, without a word: a watchdog, the kernel, or a bug in compiled code.
+    return "strike" if exit_code < 0 else "once"
+
+
+def _fingerprint(exit_code: int, complaint: Complaint) -> str:
+    what = complaint.signature.name if complaint.signature else ""
+    place = complaint.place or (without_numbers(complaint.quote) if what else "")
+    return " | ".join(filter(None, [f"{exit_code}", what, place]))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

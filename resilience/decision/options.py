@@ -1,0 +1,261 @@
+"""The options of ``laggard run``, and which of them fit together. Pure, but for reading the host file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.policy import OnFailure, Settings
+from laggard.resilience.errors import UsageError
+
+if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
+    from laggard.kvstore.server import Fsync
+
+__all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
+
+Manager = Literal["local", "slurm", "ssh", "ray"]
+MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "ray")
+
+MAX_LOCAL_NODES = 250
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_HANG_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of ``laggard run``, as given.
+
+    Attributes
+    ----------
+    wlm
+        What manages the nodes; ``None``: detected.
+    hostlist, hostfile
+        Hosts to reach by ssh, as a comma-separated list or in a file, one per line.
+    local_nodes
+        Number of virtual nodes on this machine; ``None``: one, unless another manager is detected.
+    nodes
+        Number of nodes in use; ``None``: all but the idle ones.
+    idle
+        Number of nodes kept in reserve; ``None``: all that are not in use.
+    resilient, exhaust_resources, quarantine_s, max_restarts, max_restarts_per_hour, on_failure, backoff_s
+        Passed on to the policy (`Settings`).
+    virtual_gpus
+        Virtual devices per node; 0: the machine's own GPUs.
+    telemetry_level
+        0 to 4.
+    telemetry_config
+        File with the telemetry settings.
+    hang_timeout
+        How long the program may be silent, in seconds, or ``auto``; ``None``: forever.
+    heartbeat_timeout_s
+        How long an agent may be silent before its node is lost; ``None``: 3.5 s, or 15 s on an existing Ray cluster.
+    per_node
+        Whether to run a copy of the program on every node.
+    detect
+        What to watch for beside the program; ``None``: nothing.
+    detect_interval_s
+        Seconds from one round of probes to the next.
+    probes_in_turn
+        Names of further probes, one of which runs with each round: ``A,B`` or ``all``; ``None``: none.
+    inline_probes
+        Whether the program runs the probes itself.
+    grace_s
+        How long the program may take to save its state, in seconds.
+    state_dir
+        Where State is kept; ``None``: in a temporary folder.
+    state_port, ray_port
+        Ports to use; ``None``: free ones.
+    state_fsync
+        When a commit to State is flushed to disk.
+    keeps_report, report_dir
+        Whether to keep a record and a report of the job, and where; ``None``: in ``state_dir``, else in the user's
+        folder for state.
+    """
+
+    wlm: Manager | None = None
+    hostlist: str | None = None
+    hostfile: Path | None = None
+    local_nodes: int | None = None
+    nodes: int | None = None
+    idle: int | None = None
+    resilient: bool = False
+    exhaust_resources: bool = False
+    quarantine_s: float = 86400.0
+    max_restarts: int | None = None
+    max_restarts_per_hour: int = 60
+    on_failure: OnFailure = "relaunch"
+    backoff_s: float = 10.0
+    virtual_gpus: int = 0
+    telemetry_level: int = 0
+    telemetry_config: Path | None = None
+    hang_timeout: str | None = None
+    heartbeat_timeout_s: float | None = None
+    per_node: bool = False
+    detect: Literal["slow-gpu"] | None = None
+    detect_interval_s: float = 3.0
+    probes_in_turn: str | None = None
+    inline_probes: bool = False
+    grace_s: float = 10.0
+    state_dir: Path | None = None
+    state_port: int | None = None
+    state_fsync: Fsync = "always"
+    ray_port: int | None = None
+    keeps_report: bool = True
+    report_dir: Path | None = None
+
+    def manager(self, environ: Mapping[str, str]) -> Manager:
+        """Return what manages the nodes: as named, else as other options imply, else Slurm or Ray where detected.
+
+        Raises
+        ------
+        UsageError
+            If the options contradict each other, or that manager is not available here.
+        """
+        hosts = self.hostlist is not None or self.hostfile is not None
+        named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
+        self._check_local_nodes(named)
+        if hosts and named != "ssh":
+            raise UsageError("--hostlist and --hostfile", f"are for ssh, not for --wlm={named}", "leave one out")
+        if named == "ssh" and not hosts:
+            raise UsageError("--wlm=ssh", "needs hosts", "name them with --hostlist=A,B or --hostfile=FILE")
+        in_slurm = "SLURM_JOB_ID" in environ
+        if named == "slurm" and not in_slurm:
+            raise UsageError("--wlm=slurm", "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch")
+        in_ray = bool(environ.get("RAY_ADDRESS"))
+        if named == "ray" and not in_ray:
+            raise UsageError("--wlm=ray", "needs a Ray cluster", "set RAY_ADDRESS to host:port of its head")
+        return named or ("slurm" if in_slurm else "ray" if in_ray else "local")
+
+    def _check_local_nodes(self, manager: Manager | None) -> None:
+        given = self.local_nodes
+        if given is not None and manager != "local":
+            raise UsageError(f"--local-nodes={given}", f"is for virtual nodes, not for {manager}", "leave it out")
+        if given is not None and not 1 <= given <= MAX_LOCAL_NODES:
+            raise UsageError(f"--local-nodes={given}", "is out of range", f"use 1 to {MAX_LOCAL_NODES}")
+
+    def hosts(self) -> tuple[str, ...]:
+        """Return the hosts of ``hostlist`` or ``hostfile``, in order.
+
+        Raises
+        ------
+        UsageError
+            If both or neither are given, the file cannot be read, or a host name is invalid or named twice.
+        """
+        if self.hostlist is not None and self.hostfile is not None:
+            given = f"--hostlist={self.hostlist} and --hostfile={self.hostfile}"
+            raise UsageError(given, "cannot be combined", "leave one out")
+        named = self.hostlist.split(",") if self.hostlist is not None else self._read_hostfile()
+        hosts = [host.strip() for host in named if host.strip()]
+        if not hosts:
+            raise UsageError("no hosts", "are named", "give --hostlist=A,B or a --hostfile with one host per line")
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                rule = "use letters, digits, dots and dashes; user names belong in ~/.ssh/config"
+                raise UsageError(repr(host), "is not a valid host name", rule)
+            if hosts.count(host) > 1:
+                raise UsageError(f"host {host}", "is named twice", "each host is one node")
+        return tuple(hosts)
+
+    def _read_hostfile(self) -> list[str]:
+        if self.hostfile is None:
+            return []
+        try:
+            lines = self.hostfile.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = str(getattr(error, "strerror", None) or error)
+            raise UsageError(f"--hostfile={self.hostfile}", "cannot be read", reason) from error
+        # Whatever follows a host on its line (slots=8) is for other programs.
+        return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].strip()]
+
+    def settings(self, total: int) -> Settings:
+        """Return the policy's settings for these options.
+
+        Parameters
+        ----------
+        total
+            Number of nodes in the allocation.
+
+        Raises
+        ------
+        UsageError
+            If the options contradict each other or the size of the allocation.
+        """
+        if self.exhaust_resources and not self.resilient:
+            raise UsageError("--exhaust-resources", "has no effect without --resilient", "add it, or leave this out")
+        return Settings(
+            self._active_nodes(total),
+            self.resilient,
+            self.exhaust_resources,
+            self.quarantine_s,
+            self.max_restarts,
+            self.max_restarts_per_hour,
+            self.on_failure,
+            self.backoff_s,
+        )
+
+    def hang_timeout_s(self) -> HangTimeout | None:
+        """Return the timeout as a number of seconds, ``"auto"`` or None.
+
+        Raises
+        ------
+        UsageError
+            If it is anything else.
+        """
+        if self.hang_timeout is None:
+            return None
+        if self.hang_timeout == "auto":
+            return "auto"
+        try:
+            seconds = float(self.hang_timeout)
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds <= MAX_HANG_S:
+            accepted = f"give 1 to {MAX_HANG_S} seconds, or auto"
+            raise UsageError(f"--hang-timeout={self.hang_timeout}", "is not a valid timeout", accepted)
+        return seconds
+
+    def probe_names(self) -> tuple[str, ...]:
+        """Return the names of the further probes.
+
+        Raises
+        ------
+        UsageError
+            If there is no such probe, or ``--detect`` is not given.
+        """
+        if self.detect is None:
+            given = {"--probes-in-turn": self.probes_in_turn is not None, "--inline-probes": self.inline_probes}
+            for option in (name for name, is_given in given.items() if is_given):
+                raise UsageError(option, "has no effect without --detect", "add --detect=slow-gpu, or leave it out")
+            return ()
+        from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
+
+        if self.probes_in_turn == "all":
+            return PROBE_NAMES
+        names = tuple(filter(None, (self.probes_in_turn or "").split(",")))
+        for unknown in (name for name in names if name not in PROBE_NAMES):
+            raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
+        return names
+
+    def reports(self) -> Path | None:
+        """Return the folder for the job's report; None: below the user's folder for state."""
+        return self.report_dir or (None if self.state_dir is None else self.state_dir / "reports")
+
+    def _active_nodes(self, total: int) -> int:
+        more = "ask for more nodes" + (" (--local-nodes makes virtual ones)" if total == 1 else "")
+        if self.nodes is not None and self.nodes < 1:
+            raise UsageError(f"--nodes={self.nodes}", "leaves no node to run on", f"use 1 to {total}")
+        if self.idle is not None and not 0 <= self.idle < total:
+            use = f"the allocation has {total}, use 0 to {total - 1}, or {more}"
+            raise UsageError(f"--idle={self.idle}", "leaves no node to run on", use)
+        nodes = total - (self.idle or 0) if self.nodes is None else self.nodes
+        if nodes > total:
+            use = f"use at most {total}, or {more}"
+            raise UsageError(f"--nodes={nodes}", f"is more than the allocation of {total}", use)
+        if self.idle is not None and nodes + self.idle > total:
+            given = f"--nodes={nodes} and --idle={self.idle}"
+            raise UsageError(given, f"together are more than the allocation of {total}", "leave one out")
+        return nodes

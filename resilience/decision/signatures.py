@@ -1,0 +1,230 @@
+"""What a program writes when it dies of something known: a table, looked through line by line. Pure.
+
+A signature says what kind of trouble a line is about, and what to do about it. A **cascade** is written by a process
+that noticed the end of another one (a closed connection, a collective that timed out): it never explains a failure
+while any process wrote something that is not a cascade, however early it came.
+
+The patterns were collected from the sources and the manuals of PyTorch, NCCL, Gloo, CUDA, Ray, Slurm and the kernel.
+``tests/unit/test_signatures.py`` has a line of each.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+__all__ = ["SIGNATURES", "Kind", "Response", "Signature", "clean_line", "signature_of"]
+
+Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
+"""What kind of trouble it is."""
+
+Response = Literal["strike", "relaunch", "once", "end"]
+"""What to do about it.
+
+``strike``: relaunch; the node gets a strike, and is excluded at the second one. ``relaunch``: on the same nodes, and
+nobody is blamed. ``once``: the same, but the job ends if the same failure comes again without progress. ``end``: the
+job ends with the program's exit code.
+"""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
+# What torchrun, PyTorch and Ray put before a line, and time stamps.
+_PREFIX = re.compile(
+    r"\[(?:rank|default)\d+\]:\s?|\([\w.<>]+(?: pid=\d+)?(?:, ip=[\d.]+)?\)\s"
+    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]?\s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name
+        What it is, in a few words.
+    pattern
+        Regular expression, looked for in each line without regard to case.
+    kind
+        What kind of trouble it is.
+    response
+        What to do about it.
+    cascade
+        Whether it is written by a process that noticed the end of another one.
+    """
+
+    name: str
+    pattern: str
+    kind: Kind
+    response: Response
+    cascade: bool = False
+
+
+_H: Kind = "hardware"
+_P: Kind = "program"
+_N: Kind = "network"
+_T: Kind = "transient"
+_C: Kind = "capacity"
+
+SIGNATURES: tuple[Signature, ...] = (
+    # -- devices
+    Signature("uncorrectable memory error of a GPU", r"uncorrectable ECC error", _H, "strike"),
+    Signature("illegal address on a GPU", r"illegal memory access was encountered|misaligned address", _P, "once"),
+    Signature(
+        "assertion on a GPU",
+        r"device-side assert triggered|block: \[.*Assertion .* failed|Assertion .* failed\.$",
+        _P,
+        "once",
+    ),
+    Signature(
+        "no memory left on a GPU",
+        r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|OutOfMemoryError: (CUDA|HIP)",
+        _C,
+        "once",
+    ),
+    Signature("launch failure on a GPU", r"unspecified launch failure|the launch timed out", _H, "strike"),
+    Signature(
+        "GPU missing or busy",
+        r"invalid device ordinal|no CUDA-capable device|devices?( is|\(s\) is/are)? busy or unavailable",
+        _H,
+        "strike",
+    ),
+    Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H, "strike"),
+    Signature("fabric manager not ready", r"system not yet initialized", _H, "strike"),
+    Signature(
+        "error of a GPU library",
+        r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|CUBLAS_STATUS_(EXECUTION_FAILED|NOT_INITIALIZED)",
+        _H,
+        "strike",
+    ),
+    Signature("GPU fell off the bus", r"fallen off the bus|GPU is lost", _H, "strike"),
+    # -- communication
+    Signature(
+        "InfiniBand completion with an error",
+        r"NET/IB ?: Got completion from peer \S+ with (error|status)",
+        _N,
+        "strike",
+    ),
+    Signature("wrong use of NCCL", r"ncclInvalid(Usage|Argument)", _P, "end"),
+    Signature(
+        "a peer was lost (NCCL)",
+        r"ncclRemoteError|remote process exited or there was a network error|ncclSystemError|unhandled system error"
+        r"|NCCL communicator was aborted",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    Signature("CUDA error inside NCCL", r"ncclUnhandledCudaError|unhandled cuda error", _H, "strike"),
+    Signature(
+        "a collective timed out",
+        r"Watchdog caught collective operation timeout|failure detected by watchdog at work sequence id"
+        r"|Received a dump signal due to a collective timeout|Observed flight recorder dump signal"
+        r"|Timed out waiting \d+ms for (recv|send) operation",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    Signature("a CUDA call is stuck", r"watchdog got stuck for \d+ seconds", _H, "strike"),
+    Signature(
+        "a peer was lost (Gloo)",
+        r"gloo/transport/.*(Connection (closed|reset) by peer|Read error|Broken pipe|Connection refused)",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    Signature(
+        "the rendezvous lost its store",
+        r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|wait timeout after \d+ms, keys"
+        r"|Connection was likely closed\. Did the remote server shutdown",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    Signature("no connection to the rendezvous", r"client socket has timed out .* connect to", _T, "relaunch"),
+    Signature("a port is in use", r"EADDRINUSE|Address already in use", _T, "relaunch"),
+    Signature(
+        "a Ray process was lost",
+        r"(ActorDied|ActorUnavailable|WorkerCrashed|OwnerDied|NodeDied|LocalRayletDied)Error",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    Signature(
+        "torchrun ended the others",
+        r"Sending process \d+ closing signal|ChildFailedError|Signal 15 \(SIGTERM\) received",
+        _N,
+        "relaunch",
+        cascade=True,
+    ),
+    # -- memory, disks and file systems
+    Signature(
+        "no shared memory left",
+        r"insufficient shared memory|out of shared memory",
+        _C,
+        "once",
+    ),
+    Signature("a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once"),
+    Signature(
+        "no memory left",
+        r"oom_kill [1-9]|out of memory: Killed process|Detected \d+ oom[_-]kill event|^MemoryError\b"
+        r"|running low on memory|OutOfMemoryError|Cannot allocate memory",
+        _C,
+        "once",
+    ),
+    Signature("no space left on a disk", r"No space left on device|\[Errno 28\]|OutOfDiskError", _C, "strike"),
+    Signature(
+        "a file system that is gone",
+        r"Stale file handle|\[Errno 116\]|\[Errno 5\]|Input/output error|Transport endpoint is not connected",
+        _T,
+        "strike",
+    ),
+    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H, "strike"),
+    # -- what the kernel writes
+    Signature("Xid error of a GPU", r"NVRM: Xid \(", _H, "strike"),
+    Signature(
+        "hardware error of the machine",
+        r"mce: \[Hardware Error\]|EDAC .*\bUE\b|Memory failure:|AER: .*(Uncorrect|Fatal)",
+        _H,
+        "strike",
+    ),
+    Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H, "strike"),
+    # -- the program
+    Signature(
+        "an error in its code",
+        r"^(\w+\.)*(Syntax|Indentation|Name|Type|Attribute|Key|Index|Assertion|ZeroDivision|Value|NotImplemented)Error\b",
+        _P,
+        "once",
+    ),
+    Signature(
+        "something that it needs is missing",
+        r"^(\w+\.)*(Import|ModuleNotFound|FileNotFound|Permission|IsADirectory|NotADirectory)Error\b",
+        _P,
+        "once",
+    ),
+    Signature("wrong arguments", r"^usage: |: error: (unrecognized|the following) arguments", _P, "end"),
+    Signature(
+        "the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P, "once"
+    ),
+)
+_COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
+# Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.
+_ADVICE = re.compile(
+    r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|To enable traceback see|might be asynchronously reported"
+)
+
+
+def clean_line(line: str) -> str:
+    """Return a line without colours, the prefixes of launchers, and time stamps."""
+    line = _ANSI.sub("", line).rstrip()
+    while match := _PREFIX.match(line):
+        line = line[match.end() :]
+    return line
+
+
+@lru_cache(maxsize=4096)
+def signature_of(line: str) -> Signature | None:
+    """Return the first signature that matches a clean line; None if none does."""
+    if _ADVICE.search(line):
+        return None
+    return next((each for pattern, each in _COMPILED if pattern.search(line)), None)

@@ -1,0 +1,259 @@
+"""The nodes of a job: an agent on each, from the start to the end of the job.
+
+Between two launches only what must change is changed: the good nodes stay up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.logs import ends_of_logs
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.decision.evidence import NodeCheck
+from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError
+from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, AwakeClock
+from laggard.resilience.nodes.node import Node
+
+__all__ = ["RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
+
+RAY_ADDRESS = "RAY_ADDRESS"
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 8.0
+# An agent that is busy ending processes answers when it is done.
+ANSWER_DEADLINE_S = 20.0
+LOGS_DEADLINE_S = 5.0
+CHECK_WAIT_S = 3.0
+# Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
+MAX_VIRTUAL_CHECKS = 8
+TICK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """What a node needs before it starts anything: private files by name, and environment variables."""
+
+    files: dict[str, str]
+    environment: dict[str, str]
+
+
+class Cluster:
+    """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication.
+
+    Parameters
+    ----------
+    allocation
+        The nodes, and how to start a process on each.
+    directory
+        Private folder for the nodes' files; its path must be short, since sockets are created below it.
+    setup
+        Files and variables for every node.
+    changed
+        Notified at every change that an agent reports.
+
+    Attributes
+    ----------
+    heartbeat_timeout_s
+        How long an agent may be silent before its node counts as lost.
+    nodes
+        The nodes that are not lost, by host name.
+    """
+
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+
+    def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
+        self._allocation = allocation
+        self._directory = directory
+        self._changed = changed
+        self._primary = allocation.nodes[0]
+        self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
+        self._setup = setup
+        self._awake_clock = AwakeClock()
+        self.nodes: dict[str, Node] = {}
+
+    def environment(self, node: NodeRecord) -> dict[str, str]:
+        """Return the variables by which a process on a node finds its cluster, its job and its devices."""
+        directory = self._node_directory(node)
+        variables = {
+            **self._setup.environment,
+            NODE: node.hostname,
+            ENDPOINT_FILE: str(directory / "endpoint.json"),
+            RAY_ADDRESS: "",  # a Ray cluster that the user's shell knows is not the job's
+        }
+        return self._allocation.environment(node, directory) | variables
+
+    def start(self, active: Sequence[str]) -> None:
+        """Start the agents of all nodes, and begin to start what else the active ones need."""
+        self._awake_clock.start()
+        for record in self._allocation.nodes:
+            self._start_agent(record)
+        self.begin_change(active)
+
+    def restart(self, active: Sequence[str]) -> None:
+        """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost.
+
+        Raises
+        ------
+        ClusterError
+            If processes of the old cluster do not end in time.
+        """
+        if self._primary.hostname not in self.nodes:
+            self._start_agent(self._primary)
+        self.begin_change(active)
+
+    def warm_up(self, hosts: Iterable[str]) -> None:
+        """Prepare nodes that may soon be swapped in."""
+
+    def begin_change(self, active: Sequence[str]) -> None:
+        """Begin to start what the given hosts need, without waiting."""
+
+    def finish_change(self, active: Sequence[str], launch: int) -> int:
+        """Wait until the cluster is exactly the given hosts, and no process of a launch before ``launch`` is left.
+
+        Returns
+        -------
+        int
+            How many leftover processes were ended.
+
+        Raises
+        ------
+        NodeDownError
+            If a node does not start in time, or is lost meanwhile; the message shows the end of its log.
+        LeftoversError
+            If a process cannot be ended in time.
+        """
+        self._raise_if_lost(self.nodes[host] for host in active)
+        n_ended = self._end_leftovers(launch)
+        self._raise_if_lost(self.nodes[host] for host in active)
+        return n_ended
+
+    def lost(self) -> list[str]:
+        """Return the hosts whose agent is gone or silent, or where something that must keep running has ended."""
+        return [host for host, node in self.nodes.items() if self._is_lost(node)]
+
+    def why_lost(self, host: str) -> str:
+        """Return why a node counts as lost."""
+        node = self.nodes[host]
+        if node.gone:
+            return "its agent has ended"
+        silent_s = self._awake_clock.now_s() - node.last_heard_s
+        return f"no heartbeat for {silent_s:.1f} s"
+
+    def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
+        """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones.
+
+        A program may notice that a node is lost, and fail, before we do.
+        """
+        nodes = [self.nodes[host] for host in hosts if host in self.nodes]
+        for node in nodes:
+            node.ping()
+        self._wait_for(lambda: bool(self.lost()) or all(node.answered for node in nodes), ANSWER_DEADLINE_S)
+        return self.lost()
+
+    def killed_workers(self, since_s: float) -> list[ProcessEnd]:
+        """Return the workers that were killed, but not by us, since a moment in Unix time."""
+        del since_s
+        return []  # there are no workers without Ray
+
+    def begin_checks(self, hosts: Iterable[str]) -> None:
+        """Begin to check these nodes side by side, without waiting."""
+        for node in (self.nodes[host] for host in hosts if host in self.nodes):
+            if len(self.nodes) <= MAX_VIRTUAL_CHECKS or not is_loopback(node.record.address):
+                node.check(node.record.devices)
+
+    def finish_checks(self, hosts: Iterable[str]) -> dict[str, tuple[NodeCheck, NodeCheck]]:
+        """Wait for the checks, and return each node's state when the job began and now; others are left out."""
+        nodes = [self.nodes[host] for host in hosts if host in self.nodes]
+        self._wait_for(lambda: all(node.checked or self._is_lost(node) for node in nodes), CHECK_WAIT_S)
+        return {
+            node.record.hostname: (node.first_check, node.last_check)
+            for node in nodes
+            if node.first_check is not None and node.last_check is not None and node.first_check != node.last_check
+        }
+
+    def notices(self) -> list[str]:
+        """Return the new messages for the user about the nodes."""
+        return [f"{node.record.hostname}: {notice}" for node in self.nodes.values() for notice in node.take_notices()]
+
+    def remove(self, host: str) -> None:
+        """Remove a lost node, and end what is left on it if it can be reached."""
+        node = self.nodes.pop(host)
+        node.kill()
+        self._allocation.clear(node.record)
+
+    def collect_logs(self) -> dict[str, dict[str, str]]:
+        """Return the end of each log, by host: as the agents send it, or else from a folder on this machine."""
+        nodes = [node for node in self.nodes.values() if not self._is_lost(node)]
+        for node in nodes:
+            node.send_logs()
+        self._wait_for(lambda: all(node.logs_sent or self._is_lost(node) for node in nodes), LOGS_DEADLINE_S)
+        sent = {node.record.hostname: dict(node.logs) for node in nodes}
+        here = {node.hostname: ends_of_logs(self._node_directory(node)) for node in self._allocation.nodes}
+        return {host: logs for host in here if (logs := sent.get(host) or here[host])}
+
+    def stop(self) -> None:
+        """End everything on every node."""
+        self._awake_clock.stop()
+        for node in self.nodes.values():
+            node.close()
+        until_s = time.monotonic() + STOP_DEADLINE_S
+        for node in self.nodes.values():
+            node.wait(max(0.1, until_s - time.monotonic()))
+        self.nodes.clear()
+        self._allocation.close()
+
+    def _files(self, node: NodeRecord) -> dict[str, str]:
+        del node  # all nodes get the same files
+        return self._setup.files
+
+    def _start_agent(self, record: NodeRecord) -> None:
+        node = Node(record, self._allocation.start_agent(record), self._changed, self._awake_clock.now_s)
+        node.set_up(str(self._node_directory(record)), self._files(record), self.environment(record))
+        self.nodes[record.hostname] = node
+
+    def _end_leftovers(self, launch: int) -> int:
+        """End what is left of launches before ``launch`` on every node; return how many processes that were."""
+        nodes = list(self.nodes.values())
+        all_started = all(node.has_started for node in nodes)
+        deadline_s = STOP_DEADLINE_S if all_started else START_DEADLINE_S
+        for node in nodes:
+            node.end_leftovers(launch)
+        if not self._wait_for(
+            lambda: all(n.leftovers_ended is not None or self._is_lost(n) for n in nodes), deadline_s
+        ):
+            slow = [node.record.hostname for node in nodes if node.leftovers_ended is None]
+            raise LeftoversError("processes of an old launch", slow)
+        return sum(node.leftovers_ended or 0 for node in nodes)
+
+    def _is_lost(self, node: Node) -> bool:
+        timeout_s = self.heartbeat_timeout_s if node.has_started else FIRST_HEARTBEAT_TIMEOUT_S
+        return node.gone or self._awake_clock.now_s() - node.last_heard_s > timeout_s
+
+    def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if self._is_lost(node):
+                raise NodeDownError(node.record.hostname, self._last_words(node))
+
+    def _last_words(self, node: Node) -> str:
+        del node
+        return "its agent does not answer"
+
+    def _node_directory(self, node: NodeRecord) -> Path:
+        # Not named after the host, whose name may be long: sockets are created below.
+        return self._directory / str(self._numbers[node.hostname])
+
+    def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        until_s = time.monotonic() + deadline_s
+        with self._changed:
+            while not done():
+                if (left_s := until_s - time.monotonic()) <= 0:
+                    return False
+                self._changed.wait(min(left_s, TICK_S))  # a node that falls silent does not notify us
+        return True

@@ -1,0 +1,242 @@
+"""``--per-node``: a copy of the program on every node of the launch, its output printed on the user's terminal."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.decision.failure import ProcessEnd, only_noticed_another, says_why
+from laggard.resilience.nodes.node import Node
+
+__all__ = ["Copies", "Lines", "Printer", "combined_exit_code", "rank_variables"]
+
+LONGEST_LINE_BYTES = 1 << 16
+# How long to wait for the other copies when one has failed without saying why, or has only noticed another's end.
+SETTLE_S = 1.0
+CASCADE_SETTLE_S = 5.0
+# Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
+UNBUFFERED = "PYTHONUNBUFFERED"
+
+
+class Copies:
+    """The running copies of one launch; to the controller they are one program.
+
+    Parameters
+    ----------
+    command
+        Command line, the same on every node.
+    launch
+        Number of the launch.
+    nodes
+        Where to run, the primary first.
+    port
+        A port of the primary for the copies' own use.
+    changed
+        Notified by the nodes when a copy has ended.
+    printer
+        Prints what the copies write.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        launch: int,
+        nodes: Sequence[Node],
+        port: int,
+        changed: threading.Condition,
+        printer: Printer,
+    ) -> None:
+        self._name = f"program-{launch}"
+        self._nodes = nodes
+        self._changed = changed
+        for rank, node in enumerate(nodes):
+            ranks = rank_variables(rank, len(nodes), nodes[0].record.address, port)
+            node.start_task(
+                self._name,
+                command,
+                {LAUNCH: str(launch), UNBUFFERED: os.environ.get(UNBUFFERED, "1"), **ranks},
+                directory=str(Path.cwd()),
+                output=_Relay(node, printer).take,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of all copies together; some may still be running when it is known."""
+        return combined_exit_code(self._exits())
+
+    @property
+    def ended(self) -> bool:
+        """Whether all copies have ended; a copy on a lost node counts as ended."""
+        return all(code is not None or node.gone for node, code in zip(self._nodes, self._exits(), strict=True))
+
+    def ask_to_stop(self) -> None:
+        """Ask all copies to save their state and end (SIGTERM)."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill all copies; the processes that they leave are ended with the other leftovers of the launch."""
+        self._signal(signal.SIGKILL)
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait until all copies have ended; return whether they did in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ended, deadline_s)
+
+    def _signal(self, signum: int) -> None:
+        for node in self._nodes:
+            node.signal_task(self._name, signum)
+
+    def failed(self) -> list[ProcessEnd]:
+        """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended or any(map(says_why, self._bad_ends())), SETTLE_S)
+            self._changed.wait_for(
+                lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())), CASCADE_SETTLE_S
+            )
+            return self._bad_ends()
+
+    def _bad_ends(self) -> list[ProcessEnd]:
+        ends = ((node.record.hostname, node.task_ends.get(self._name)) for node in self._nodes)
+        return [
+            ProcessEnd(
+                host,
+                "the copy",
+                end.pid,
+                end.exit_code,
+                end.ended_s,
+                end.ran_s,
+                tuple(end.error_output.splitlines()),
+            )
+            for host, end in ends
+            if end is not None and end.exit_code != 0
+        ]
+
+    def _exits(self) -> list[int | None]:
+        ends = (node.task_ends.get(self._name) for node in self._nodes)
+        return [None if end is None else end.exit_code for end in ends]
+
+
+def rank_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
+    """Return the variables of one copy: those that PyTorch documents, and the defaults of torchrun's options.
+
+    ``torchrun train.py`` needs no ``--nnodes``, ``--node-rank`` or ``--master-addr``, since its options take their
+    defaults from ``PET_*`` (``torch.distributed.argparse_util``).
+
+    Parameters
+    ----------
+    rank, n_nodes
+        Number of the node, from 0, and how many there are.
+    address, port
+        Where the copy on the primary node may listen.
+    """
+    ranks = {"NODE_RANK": str(rank), "NNODES": str(n_nodes), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return ranks | {f"PET_{name}": value for name, value in ranks.items()}
+
+
+def combined_exit_code(exits: Sequence[int | None]) -> int | None:
+    """Return the exit code of all copies together, or None while there is none. Pure.
+
+    If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
+    lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
+
+    Parameters
+    ----------
+    exits
+        Exit code of each copy, by rank: ``None`` while it runs, minus the signal number if it was killed by a signal.
+    """
+    ended = [code for code in exits if code is not None]
+    died = [code for code in ended if code < 0]
+    failed = [code for code in ended if code > 0]
+    if died or failed:
+        return (died or failed)[0]
+    return 0 if len(ended) == len(exits) else None
+
+
+class _Relay:
+    """Passes the output of one copy on to the printer, line by line."""
+
+    def __init__(self, node: Node, printer: Printer) -> None:
+        self._node = node
+        self._printer = printer
+        prefix = f"[{node.record.hostname}] ".encode()
+        self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
+
+    def take(self, stream: str, data: bytes) -> None:
+        lines = self._lines[stream]
+        self._printer.add(stream, lines.take(data) if data else lines.end(), partial(self._node.printed, len(data)))
+
+
+class Lines:
+    """Splits a stream that arrives in pieces into whole lines. Pure.
+
+    Parameters
+    ----------
+    prefix
+        Put in front of each line.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._rest = b""
+
+    def take(self, data: bytes) -> bytes:
+        """Return the lines that this piece completes; a line that is too long is split."""
+        lines = (self._rest + data).splitlines(keepends=True)
+        # A carriage return ends a line too, so that a progress bar is seen moving.
+        self._rest = b"" if not lines or lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        while len(self._rest) >= LONGEST_LINE_BYTES:
+            lines.append(self._rest[:LONGEST_LINE_BYTES] + b"\n")
+            self._rest = self._rest[LONGEST_LINE_BYTES:]
+        return b"".join(self._prefix + line for line in lines)
+
+    def end(self) -> bytes:
+        """Return the rest of the stream as a last line."""
+        rest, self._rest = self._rest, b""
+        return self._prefix + rest + b"\n" if rest else b""
+
+
+class Printer:
+    """Writes the output of copies in a separate thread, so that nothing else waits for a slow terminal.
+
+    Output that cannot be written, because our own standard output is closed, is dropped.
+
+    Parameters
+    ----------
+    streams
+        Where to write, by name.
+    """
+
+    def __init__(self, streams: Mapping[str, BinaryIO] | None = None) -> None:
+        self._streams = streams or {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+        self._queue: queue.SimpleQueue[tuple[str, bytes, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._broken: set[str] = set()
+        self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
+        self._thread.start()
+
+    def add(self, stream: str, data: bytes, printed: Callable[[], None]) -> None:
+        """Queue some lines; ``printed`` is called once they are written."""
+        self._queue.put((stream, data, printed))
+
+    def close(self, deadline_s: float) -> None:
+        """Wait until everything is written, or until the deadline."""
+        self._queue.put(None)
+        self._thread.join(deadline_s)
+
+    def _print(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            stream, data, printed = entry
+            if data and stream not in self._broken:
+                try:
+                    self._streams[stream].write(data)
+                    self._streams[stream].flush()
+                except OSError:
+                    self._broken.add(stream)
+            printed()

@@ -1,0 +1,170 @@
+"""The user's program as one process on the primary node, attached to the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from laggard.kvstore.child_process import dies_with_parent
+from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.agent.processes import state_of
+from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
+from laggard.resilience.nodes.stderr_tee import StderrTee
+
+__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of"]
+
+KILL_DEADLINE_S = 5.0
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+# Longer only if our terminal has stopped, or is very slow.
+DRAIN_DEADLINE_S = 2.0
+
+
+def command_of(program: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command line of a program; a Python file is run by this interpreter.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such file or command, or it cannot be run.
+    """
+    path = Path(program)
+    if path.is_dir():
+        raise ProgramError(program, "is a directory, not a program")
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise ProgramError(program, "does not exist")
+        if not os.access(path, os.R_OK):
+            raise ProgramError(program, "cannot be read: check its permissions")
+        return [sys.executable, program, *arguments]
+    found = shutil.which(program)
+    if found is None and path.is_file():
+        raise ProgramError(program, "cannot be run: make it executable (chmod +x) or give a .py file")
+    if found is None:
+        raise ProgramError(program, "is not a program, neither a file nor on PATH")
+    return [found, *arguments]
+
+
+class Program:
+    """The program of one launch, running; its standard error is copied to ours, and the last lines of it are kept.
+
+    Start it from the main thread: the kernel kills it when the thread that started it ends.
+
+    Parameters
+    ----------
+    command
+        Command line.
+    launch
+        Number of the launch; every process that the program starts, on any node, has it in its environment.
+    environment
+        Variables in addition to the controller's own.
+    changed
+        Notified when the program has ended.
+    host
+        The node that it runs on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        launch: int,
+        environment: Mapping[str, str],
+        changed: threading.Condition,
+        host: str,
+    ) -> None:
+        self._host = host
+        self._began_s = self._ended_s = time.time()
+        self._stderr = StderrTee()
+        if self._stderr.is_terminal:  # the kernel announces a new window size, but does not know of the copy
+            signal.signal(signal.SIGWINCH, lambda *_: self._stderr.resize())
+        try:
+            self._process = subprocess.Popen(
+                dies_with_parent(command), env=_environment(launch, environment), stderr=self._stderr.child_fd
+            )
+        finally:
+            self._stderr.close_child_fd()
+        self.exit_code: int | None = None
+        self._changed = changed
+        self._watcher = threading.Thread(target=self._watch, name=f"program-{launch}", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.exit_code is not None
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines of its standard error, as plain text; complete once it has ended."""
+        return self._stderr.last_lines()
+
+    def failed(self) -> list[ProcessEnd]:
+        """Return the program if it has ended badly."""
+        if not self.exit_code:
+            return []
+        ran_s = self._ended_s - self._began_s
+        return [ProcessEnd(self._host, "the program", self.pid, self.exit_code, self._ended_s, ran_s, self.last_lines)]
+
+    def ask_to_stop(self) -> None:
+        """Ask the program to save its state and end (SIGTERM)."""
+        if self.exit_code is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the program and wait until it has ended.
+
+        Raises
+        ------
+        ProcessesStillRunningError
+            If it does not end in time: it waits in the kernel, for a driver or for a file system.
+        """
+        self._process.kill()
+        self._watcher.join(KILL_DEADLINE_S)
+        if self._watcher.is_alive():
+            raise ProcessesStillRunningError([self.pid], KILL_DEADLINE_S, [state_of(self.pid)])
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait until the program ends; return whether it did in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.exit_code is not None, deadline_s)
+
+    def _watch(self) -> None:
+        exit_code = self._process.wait()
+        self._ended_s = time.time()
+        # The copying goes on: processes that the program has left may still write, until they end or are ended.
+        self._stderr.drain(DRAIN_DEADLINE_S)
+        with self._changed:
+            self.exit_code = exit_code
+            self._changed.notify_all()
+
+
+def _environment(launch: int, environment: Mapping[str, str]) -> dict[str, str]:
+    variables = {LAUNCH: str(launch)}
+    # Ray sets these for every worker of the program, and so for whatever the workers start.
+    job_config = json.loads(environment.get(JOB_CONFIG, "{}"))
+    runtime_env = job_config.setdefault("runtime_env", {})
+    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables}
+    return {
+        **os.environ,
+        # hides Ray's start-up messages, unless the user sets the variable
+        "RAY_LOGGER_LEVEL": os.environ.get("RAY_LOGGER_LEVEL", "warning"),
+        # otherwise each SIGTERM, our usual way to ask the program to stop, would print a stack
+        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+        **environment,
+        **variables,
+        JOB_CONFIG: json.dumps(job_config),
+    }

@@ -1,0 +1,278 @@
+"""The nodes of a Ray cluster that is already running, as an allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation.base import (
+    AgentProcess,
+    AllocationError,
+    clear_this_machine,
+    device_variables,
+    start_here,
+)
+from laggard.resilience.allocation.network import is_this_machine, listens
+from laggard.resilience.decision.options import UsageError
+
+__all__ = ["DriverProcess", "RayAllocation", "RayNode", "RelayedAgent", "records_of"]
+
+DRIVER_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.driver")
+START_S = 60.0
+ANSWER_S = 6.0
+HOLD_DEADLINE_S = 25.0
+CLOSE_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node in Ray's records.
+
+    Attributes
+    ----------
+    id
+        The node's ID in Ray.
+    address, hostname, name
+        As its raylet reports them.
+    n_gpus
+        How many GPUs Ray assigns on the node.
+    head
+        Whether Ray's head runs on the node.
+    """
+
+    id: str
+    address: str
+    hostname: str
+    name: str
+    n_gpus: int
+    head: bool
+
+
+def records_of(nodes: Sequence[RayNode], virtual_gpus: int) -> dict[str, NodeRecord]:
+    """Return a record of each node by its ID in Ray, in the same order. Pure.
+
+    Nodes go by their host names. If two share a host name, all go by their names in Ray, or else by their addresses.
+    """
+    names = next(
+        names
+        for names in ([n.hostname for n in nodes], [n.name for n in nodes], [n.address for n in nodes])
+        if all(names) and len(set(names)) == len(names)
+    )
+    return {
+        node.id: NodeRecord(name, node.address, tuple(map(str, range(virtual_gpus or node.n_gpus))))
+        for name, node in zip(names, nodes, strict=True)
+    }
+
+
+class DriverProcess:
+    """The process that is laggard's driver on the cluster; see :mod:`laggard.resilience.ray.driver`.
+
+    Parameters
+    ----------
+    address
+        ``host:port`` of the cluster's head.
+
+    Raises
+    ------
+    UsageError
+        If nothing answers there in time, or it is not a Ray cluster that we may use.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UsageError(f"RAY_ADDRESS={address} is not an address: give host:port of the head, or --wlm=local")
+        if not listens(host, int(port)):
+            raise UsageError(f"RAY_ADDRESS={address} does not answer: is the cluster up? --wlm=local runs without it")
+        self._address = address
+        ours, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        with its_end:
+            self._process = subprocess.Popen(
+                [*DRIVER_COMMAND, address],
+                stdin=its_end.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="ray-driver", daemon=True).start()
+        if (handshake := self._handshake()) is None:
+            reason = self._last_error_line()
+            self._process.kill()
+            self.close()
+            raise UsageError(f"RAY_ADDRESS={address} is not a Ray cluster that laggard can use: {reason}")
+        self.nodes = tuple(RayNode(**node) for node in handshake["nodes"])
+
+    @property
+    def pid(self) -> int:
+        """The driver's process ID."""
+        return self._process.pid
+
+    def start_agent(self, node_id: str, mark: str) -> RelayedAgent:
+        """Start the agent of a node."""
+        its_stdin, our_stdin = os.pipe()
+        our_stdout, its_stdout = os.pipe()
+        try:
+            self._send({"do": "start-agent", "node": node_id, "mark": mark}, its_stdin, its_stdout)
+        finally:
+            os.close(its_stdin)
+            os.close(its_stdout)
+        return RelayedAgent(self.pid, os.fdopen(our_stdin, "wb"), os.fdopen(our_stdout, "rb"))
+
+    def hold_all_but(self, node_ids: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Hold all nodes but these; return which are alive, and which could not be held.
+
+        Raises
+        ------
+        AllocationError
+            If the cluster's head is lost.
+        """
+        self._send({"do": "hold", "free": list(node_ids)})
+        if (answer := self._next_answer(HOLD_DEADLINE_S)) is None:
+            raise AllocationError(f"the Ray cluster at {self._address} is lost: {self._last_error_line()}")
+        return frozenset(answer["alive"]), frozenset(answer["missed"])
+
+    def clear(self, node_id: str, mark: str) -> None:
+        """Begin to end what the agent with that mark has left on a node."""
+        self._send({"do": "clear", "node": node_id, "mark": mark})
+
+    def close(self) -> None:
+        """Leave the cluster. Closing twice does nothing."""
+        self._control.close()
+        try:
+            self._process.wait(CLOSE_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+    def _send(self, command: Mapping[str, object], *pipes: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the driver has ended: no answer will come
+            socket.send_fds(self._control, [json.dumps(command).encode()], pipes)
+
+    def _read(self) -> None:
+        with cast("IO[bytes]", self._process.stdout) as lines:
+            for line in lines:
+                self._answers.put(json.loads(line))
+        self._answers.put(None)
+
+    def _next_answer(self, deadline_s: float) -> dict[str, Any] | None:
+        try:
+            return self._answers.get(timeout=deadline_s)
+        except queue.Empty:
+            return None
+
+    def _handshake(self) -> dict[str, Any] | None:
+        # Loading Ray and joining take long on a busy machine; a head that is up answers soon.
+        for deadline_s in (START_S, ANSWER_S, START_S):
+            if (answer := self._next_answer(deadline_s)) is None:
+                break
+        return answer
+
+    def _last_error_line(self) -> str:
+        if self._process.poll() is None:
+            return "no answer in time"
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedAgent:
+    """An agent that the driver relays; a :class:`laggard.resilience.nodes.node.Node` uses it like a child process."""
+
+    pid: int
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return at once: the agent's end shows as the end of ``stdout``."""
+        del timeout
+        return 0
+
+    def kill(self) -> None:
+        """Do nothing: an agent whose pipe has closed ends without help, or with its node."""
+
+
+class RayAllocation:
+    """The nodes of a Ray cluster that is already running; the primary is this machine.
+
+    Parameters
+    ----------
+    address
+        ``host:port`` of the cluster's head.
+    virtual_gpus
+        Virtual devices of each node, or 0 to use the GPUs that Ray has.
+
+    Raises
+    ------
+    UsageError
+        If there is no such cluster, or this machine is not one of its nodes.
+    """
+
+    def __init__(self, address: str, virtual_gpus: int) -> None:
+        self.address = address
+        self.driver = DriverProcess(address)
+        here = [node for node in self.driver.nodes if is_this_machine(node.address)]
+        if not here:
+            self.driver.close()
+            names = " or ".join(node.hostname for node in self.driver.nodes if node.head)
+            raise UsageError(f"this machine is not a node of the Ray cluster at {address}: start laggard on {names}")
+        primary = next((node for node in here if node.head), here[0])
+        others = sorted((node for node in self.driver.nodes if node is not primary), key=lambda node: node.name)
+        records = records_of([primary, *others], virtual_gpus)
+        self.ids = {record.hostname: node_id for node_id, record in records.items()}
+        self.nodes = tuple(records.values())
+        self._virtual = virtual_gpus > 0
+        self._mark = secrets.token_hex(8)
+
+    def discover(self) -> None:
+        """Do nothing: Ray's records say what each node has."""
+
+    def start_agent(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a node, with its standard input and output piped to this process."""
+        if node == self.nodes[0]:
+            return start_here()
+        return self.driver.start_agent(self.ids[node.hostname], self._mark_of(node))
+
+    def clear(self, node: NodeRecord) -> None:
+        """End whatever is left on a node whose agent is gone; on another machine this call only begins it."""
+        if node == self.nodes[0]:
+            clear_this_machine(node)
+        else:
+            self.driver.clear(self.ids[node.hostname], self._mark_of(node))
+
+    def is_ending(self) -> bool:
+        """Return False: Ray does not announce that it is ending a whole job."""
+        return False
+
+    def ray_options(self, node: NodeRecord) -> Sequence[str]:
+        """Return nothing: Ray is already running."""
+        del node
+        return []
+
+    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
+        """Return the variables with which a process on the node finds its devices."""
+        return device_variables(node, directory, virtual=self._virtual)
+
+    def close(self) -> None:
+        """Leave the cluster as it was."""
+        self.driver.close()
+
+    def _mark_of(self, node: NodeRecord) -> str:
+        return f"{self._mark}-{node.hostname}"

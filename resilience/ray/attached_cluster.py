@@ -1,0 +1,109 @@
+"""A Ray cluster that laggard did not start: agents run on its nodes, and nodes that a launch does not use are held."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
+from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.program import JOB_CONFIG
+from laggard.resilience.ray.allocation import RayAllocation
+from laggard.resilience.ray.worker import HOOK, NODE_FILE, RUNTIME_DIR, node_file
+
+__all__ = ["AttachedCluster", "job_config"]
+
+
+def job_config(runtime_dir: Path, environ: Mapping[str, str]) -> str:
+    """Return the job configuration that Ray passes to every worker of the program. Pure.
+
+    It keeps what is configured already: a job submitted to Ray names the packages and the folder that it needs there.
+    """
+    config: dict[str, Any] = json.loads(environ.get(JOB_CONFIG, "{}"))
+    runtime_env = {"worker_process_setup_hook": HOOK, **config.get("runtime_env", {})}
+    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), RUNTIME_DIR: str(runtime_dir)}
+    return json.dumps({**config, "runtime_env": runtime_env})
+
+
+class AttachedCluster(Cluster):
+    """A Ray cluster that is already running.
+
+    Its Ray processes are neither started nor ended. Nodes that a launch does not use are held:
+    nothing is placed on them.
+
+    Parameters
+    ----------
+    allocation, directory, setup, changed
+        As for :class:`Cluster`.
+    ray
+        The allocation, which is that cluster.
+    per_node
+        The program does not use Ray, so its nodes are held too.
+    """
+
+    # Messages relayed by Ray are late when processors are scarce. Ray itself reports a node that is gone.
+    heartbeat_timeout_s: float = 15.0
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        directory: Path,
+        setup: NodeFiles,
+        changed: threading.Condition,
+        *,
+        ray: RayAllocation,
+        per_node: bool,
+    ) -> None:
+        super().__init__(allocation, directory, setup, changed)
+        self._ray = ray
+        self._per_node = per_node
+        self._pending_notices: list[str] = []
+        self._missed: frozenset[str] = frozenset()
+
+    def environment(self, node: NodeRecord) -> dict[str, str]:
+        """Return the variables with which a process on a node finds its cluster, its job and its devices."""
+        variables = super().environment(node)
+        if self._per_node:
+            return variables
+        return variables | {RAY_ADDRESS: self._ray.address, JOB_CONFIG: job_config(self._directory, os.environ)}
+
+    def finish_change(self, active: Sequence[str], launch: int) -> int:
+        """Leave exactly the given hosts to the program, with no process of a launch before ``launch`` on any."""
+        n_ended = super().finish_change(active, launch)
+        ids = {self._ray.ids[host]: host for host in active}
+        alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
+        for dead in ids.keys() - alive:
+            self.nodes[ids[dead]].mark_ray_ended()
+            raise NodeDownError(ids[dead], "it has left the Ray cluster")
+        hosts = {node_id: host for host, node_id in self._ray.ids.items()}
+        self._pending_notices += [
+            f"{hosts.get(node, node)} could not be held: others use it, and Ray may place the program on the rest of it"
+            for node in sorted(missed - self._missed)
+        ]
+        self._missed = missed
+        return n_ended
+
+    def notices(self) -> list[str]:
+        """Return what the user should be told about the nodes, each notice once."""
+        notices, self._pending_notices = self._pending_notices, []
+        return super().notices() + notices
+
+    def _files(self, node: NodeRecord) -> dict[str, str]:
+        variables = self.environment(node)
+        return {**super()._files(node), NODE_FILE: node_file(self._ray.ids[node.hostname], variables)}
+
+    def why_lost(self, host: str) -> str:
+        """Return why a node counts as lost."""
+        node = self.nodes[host]
+        if node.ray == "ended" and not super()._is_lost(node):
+            return "Ray says that it is dead"
+        return super().why_lost(host)
+
+    def _is_lost(self, node: Node) -> bool:
+        return super()._is_lost(node) or node.ray == "ended"

@@ -1,0 +1,236 @@
+"""``python -m laggard.resilience.ray.driver ADDRESS``: laggard's one driver on a Ray cluster that it did not start.
+
+It does two things that need Ray, so that the controller does not load Ray:
+
+- it **relays** the pipe of each node's agent, as ``srun`` or ``ssh`` would: an actor on the node starts the agent and
+  exchanges lines with it;
+- it **holds** nodes: a placement group reserves everything that a node offers, so that neither the program nor anybody
+  else is placed there. Every living node that the launch does not use is held: the reserve, the excluded nodes, and
+  nodes that join the cluster later.
+
+Nothing outlives this process: when a driver is gone, Ray ends its actors and removes its placement groups, and an agent
+ends when its pipe closes. The controller sends JSON, one command per packet, through the socket that is our standard
+input. The answers are JSON lines on standard output:
+
+===================================  ============================================================================
+command                              answer
+===================================  ============================================================================
+(none yet)                           ``loaded``; ``answered``: the head is up; ``{"event": "nodes", "nodes": [...]}``
+``{"do": "start-agent", "node",      the agent's own output; its two pipes are passed with the packet
+"mark"}``
+``{"do": "clear", "node", "mark"}``  none; ends whatever the agent with that mark has left on a node
+``{"do": "hold", "free": [...]}``    ``{"event": "held", "alive": [...], "missed": [...]}``
+===================================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, cast
+
+import ray
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from laggard.resilience.agent.handshake import LEASE_S
+from laggard.resilience.agent.processes import AGENT_MARK, end_marked
+from laggard.resilience.ray.private_api import ping_head
+
+__all__ = ["main"]
+
+HEAD_DEADLINE_S = 5.0
+REFRESH_INTERVAL_S = 1.0
+HOLD_DEADLINE_S = 20.0
+POLL_S = 0.1
+CLOSE_DEADLINE_S = 6.0
+CLEAR_DEADLINE_S = 5.0
+PACKET_BYTES = 1 << 18
+NODE_ID = "ray.io/node-id"
+# Ray kills a worker together with its children, but an agent should shut down in order. So the agent is not a child of
+# the worker; it ends when its pipe closes.
+_DETACH = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+_AGENT = ("-m", "laggard.resilience.agent.agent", str(LEASE_S))
+# Raised by Ray when a node, or the actor on it, is gone.
+_LOST = (RayActorError, ActorUnschedulableError, ObjectLostError)
+
+
+class AgentRelay:
+    """An actor on a node that starts the node's agent and exchanges lines with it."""
+
+    def __init__(self, mark: str) -> None:
+        self._agent = subprocess.Popen(
+            [sys.executable, "-P", "-c", _DETACH, sys.executable, "-P", *_AGENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd="/",
+            env={**os.environ, AGENT_MARK: mark},
+        )
+        self._agent.wait()  # only the process that detaches the agent
+
+    @ray.method(concurrency_group="commands")
+    def write(self, data: bytes) -> None:
+        """Write to the agent."""
+        stdin = cast("IO[bytes]", self._agent.stdin)
+        with contextlib.suppress(BrokenPipeError):  # the other pipe shows that the agent has ended
+            stdin.write(data)
+            stdin.flush()
+
+    @ray.method(concurrency_group="commands")
+    def close(self) -> None:
+        """Close the agent's input: it ends."""
+        with contextlib.suppress(BrokenPipeError):
+            cast("IO[bytes]", self._agent.stdin).close()
+
+    @ray.method(concurrency_group="answers")
+    def lines(self) -> Iterator[bytes]:
+        """Yield what the agent writes, until it ends."""
+        for line in cast("IO[bytes]", self._agent.stdout):  # noqa: UP028 - Ray sends values into the generator
+            yield line
+
+
+def start_agent(node_id: str, mark: str, commands: int, answers: int) -> None:
+    """Start an agent on a node and relay its two pipes, in threads."""
+    decorate: Any = ray.remote  # its types do not know concurrency groups
+    remote = decorate(num_cpus=0, concurrency_groups={"commands": 1, "answers": 1})(AgentRelay)
+    actor = remote.options(scheduling_strategy=node_affinity(node_id)).remote(mark)
+    name = node_id[:8]
+    relay = threading.Thread(target=_relay_answers, args=(actor, answers), name=f"answers-{name}", daemon=True)
+    relay.start()
+    threading.Thread(
+        target=_relay_commands, args=(actor, commands, relay), name=f"commands-{name}", daemon=True
+    ).start()
+
+
+def _relay_commands(actor: Any, pipe: int, answers: threading.Thread) -> None:
+    with os.fdopen(pipe, "rb") as lines, contextlib.suppress(*_LOST):
+        for line in lines:
+            actor.write.remote(line)
+        actor.close.remote()
+        answers.join(CLOSE_DEADLINE_S)  # until the agent has ended what it started, and then itself
+    ray.kill(actor)
+
+
+def _relay_answers(actor: Any, pipe: int) -> None:
+    with os.fdopen(pipe, "wb", buffering=0) as answers, contextlib.suppress(*_LOST, BrokenPipeError):
+        for reference in actor.lines.options(num_returns="streaming").remote():
+            answers.write(ray.get(reference))
+
+
+def clear(node_id: str, mark: str) -> None:
+    """Begin to end what an agent has left on a node; if the node is gone, nothing is left."""
+    remote: Any = ray.remote(end_marked)
+    remote.options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity(node_id)).remote(mark, CLEAR_DEADLINE_S)
+
+
+def node_affinity(node_id: str) -> NodeAffinitySchedulingStrategy:
+    """Return the strategy that places something on this node or fails."""
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+
+class HeldNodes:
+    """Holds every living node that is not free."""
+
+    def __init__(self) -> None:
+        self._free: set[str] | None = None
+        self._held: dict[str, PlacementGroup] = {}
+
+    def hold_all_but(self, free: Sequence[str]) -> dict[str, list[str]]:
+        """Hold all other nodes; return which are alive, and which could not be held because somebody else uses them.
+
+        A node that has just crashed is neither held nor known to be dead, so it is waited for too.
+        """
+        self._free = set(free)
+        until_s = time.monotonic() + HOLD_DEADLINE_S
+        while True:
+            alive = self.refresh()
+            missed = [node_id for node_id, group in self._held.items() if not group.wait(POLL_S)]
+            if not missed or time.monotonic() > until_s:
+                return {"alive": sorted(alive), "missed": missed}
+
+    def refresh(self) -> set[str]:
+        """Begin to hold new nodes, release those that are free now, and return which are alive."""
+        alive = {node["NodeID"]: node for node in living_nodes()}
+        if self._free is None:
+            return set(alive)
+        for node_id in [held for held in self._held if held in self._free or held not in alive]:
+            remove_placement_group(self._held.pop(node_id))
+        for node_id in alive.keys() - self._free - self._held.keys():
+            if offered := schedulable_resources(alive[node_id]):
+                self._held[node_id] = placement_group([offered], bundle_label_selector=[{NODE_ID: node_id}])
+        return set(alive)
+
+
+def living_nodes() -> list[dict[str, Any]]:
+    """Return Ray's records of the nodes that are up."""
+    nodes = cast("list[dict[str, Any]]", ray.nodes())  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]
+
+
+def schedulable_resources(node: dict[str, Any]) -> dict[str, float]:
+    """Return what a node offers to tasks and actors."""
+    hidden = ("node:", "object_store_memory")
+    return {name: amount for name, amount in node["Resources"].items() if amount and not name.startswith(hidden)}
+
+
+def describe(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what the controller needs to know of a node."""
+    resources = node["Resources"]
+    return {
+        "id": node["NodeID"],
+        "address": node["NodeManagerAddress"],
+        "hostname": node["NodeManagerHostname"],
+        "name": node.get("NodeName", ""),
+        "n_gpus": int(resources.get("GPU", 0)),
+        "head": "node:__internal_head__" in resources,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until the controller's socket closes."""
+    # Ray prints the logs of lost nodes to standard output, whatever its settings. Keep them out of our answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def send(event: str, **fields: object) -> None:
+        answers.write(json.dumps({"event": event, **fields}) + "\n")
+
+    send("loaded")
+    ping_head(arguments[0], HEAD_DEADLINE_S)
+    send("answered")
+    ray.init(address=arguments[0], namespace="laggard", log_to_driver=False, logging_level=logging.ERROR)
+    send("nodes", nodes=[describe(node) for node in living_nodes()])
+    held = HeldNodes()
+    controller = socket.socket(fileno=0)
+    while True:
+        if not select.select([controller], [], [], REFRESH_INTERVAL_S)[0]:
+            held.refresh()
+            continue
+        packet, pipes, _, _ = socket.recv_fds(controller, PACKET_BYTES, 2)
+        if not packet:
+            ray.shutdown()
+            return 0
+        command = json.loads(packet)
+        match command["do"]:
+            case "start-agent":
+                start_agent(command["node"], command["mark"], *pipes)
+            case "clear":
+                clear(command["node"], command["mark"])
+            case "hold":
+                send("held", **held.hold_all_but(command["free"]))
+            case unknown:
+                raise ValueError(f"unknown command {unknown!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""The record of a job, from its start to its report, and the folder in which the records of all jobs lie.
+
+That folder is ``$XDG_STATE_HOME/laggard``, by default ``~/.local/state/laggard`` (XDG base directory specification),
+and holds the newest jobs only. It is not the working directory, which belongs to the user and the program, nor the
+job's temporary folder, which is removed when the job ends well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.journal import FORMAT, JOURNAL_FILE, Journal
+from laggard.resilience.record.recorder import Recorder
+
+__all__ = ["KEPT_JOBS", "JobCard", "make_record", "recorded", "records", "state_home"]
+
+KEPT_JOBS = 20
+REPORT_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.report")
+REPORT_DEADLINE_S = 30.0
+REPORT_FILE = "report.html"
+
+
+def state_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder for the records of jobs."""
+    home = environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "state") / "laggard"
+
+
+def make_record(name: str, parent: Path | None = None) -> Path:
+    """Make the folder of a new job's record; in the user's folder, also remove the oldest records.
+
+    Parameters
+    ----------
+    name
+        Name and id of the job.
+    parent
+        Folder in which to make it; ``None``: the user's folder.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made.
+    """
+    home = (state_home() if parent is None else parent).absolute()  # viewers may have another working directory
+    folder = home / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if parent is None:
+        for old in records(home)[KEPT_JOBS:]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def records(home: Path) -> list[Path]:
+    """Return the folders that hold a job's record, the newest first."""
+    # By the folder's time, not the journal's: a long job without events still saves its samples.
+    return sorted((file.parent for file in home.glob(f"*/{JOURNAL_FILE}")), key=_modified_s, reverse=True)
+
+
+def _modified_s(folder: Path) -> float:
+    return folder.stat().st_mtime
+
+
+@dataclass(frozen=True, slots=True)
+class JobCard:
+    """What identifies a job.
+
+    Attributes
+    ----------
+    name
+        Name of the program.
+    id
+        Distinguishes jobs of the same name.
+    command
+        The program's command line.
+    nodes
+        All nodes of the allocation.
+    level, port
+        Level of the telemetry, and port of its server.
+    """
+
+    name: str
+    id: str
+    command: Sequence[str]
+    nodes: Sequence[NodeRecord]
+    level: int
+    port: int
+
+
+@contextlib.contextmanager
+def recorded(
+    card: JobCard, endpoint: Endpoint, account: Account, parent: Path | None, *, kept: bool
+) -> Iterator[Path | None]:
+    """Record a job for the length of a ``with`` block, then make its report, however the block ended.
+
+    Yields the folder of the record; None if there is none.
+
+    Parameters
+    ----------
+    card
+        The job.
+    endpoint
+        Its state server, where viewers find the journal.
+    account
+        Its lines go into the journal.
+    parent
+        Folder in which to make the record's own; ``None``: the user's folder.
+    kept
+        Whether to keep a record and make a report. The journal is published either way.
+    """
+    folder, trouble = _folder(card, parent) if kept else (None, None)
+    journal = Journal(folder)
+    fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
+    journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
+    account.take_note = journal.write
+    try:
+        with Recorder(endpoint, journal, folder, card.level):
+            yield folder
+    finally:
+        trouble = trouble or journal.trouble
+        ends_at_once = isinstance(sys.exception(), SystemExit)
+        if folder is not None and trouble is None and not ends_at_once:
+            trouble = _report_in_child(folder)
+            if trouble is None:
+                account.tell("report", str(folder / REPORT_FILE))
+        if trouble is not None:
+            account.tell("report", trouble, "bold yellow")
+
+
+def _folder(card: JobCard, parent: Path | None) -> tuple[Path | None, str | None]:
+    """Make the record's folder; return it, or what is wrong."""
+    try:
+        return make_record(f"{card.name}-{card.id}", parent), None
+    except OSError as error:
+        return None, f"none: {error.filename}: {error.strerror}; name a writable folder with --report-dir"
+
+
+def _report_in_child(folder: Path) -> str | None:
+    """Make the report; return what went wrong, if anything did."""
+    try:
+        child = subprocess.run(
+            [*REPORT_COMMAND, str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=REPORT_DEADLINE_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"not made within {REPORT_DEADLINE_S:g} s; 'laggard report {folder}' makes it"
+    if child.returncode:
+        lines = child.stderr.decode(errors="replace").strip().splitlines()
+        return f"not made: {lines[-1] if lines else f'exit code {child.returncode}'}"
+    return None

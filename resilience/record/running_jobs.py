@@ -1,0 +1,119 @@
+"""The running jobs of this user, as found from any terminal on any of their nodes.
+
+On each of its nodes a job has a private folder, ``laggard-<id>``, with the endpoint file that its processes use. No
+other registry is needed: only the folder's owner can open it, and a job whose state server does not answer has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import EndpointFileError
+from laggard.resilience.decision.options import UsageError
+from laggard.resilience.folders import PREFIX, runtime_root
+from laggard.resilience.record.journal import published_entries
+
+__all__ = ["RunningJob", "choose", "record_of_running", "running_jobs"]
+
+ENDPOINT = "endpoint.json"
+ANSWER_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A running job.
+
+    Attributes
+    ----------
+    name, id
+        Name of the program, and what distinguishes jobs of the same name.
+    folder
+        The job's private folder on this machine.
+    endpoint
+        Its state server, as reached from here.
+    """
+
+    name: str
+    id: str
+    folder: Path
+    endpoint: Endpoint
+
+    @property
+    def full_name(self) -> str:
+        """Name and id."""
+        return f"{self.name}-{self.id}"
+
+    def has_ended(self) -> bool:
+        """Whether the job has removed its endpoint files; its state may remain."""
+        return not any(self.folder.glob(f"*/{ENDPOINT}"))
+
+
+def running_jobs(root: Path | None = None) -> list[RunningJob]:
+    """Return this user's running jobs, sorted by name."""
+    folders = (runtime_root() if root is None else root).glob(f"{PREFIX}*")
+    found = (_job_in(folder) for folder in folders if _is_private(folder))
+    return sorted((job for job in found if job is not None), key=lambda job: job.full_name)
+
+
+def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
+    """Return the job of that name or id; without one, the only job.
+
+    Raises
+    ------
+    UsageError
+        If no job matches, or several do.
+    """
+    if not jobs:
+        where = f"{runtime_root()}/{PREFIX}*"
+        raise UsageError(
+            f"no job of yours is running on this machine (none in {where}): start one with 'laggard PROGRAM', or log "
+            "in to a node of the job; 'laggard report' shows a job that has ended"
+        )
+    names = ", ".join(job.full_name for job in jobs)
+    matching = [job for job in jobs if wanted is None or wanted in {job.full_name, job.name, job.id}]
+    if not matching:
+        raise UsageError(f"no job {wanted!r} is running on this machine; running: {names}")
+    if len(matching) > 1:
+        raise UsageError(
+            f"{len(matching)} jobs are running: name one of {', '.join(job.full_name for job in matching)}"
+        )
+    return matching[0]
+
+
+def record_of_running(wanted: str) -> Path | None:
+    """Return the folder of a running job's record; None if there is no such job, or no record on this machine."""
+    for job in running_jobs():
+        if wanted in {job.full_name, job.name, job.id}:
+            with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
+                entries = published_entries(client, job.endpoint)
+            if entries and (folder := entries[0].fields["folder"]) and Path(folder).exists():
+                return Path(folder)
+    return None
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether it is a folder of this user that no other user can write to; a link is not."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _job_in(folder: Path) -> RunningJob | None:
+    for file in sorted(folder.glob(f"*/{ENDPOINT}")):
+        try:
+            endpoint = Endpoint.load(file)
+            with endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
+                client.ping()
+        except (EndpointFileError, redis.RedisError):
+            continue  # left behind by a job that was killed
+        return RunningJob(endpoint.job, folder.name.removeprefix(PREFIX), folder, endpoint)
+    return None

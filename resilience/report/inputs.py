@@ -1,0 +1,109 @@
+"""Reads what a report is made of: the folder of a job's record, or telemetry dumps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.collectors.device import DeviceId
+from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
+from laggard.detectors.slow_gpu_judge import found_by
+from laggard.kvstore.sample_store import SampleStore
+from laggard.resilience.agent.reserve_probe import METRIC as RESERVE_PROBE
+from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
+from laggard.resilience.record.recorder import UTILIZATION
+from laggard.resilience.record.timeline import Timeline, natural, timeline_of_entries, timeline_of_events
+from laggard.resilience.report.panel import Panel, panel_of
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.dump import DumpError, read_dump
+from laggard.telemetry.events import events_of_series
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+
+__all__ = ["ReportInputs", "read_inputs"]
+
+MAX_PROBES = 4
+_DUMP = "*.csv.gz"
+# The reserve's probe has too few readings for a figure; a slow reserve node has a line in the log.
+_NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE}
+# A dump of all telemetry also holds the program's own metrics.
+_PROBE = re.compile(r"probe")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInputs:
+    """What a report is made of: the job's timeline, its probe times, and the utilisation of its devices."""
+
+    timeline: Timeline
+    probes: tuple[Panel, ...] = ()
+    utilization: Panel | None = None
+
+
+def read_inputs(path: Path) -> ReportInputs:
+    """Read the record of a job, or one or more dumps.
+
+    Raises
+    ------
+    JournalError, DumpError
+        If there is nothing to read, or it cannot be read; the message names the file and what to do.
+    """
+    journal = path / JOURNAL_FILE
+    if journal.exists():
+        store = read_dump([path]) if any(path.glob(_DUMP)) else None
+        entries = read_journal(journal)
+        try:
+            timeline = timeline_of_entries(entries)
+        except ValueError as error:
+            raise JournalError(journal, f"is damaged: {error}; name a dump beside it instead") from error
+        return _inputs(timeline, store, whole=True)
+    if path.is_dir() and not any(path.glob(_DUMP)):
+        raise DumpError(str(path), f"no job record ({JOURNAL_FILE}) and no dump ({_DUMP}) in it; name another folder")
+    store = read_dump([path])
+    span = _span_s(store)
+    if span is None:
+        raise DumpError(str(path), "it has no samples; name another dump")
+    if not 0 <= span[0] <= span[1] < LATEST_S:
+        raise DumpError(str(path), f"it is damaged: its samples have Unix times from {span[0]:g} to {span[1]:g}")
+    events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
+    name = path.name.removesuffix(_DUMP[1:])
+    return _inputs(timeline_of_events(name, events, _devices(store), span), store, whole=False)
+
+
+def _inputs(timeline: Timeline, store: SampleStore | None, *, whole: bool) -> ReportInputs:
+    if store is None:
+        return ReportInputs(timeline)
+    order = [(host, gpu) for host in timeline.hosts for gpu in timeline.devices.get(host, ())]
+    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: _rank(name, timeline))
+    probes = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
+    utilization = _panel(store, UTILIZATION, order)
+    return ReportInputs(timeline, tuple(panel for panel in probes if panel is not None)[:MAX_PROBES], utilization)
+
+
+def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
+    """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
+    _, _, part = metric.partition(PROBE_SEPARATOR)
+    has_verdict = any(verdict.evidence.endswith(found_by(part)) for verdict in timeline.verdicts)
+    return "probe" not in metric, part != "", not has_verdict, metric
+
+
+def _panel(store: SampleStore, metric: str, order: list[DeviceId]) -> Panel | None:
+    series = store.read([metric], 0, ALL_TIME_US, lambda tags: "host" in tags)
+    return panel_of(metric, series, order)
+
+
+def _devices(store: SampleStore) -> dict[str, tuple[str, ...]]:
+    pairs = {(tags.get("host", ""), tags.get("gpu", "")) for _, tags in _tags(store)}
+    hosts = sorted({host for host, _ in pairs if host}, key=natural)
+    return {host: tuple(sorted((gpu for at, gpu in pairs if at == host and gpu), key=natural)) for host in hosts}
+
+
+def _tags(store: SampleStore) -> Iterable[tuple[str, dict[str, str]]]:
+    return ((metric, dict(tags)) for metric, tags in store.series_keys() if metric != EVENTS)
+
+
+def _span_s(store: SampleStore) -> tuple[float, float] | None:
+    oldest_us = store.oldest_us()
+    if oldest_us is None:
+        return None
+    return oldest_us / SECOND_US, max(newest.time_us for newest in store.newest()) / SECOND_US

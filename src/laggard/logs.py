@@ -1,0 +1,99 @@
+"""Logging of laggard's own processes: standard ``logging`` under ``laggard.*``.
+
+The command logs warnings to standard error; ``--verbose`` or ``LAGGARD_LOG=debug`` shows more. The processes that it
+starts on the nodes log to files in their node's private folder; those of a job that failed are kept with its record. A
+user's program configures logging as it likes: importing laggard adds no handler.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from laggard.errors import LaggardError
+
+__all__ = ["LOG_VARIABLE", "LogLevelError", "configure_logging", "ends_of_logs", "last_line", "log_to_file"]
+
+LOG_VARIABLE = "LAGGARD_LOG"
+LEVELS = ("debug", "info", "warning", "error")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s"
+LAST_BYTES = 4096
+MAX_LINE = 300
+# What is kept of the logs of a job that failed: the end of each, of the newest that have something in them.
+END_BYTES = 1 << 16
+MAX_LOGS = 40
+_PATTERNS = ("*.log", "ray/session_2*/logs/*.err", "ray/session_2*/logs/*.out")
+
+
+class LogLevelError(LaggardError, ValueError):
+    """``LAGGARD_LOG`` names no level."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"{LOG_VARIABLE}={self.value} is not a level: use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+
+
+def configure_logging(default: str = "info") -> None:
+    """Log to standard error what is of the level that ``LAGGARD_LOG`` names, or above it.
+
+    Parameters
+    ----------
+    default
+        Level without the variable. Standard error of a process on a node is its log file.
+
+    Raises
+    ------
+    LogLevelError
+        If ``LAGGARD_LOG`` names no level.
+    """
+    level = os.environ.get(LOG_VARIABLE) or default
+    if level.lower() not in LEVELS:
+        raise LogLevelError(level)
+    logger = logging.getLogger("laggard")
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    _replace_handlers(logger, logging.StreamHandler(sys.stderr))
+
+
+def log_to_file(path: Path) -> None:
+    """Log to a file, made with mode 0600, in place of standard error."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    _replace_handlers(logging.getLogger("laggard"), logging.FileHandler(path))
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that is not blank; empty where there is none.
+
+    Of a traceback this is the line that names the exception.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
+
+
+def ends_of_logs(directory: Path) -> dict[str, str]:
+    """Return the end of each log in a node's private folder, Ray's too, by file name."""
+    found = [path for pattern in _PATTERNS for path in directory.glob(pattern) if path.stat().st_size]
+    ends = {}
+    for path in sorted(found, key=lambda path: path.stat().st_mtime)[-MAX_LOGS:]:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - END_BYTES))
+            ends[path.name] = file.read().decode(errors="replace")
+    return ends
+
+
+def _replace_handlers(logger: logging.Logger, handler: logging.Handler) -> None:
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    logger.addHandler(handler)

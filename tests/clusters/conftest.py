@@ -1,0 +1,70 @@
+"""Clusters of simulated machines; where they cannot be created, their tests are skipped, except in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import slurm_daemons, sshd
+from tests.clusters.jobs import ClusterJob, Watch, environment
+from tests.clusters.machines import Machine, Network, missing_for_machines
+from tests.clusters.slurm_daemons import SlurmCluster
+
+NODES = ("node1", "node2", "node3")
+
+
+def require(*programs: str) -> None:
+    """Skip the test if something is missing; in CI that is a failure."""
+    if missing := missing_for_machines(*programs):
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must run this, and it {missing}")
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="package")
+def network() -> Iterator[Network]:
+    require()
+    folder = Path(tempfile.mkdtemp(prefix="lc-"))
+    network = Network(folder, NODES)
+    yield network
+    network.shut_down()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    require(*slurm_daemons.PROGRAMS)
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def hosts(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    require(*sshd.PROGRAMS)
+    with sshd.ssh_daemons(tmp_path_factory.mktemp("sshd"), network):
+        yield network
+
+
+@pytest.fixture
+def watch(network: Network) -> Watch:
+    """Finds what the test leaves on any machine."""
+    return Watch(network)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., ClusterJob]]:
+    """Start a command on a machine, in a folder that all machines share."""
+    jobs: list[ClusterJob] = []
+
+    def start(machine: Machine, base: dict[str, str], *argv: str, terminal: bool = False) -> ClusterJob:
+        jobs.append(ClusterJob(machine, tmp_path, environment(base), *argv, terminal=terminal))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()

@@ -1,0 +1,139 @@
+"""Real Slurm daemons on simulated machines: slurmctld on the login machine, slurmd on each node, one munged."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.clusters.machines import Machine, Network, wait_for
+
+__all__ = ["PROGRAMS", "SlurmCluster"]
+
+PROGRAMS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "squeue", "scontrol", "scancel", "munged")
+STOP_DEADLINE_S = 10.0
+
+_CONFIGURATION = """\
+ClusterName=test
+SlurmctldHost=login({login})
+SlurmctldPort=26817
+SlurmdPort=26818
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=defer_batch,requeue_setup_env_fail
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=20
+KillWait=20
+MinJobAge=300
+OverTimeLimit=0
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class SlurmCluster:
+    """A Slurm cluster on a network; use it in a ``with`` block."""
+
+    def __init__(self, folder: Path, network: Network) -> None:
+        self.folder = folder
+        self.network = network
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
+            "SLURM_CONF": str(folder / "slurm.conf"),
+        }
+
+    def __enter__(self) -> SlurmCluster:
+        self._start_munge()
+        n_cpus = os.cpu_count()
+        nodes = "\n".join(
+            f"NodeName={name} NodeAddr={machine.address} CPUs={n_cpus} RealMemory=1000 State=UNKNOWN"
+            for name, machine in self.network.nodes.items()
+        )
+        (self.folder / "state").mkdir()
+        configuration = _CONFIGURATION.format(folder=self.folder, login=self.network.login.address, nodes=nodes)
+        (self.folder / "slurm.conf").write_text(configuration)
+        # Without it slurmd uses the control groups of the host.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        self._start("slurmctld", self.network.login, "slurmctld", "-D", "-i")
+        for name in self.network.nodes:
+            self.start_slurmd(name)
+        self.wait_until_idle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, daemon in reversed(self._daemons.items()):
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+            assert name
+
+    def start_slurmd(self, name: str) -> None:
+        """Start a node's daemon."""
+        self._start(name, self.network.nodes[name], "slurmd", "-D", "-N", name)
+
+    def run(self, *argv: str, check: bool = True) -> str:
+        """Run a command on the login machine."""
+        return self.network.login.run(*argv, environment=self.environment, check=check)
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each node."""
+        return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).splitlines())
+
+    def replace_crashed(self) -> None:
+        """Replace the machines that have crashed by new ones."""
+        for name, machine in list(self.network.nodes.items()):
+            if machine.has_crashed():
+                self._daemons[name].wait(STOP_DEADLINE_S)
+                self.network.replace(name)
+                self.start_slurmd(name)
+
+    def repair(self) -> None:
+        """Undo what was done to nodes and wait until all are free."""
+        self.replace_crashed()
+        for name in self.network.nodes:
+            self.network.mend(name)
+            self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Wait until all nodes are free."""
+        wait_for(lambda: set(self.states().values()) == {"idle"}, f"idle nodes ({self.states()})")
+
+    def _start_munge(self) -> None:
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self.folder}/munge.{name}" for option, name in files.items()]
+        self._start("munged", self.network.login, "munged", "--foreground", "--force", *options)
+        wait_for((self.folder / "munge.socket").exists, "munge's socket")
+
+    def _start(self, name: str, machine: Machine, *argv: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as output:
+            self._daemons[name] = machine.start(*argv, output=output, environment=self.environment)

@@ -1,0 +1,224 @@
+"""A job on virtual nodes counts in State while its processes are killed, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+
+import psutil
+
+from laggard.kvstore.fence import current_launch
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.state import State
+from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
+from tests.integration.jobs import RunningJob
+from tests.long.plan import WITH_RAY, WITHOUT_RAY, Fault, Victim, plan_of
+from tests.waiting import wait_until
+
+__all__ = ["ACTORS", "COUNT", "Outcome", "storm"]
+
+# Four nodes, of which two are in use; an excluded one may come back after a second.
+OPTIONS = (
+    "--local-nodes=4",
+    "--nodes=2",
+    "--virtual-gpus=1",
+    "--resilient",
+    "--grace=1",
+    "--quarantine=1",
+    "--max-restarts-per-hour=100000",
+    "--state-dir=state",
+)
+# Counts until a file appears; each committed number is then noted in a separate file.
+COUNT = """
+import os, time
+from laggard.kvstore import State
+
+folder = os.getcwd()
+
+def count(rank):
+    state = State.current()
+
+    def add_one(transaction):
+        n = transaction.get(f"n{rank}", 0) + 1
+        transaction[f"n{rank}"] = n
+        transaction.append(f"log{rank}", n)
+        return n
+
+    while not os.path.exists(f"{folder}/enough"):
+        n = state.update_with(add_one)
+        with open(f"{folder}/committed{rank}", "a") as file:
+            file.write(f"{n}\\n")
+        time.sleep(0.02)
+"""
+COPIES = """
+count(int(os.environ["NODE_RANK"]))
+"""
+# In most launches Ray restarts a killed worker itself; in every fourth the program fails because of it.
+SOMETIMES = """
+from laggard.resilience import Job
+often = -1 if Job.current().launch % 4 else 0
+"""
+# ``often`` is how often Ray restarts a worker.
+ACTORS = """
+import ray
+
+ray.init(logging_level="ERROR", log_to_driver=False)
+
+@ray.remote(num_gpus=1, max_restarts=often, max_task_retries=often)
+class Counter:
+    def count(self, rank):
+        count(rank)
+
+counters = [Counter.remote() for _ in range(2)]
+ray.get([counter.count.remote(rank) for rank, counter in enumerate(counters)])
+"""
+RANKS = (0, 1)
+EXPECTED_ENDINGS = (0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS, -signal.SIGKILL)
+# A job that was hit before its first launch has nothing to resume, and says so.
+NEVER_UP = r"laggard: (node1 is not up|the state server did not start: it ended with code -9)"
+COMMANDS = {"agent": "laggard.resilience.agent.agent", "raylet": "raylet/raylet", "head": "gcs_server"}
+
+
+@dataclass
+class Outcome:
+    """What a storm did, and what was left afterwards."""
+
+    killed: Counter[str] = field(default_factory=Counter)
+    commands: int = 1
+    launches: int = 0
+    increments: int = 0
+    endings: Counter[int] = field(default_factory=Counter)
+
+
+class _Storm:
+    def __init__(self, directory: Path, chance: random.Random, *, ray: bool) -> None:
+        (directory / "program.py").write_text(COUNT + (SOMETIMES + ACTORS if ray else COPIES))
+        self._options = OPTIONS if ray else (*OPTIONS, "--per-node")
+        self._worker = "ray::Counter" if ray else f"{sys.executable} program.py"
+        self._directory = directory
+        self._chance = chance
+        self.outcome = Outcome()
+        self.job = self._start()
+
+    def _start(self) -> RunningJob:
+        return RunningJob(self._directory, str(self._directory), *self._options, "program.py")
+
+    def strike(self, fault: Fault) -> None:
+        """Kill the victims of a fault, and run the command again if it has ended."""
+        if fault.settled:
+            self._wait_until_it_counts()
+        time.sleep(fault.pause_s)  # the time of the fault, not a wait for an event
+        self._run_again_if_ended()
+        for victim in fault.victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if found := self._processes(victim):
+                    self._chance.choice(found).kill()
+                    self.outcome.killed[victim] += 1
+
+    def finish(self) -> None:
+        """Let the job finish."""
+        self._wait_until_it_counts()
+        (self._directory / "enough").touch()
+        while self.job.finish() != 0:
+            self._run_again_if_ended()
+        self._note_ending()
+
+    def _wait_until_it_counts(self) -> None:
+        before = self._committed()
+
+        def counts() -> bool:
+            self._run_again_if_ended()
+            return all(now > then for now, then in zip(self._committed(), before, strict=True))
+
+        wait_until(counts, lambda: f"it does not count again:\n{self.job.everything()}")
+
+    def _run_again_if_ended(self) -> None:
+        if self.job.process.poll() is not None:
+            self._note_ending()
+            self.outcome.commands += 1
+            self.job = self._start()
+
+    def _note_ending(self) -> None:
+        job = self.job
+        self.outcome.endings[job.process.returncode] += 1
+        never_up = job.process.returncode == 1 and re.search(NEVER_UP, job.account)
+        assert never_up or job.process.returncode in EXPECTED_ENDINGS, job.everything()
+        wait_until(lambda: not job.processes(), lambda: f"left: {[p.cmdline() for p in job.processes()]}")
+
+    def _committed(self) -> list[int]:
+        files = [self._directory / f"committed{rank}" for rank in RANKS]
+        return [file.stat().st_size if file.exists() else 0 for file in files]
+
+    def _processes(self, victim: Victim) -> list[psutil.Process]:
+        controller = psutil.Process(self.job.process.pid)
+        if victim == "controller":
+            return [controller]
+        if command := self._worker if victim == "worker" else COMMANDS.get(victim):
+            return [process for process in self.job.processes() if command in _command_of(process)]
+        sought = "valkey-server" if victim == "state server" else "program.py"
+        return [child for child in controller.children() if sought in _command_of(child)]
+
+
+def _command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -> Outcome:
+    """Run a job through ``n_faults`` faults, or through as many as begin within ``longest_s`` seconds.
+
+    Parameters
+    ----------
+    seed
+        Of the plan of faults.
+    n_faults
+        Kills in all.
+    longest_s
+        When to begin no more.
+    ray
+        The program's workers are Ray's actors; otherwise they are copies of it, one on each node.
+
+    Raises
+    ------
+    AssertionError
+        If an increment was lost or counted twice, if something did not end in time, or if a process was left.
+    """
+    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:  # a short path, for Ray's sockets
+        directory = Path(name)
+        course = _Storm(directory, random.Random(seed), ray=ray)
+        plan = plan_of(seed, n_faults, WITH_RAY if ray else WITHOUT_RAY)
+        try:
+            until_s = time.monotonic() + longest_s
+            for fault in takewhile(lambda _: time.monotonic() < until_s, plan):
+                course.strike(fault)
+            course.finish()
+        finally:
+            course.job.end()
+        check(directory, course.outcome)
+    return course.outcome
+
+
+def check(directory: Path, outcome: Outcome) -> None:
+    """Compare State with what was acknowledged to the workers."""
+    with StateServer.start(directory / "state", job="program") as server:
+        client = server.endpoint.connect()
+        outcome.launches = (current_launch(client, server.endpoint) or 0) + 1
+        state = State(client, server.endpoint, launch=0)
+        for rank in RANKS:
+            acknowledged = [int(line) for line in (directory / f"committed{rank}").read_text().split()]
+            n = state[f"n{rank}"]
+            assert state[f"log{rank}"] == list(range(1, n + 1)), f"rank {rank}: something counts twice or is missing"
+            assert len(acknowledged) == len(set(acknowledged)), f"rank {rank}: a committed increment was undone"
+            assert max(acknowledged) <= n, f"rank {rank}: a committed increment is lost"
+            outcome.increments += n

@@ -1,0 +1,220 @@
+"""Every benchmark command in the documents runs as printed, but with small numbers, and prints its tables."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import math
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from tests.printed import printed_benchmarks
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 240.0
+PLOT = "docs/images/detection-benchmark.png"
+
+
+@dataclass(frozen=True)
+class Small:
+    """Options that make the numbers small, appended so that they win; and what must still be printed."""
+
+    options: str
+    shows: Sequence[str]
+
+
+# By the beginning of the text after ``python -m benchmarks``; the longest match counts.
+SMALL = {
+    "chaos": Small(
+        "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
+        ["none lost or repeated", "1 kills in ", "│ state server ", "0 storms failed"],
+    ),
+    "detection": Small(
+        f"--trials 1 --largest 8 --plot {PLOT}",
+        [
+            "Long runs, 64,000 GPU-rounds",
+            "| 8 | 100 % |",
+            "| 8 | 45 % |",
+            "found by the reading at 5.8 %",
+            "| noisy steps | 8 |",
+            "| stages 1 : 1.4 : 2 | no labels |",
+            "| all drifting by up to 2 % a round, 24 rounds |",
+            "| 8 on 4 |",
+            "| 0.01 | 3 % |",
+            "| 8 | 3 | `update_arrays`, 5 % spikes |",
+            "| MAD z > 3.5 |",
+        ],
+    ),
+    "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
+    "probes": Small(
+        "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",
+        [
+            "## Repeatability\n\n2 rounds;",
+            "| us each |",
+            "| best reading |",
+            "| probe | compute | memory | bus | processor | host memory |",
+            "4 series of 2 busy device(s)",
+            "\n| gemm_fp32 | 0 | ",
+        ],
+    ),
+    "intrusion": Small(
+        "--cycles 1 --block 0.3",
+        [
+            "| matrix products | probe, separate process |",
+            "| memory | probes in turn, inline |",
+            "| training | tiny operations (Dragon's documented probe) |",
+        ],
+    ),
+    "restart": Small(
+        "--kills 1 --relaunches 0",
+        ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],
+    ),
+    "restart --kills 0": Small(
+        "--relaunches 1 --startups 1",
+        ["verdict to first line, 1 relaunches", "- replacing nodes", "command to first line, 1 starts"],
+    ),
+    "scale": Small(
+        "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
+        ["┃ 8 x 2 ", "│ rounds judged, devices in the last ", "│ append-only file "],
+    ),
+    "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to first line", "\n│ 1     │"]),
+    "state": Small(
+        "--gib 0.05 --repeats 1 --transactions 5",
+        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: "],
+    ),
+    "telemetry": Small(
+        "--quick --rate 10000 --seconds 1 --requests 50",
+        [
+            "add_data, in the calling thread",
+            "samples in 1 s, paced",
+            "points, 1 client ",
+            "points, 4 clients ",
+            "get_data of 30,000 points",
+            "node agent, level 4",
+            "window of ",
+            "50 bad requests",
+        ],
+    ),
+}
+# A peer that is not installed: it is not a dependency of the tests.
+LEFT_OUT = " --dragon PYTHON"
+COMMANDS = sorted(printed_benchmarks(), reverse=True)  # the short ones come last
+
+
+def words_of(command: str) -> tuple[str, list[str]]:
+    """Return a printed command's benchmark and its options, including optional ones."""
+    name, *options = shlex.split(re.sub(r"[][]", "", command.removeprefix("python -m benchmarks ")))
+    return name, ["data" if word == "DIR" else word for word in options]
+
+
+def small_words_of(command: str) -> tuple[str, list[str]]:
+    """Return a printed command's benchmark and its options, followed by those that make it small."""
+    name, options = words_of(command.replace(LEFT_OUT, ""))
+    return name, [*options, *small(command).options.split()]
+
+
+def small(command: str) -> Small:
+    """Return the small options of a printed command, and what it must print."""
+    printed = command.removeprefix("python -m benchmarks ")
+    return SMALL[max((beginning for beginning in SMALL if printed.startswith(beginning)), key=len)]
+
+
+class ParsedError(Exception):
+    """Raised when the options have been accepted, before anything starts."""
+
+
+def parsed(name: str, options: list[str]) -> str:
+    """Return how a benchmark parses options."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+        raise ParsedError(parse(parser, arguments))
+
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+        with pytest.raises(ParsedError) as raised:
+            benchmark.main(options)
+    return str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What benchmarks need of a clone, with made-up timings of twelve GPUs, since the real ones are not ours."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("benchmarks", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / PLOT).parent.mkdir(parents=True)
+    chance = random.Random(1)
+    for name, column in (("sgemm_v100", "perf_ms"), ("resnet_v100", "iteration_ms")):
+        (folder / "data").mkdir(exist_ok=True)
+        with (folder / "data" / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["uuid", "ts_s", column])
+            for gpu in range(12):
+                typical_ms = chance.uniform(95, 105)
+                writer.writerows([f"gpu{gpu}", run, typical_ms * math.exp(chance.gauss(0, 0.003))] for run in range(30))
+    return folder
+
+
+@dataclass
+class Runs:
+    """Runs of benchmarks, two at a time since they mostly wait. Commands with the same effect share a run."""
+
+    folder: Path
+    pool: ThreadPoolExecutor
+    by_asked: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]] = field(default_factory=dict)
+
+    def of(self, command: str) -> Future[subprocess.CompletedProcess[str]]:
+        """Return the run of a printed command."""
+        name, options = small_words_of(command)
+        asked = name, parsed(name, options)
+        if asked not in self.by_asked:
+            self.by_asked[asked] = self.pool.submit(self._run, name, *options)
+        return self.by_asked[asked]
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "benchmarks", *words],
+            cwd=self.folder,
+            env={**os.environ, "HOME": str(self.folder / "home"), "LAGGARD_REPORT": "0"},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> Iterator[Runs]:
+    """Start all runs."""
+    with ThreadPoolExecutor(2, "benchmark") as pool:
+        runs = Runs(folder, pool)
+        for command in COMMANDS:
+            runs.of(command)
+        yield runs
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
+    parsed(*words_of(command))
+    done = runs.of(command).result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [text for text in small(command).shows if text not in done.stdout] == [], done.stdout
+    assert PLOT not in done.args or (runs.folder / PLOT).stat().st_size > 10_000
+
+
+def test_every_benchmark_is_printed_somewhere() -> None:
+    assert {words_of(command)[0] for command in COMMANDS} == BENCHMARKS.keys()

@@ -1,0 +1,168 @@
+"""The examples do what their README shows: its commands are run as printed, and must print its lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from merge_sort import SMALLEST_PIECE
+
+from laggard.telemetry.dump import read_dump
+from tests.integration.jobs import RunningJob
+from tests.waiting import DEADLINE_S
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|SIGTERM received|core_worker")
+ACCOUNT = re.compile(r"\d\d:\d\d\.\d |\d+ launch")
+"""Lines of the command's own, on standard error, rather than the program's."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A command of the README and the lines below it."""
+
+    command: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+def sessions() -> Iterator[list[Printed]]:
+    """Yield the README's console blocks: commands that follow each other in one folder."""
+    for block in re.findall(r"^```console\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.MULTILINE | re.DOTALL):
+        commands = block.removeprefix("$ ").split("\n$ ")
+        yield [Printed(tuple(shlex.split(first)), tuple(rest)) for first, *rest in map(str.splitlines, commands)]
+
+
+def name_of(session: list[Printed]) -> str:
+    return next(word for word in session[0].command if word.endswith(".py")).removeprefix("examples/")
+
+
+def shape(line: str) -> str:
+    """Return a line without what differs from run to run: its numbers, paths and the width of its columns."""
+    line = re.sub(r"\w{3} \w{3} [\d :]+$", "DATE", line)
+    line = re.sub(r"\S*/dumps/(\w+)-\S+", r"DUMP-\1", line)
+    line = re.sub(r"(?<![a-z])\d[\d.]*(e-?\d+)?|(?<= )-(?= |$)", "#", line)  # "-": no number this time
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def assert_in_order(printed: list[str], output: str) -> None:
+    """Check that all printed lines came, in order; other lines may come in between."""
+    came = iter([shape(line) for line in output.splitlines()])
+    for line in printed:
+        assert shape(line) in came, f"not there, or not in its place: {line!r} ({shape(line)!r}) in\n{output}"
+
+
+@pytest.fixture
+def run(start_job: Callable[..., RunningJob]) -> Callable[[Printed, Path], tuple[str, str]]:
+    """Run a printed command in a folder; return what came on standard output and on standard error."""
+
+    def run_printed(printed: Printed, folder: Path) -> tuple[str, str]:
+        program, *arguments = printed.command
+        if program == "laggard" and arguments[0] != "replay":
+            job = start_job(*arguments, directory=folder)
+            assert job.finish() == 0, job.everything()
+            assert job.processes() == []
+            return job.output, job.account
+        command = [sys.executable] if program == "python" else [sys.executable, "-m", "laggard"]
+        ended = subprocess.run(
+            [*command, *arguments],
+            cwd=folder,
+            input="",  # what Ctrl-D does: it ends a server of dumps
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout, ended.stderr
+
+    return run_printed
+
+
+@pytest.mark.parametrize(
+    "session", [pytest.param(each, id=f"{i}-{name_of(each)}") for i, each in enumerate(sessions())]
+)
+def test_what_the_readme_prints_comes(
+    session: list[Printed], run: Callable[[Printed, Path], tuple[str, str]], tmp_path: Path
+) -> None:
+    if "telemetry_full" in name_of(session):
+        pytest.importorskip("torch")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "examples").symlink_to(EXAMPLES)
+    for printed in session:
+        out, err = run(printed, folder)
+        for _ in range(2 if name_of(session) == "merge_sort.py" else 0):
+            # The nodes' readings are a second old or more: on a busy machine they may come too late once.
+            if min(cut_offs(out), default=0) <= SMALLEST_PIECE:
+                out, err = run(printed, folder)
+        lines = [line for line in printed.lines if line != "..."]
+        assert lines
+        assert_in_order([line for line in lines if not ACCOUNT.match(line)], out)
+        assert_in_order([line for line in lines if ACCOUNT.match(line)], err)
+        assert not NOISE.search(out + err), out + err
+    if name_of(session) == "scipy_scale_work_db_dump.py":
+        dumps = read_dump([folder / "dumps"])
+        assert {"elapsed_time", "iteration_time", "iteration", "pool_start_time", "load_average"} <= dumps.metrics()
+        assert dumps.size().samples > 6 * 64
+    if name_of(session) == "merge_sort.py":
+        assert min(cut_offs(out)) > SMALLEST_PIECE  # the watcher has stopped it, not the want of pieces
+
+
+def cut_offs(output: str) -> set[int]:
+    """Return the lengths of the pieces at which the merge sort stopped halving."""
+    return {int(row[1]) for row in re.findall(r"^ +100000 .* (node\d) +\d+ +(\d+)$", output, re.MULTILINE)}
+
+
+def test_the_readme_has_every_example() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    scripts = [path.name for path in EXAMPLES.glob("*.py")]
+    assert [name for name in scripts if f"({name})" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("scipy_scale_work.py --dragon", r"--distributed needs the nodes of a job: not in a laggard job .*'laggard "),
+        ("scipy_scale_work_db_dump.py", r"nothing to dump at telemetry level 0: .*'laggard --telemetry-level=3"),
+        (
+            "merge_sort.py",
+            r"from telemetry level 2 on, not at 0: .*'laggard --telemetry-level=2 examples/merge_sort.py'",
+        ),
+        ("custom_detector.py", r"not in a laggard job .*'laggard PROGRAM'"),
+        ("slow_gpu.py", r"not in a laggard job .*'laggard PROGRAM'"),
+        ("telemetry_full/telemetry_full.py", r"not in a laggard job .*'laggard PROGRAM'"),
+    ],
+)
+def test_without_laggard_around_it_an_example_says_so(
+    script: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "telemetry_full" in script:
+        pytest.importorskip("torch")
+    name, *arguments = script.split()
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    (line,) = str(ended.value.code).splitlines()
+    assert re.search(message, line)
+
+
+def test_the_merge_sort_needs_level_two() -> None:
+    job = {"ENDPOINT_FILE": "/nowhere/endpoint.json", "LAUNCH": "0", "NODE": "node1", "TELEMETRY_LEVEL": "1"}
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "merge_sort.py"],
+        env={**os.environ, **{f"LAGGARD_{name}": value for name, value in job.items()}},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert "from telemetry level 2 on, not at 1" in line

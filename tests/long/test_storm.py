@@ -1,0 +1,33 @@
+"""A job survives a storm of kills: every committed increment is stored exactly once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.long.plan import WITH_RAY, plan_of
+from tests.long.storm import storm
+
+# Two hundred kills in total, or as many as this machine manages in time.
+WITH_RAY_FAULTS, WITH_RAY_S = 30, 120.0
+COPIES_FAULTS, COPIES_S = 170, 220.0
+FEWEST = 10
+
+
+def test_a_plan_is_the_same_each_time_and_has_all_kinds_of_victims() -> None:
+    plan = plan_of(1, COPIES_FAULTS, WITH_RAY)
+    assert plan_of(1, COPIES_FAULTS, WITH_RAY) == plan
+    assert sum(len(fault.victims) for fault in plan) == COPIES_FAULTS
+    assert {victim for fault in plan for victim in fault.victims} == WITH_RAY.keys()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("ray", "n_faults", "longest_s"), [(True, WITH_RAY_FAULTS, WITH_RAY_S), (False, COPIES_FAULTS, COPIES_S)]
+)
+def test_every_committed_increment_is_there_exactly_once_after_a_storm(
+    *, ray: bool, n_faults: int, longest_s: float
+) -> None:
+    outcome = storm(1, n_faults, longest_s, ray=ray)
+    print(f"killed: {outcome.killed}; {outcome.launches} launches, {outcome.increments} increments")
+    assert outcome.killed.total() >= FEWEST
+    assert outcome.increments > outcome.killed.total()

@@ -1,0 +1,350 @@
+"""Change one operator or constant at a time and see whether the tests notice: ``poe mutants``.
+
+Each group of modules names the unit and property tests that should notice. A mutant is written into a copy of the
+source tree, in a temporary folder; the tests run there, and what fails or hangs has noticed it. The sample is drawn
+with a seed, so the same command tests the same mutants. Texts, annotations and decorators are left alone.
+
+Mutants that no test can notice are listed, with the reason, in ``equivalent_mutants.toml``; they do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import multiprocessing
+import os
+import queue
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("collectors", "detectors", "kvstore", "resilience", "telemetry", "src", "tests", "examples", "docs")
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
+SEED = 1
+COUNT = 14  # in each group
+SCORE_WANTED = 0.85
+DEADLINE_FACTOR, SHORTEST_DEADLINE_S = 5.0, 60.0
+
+GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "policy": (
+        ("resilience/decision/policy.py", "resilience/decision/roster.py"),
+        ("tests/unit/test_policy.py", "tests/property/test_policy.py"),
+    ),
+    "failure": (
+        tuple(f"resilience/decision/{name}.py" for name in ("failure", "error_output", "evidence", "backoff")),
+        ("tests/unit/test_failure.py", "tests/unit/test_evidence.py", "tests/unit/test_backoff.py"),
+    ),
+    "query": (
+        ("telemetry/query/*.py",),
+        (
+            "tests/unit/test_query_engine.py",
+            "tests/unit/test_telemetry_query_oracles.py",
+            "tests/unit/test_telemetry_query_parsing.py",
+            "tests/property/test_telemetry_query.py",
+        ),
+    ),
+    "codec": (
+        ("kvstore/codec.py", "kvstore/timeseries.py"),
+        (
+            "tests/unit/test_kvstore_codec.py",
+            "tests/unit/test_timeseries.py",
+            "tests/unit/test_kvstore_sample_store.py",
+            "tests/property/test_kvstore_sample_store.py",
+        ),
+    ),
+    "causes": (("collectors/causes.py",), ("tests/unit/test_causes.py",)),
+    "readings": (
+        ("collectors/metrics/*.py", "detectors/device_index.py"),
+        (
+            "tests/unit/test_metrics_readers.py",
+            "tests/unit/test_telemetry_readings.py",
+            "tests/unit/test_readings.py",
+        ),
+    ),
+    "statistics": (
+        tuple(
+            f"detectors/{name}.py"
+            for name in (
+                "analysis",
+                "exceedance",
+                "false_alarm_budget",
+                "grouping",
+                "history",
+                "statistics",
+                "thresholds",
+            )
+        ),
+        (
+            "tests/unit/test_detection_statistics.py",
+            "tests/unit/test_detection_analysis.py",
+            "tests/property/test_detection_properties.py",
+        ),
+    ),
+}
+
+SWAPS = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is",
+    "in": "not in", "not in": "in", "and": "or", "or": "and", "+": "-", "-": "+", "*": "/", "/": "*", "//": "*",
+}  # fmt: skip
+OPERATOR = re.compile(r"\bis\s+not\b|\bnot\s+in\b|\b(?:is|in|and|or)\b|[<>=!]=|//|[<>+*/-]")
+
+# Without a search for the smallest example, which takes long; and always the same examples.
+PROFILE = """
+from hypothesis import Phase, settings
+
+settings.register_profile(
+    "mutants", settings(derandomize=True, database=None, deadline=None, phases=(Phase.explicit, Phase.generate))
+)
+settings.load_profile("mutants")
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    at: int
+    end: int
+    new: str
+    line: int
+    was: str
+    becomes: str
+
+    def applied_to(self, source: bytes) -> bytes:
+        return source[: self.at] + self.new.encode() + source[self.end :]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}\n    - {self.was}\n    + {self.becomes}"
+
+
+def _sources() -> Path:
+    """Return where the source files are: beside an installed wheel there are the tests alone."""
+    if (ROOT / "kvstore").is_dir():
+        return ROOT
+    import laggard  # not in the repository, where a changed copy of it is to be imported
+
+    return Path(laggard.__path__[0])
+
+
+SOURCES = _sources()
+
+
+def mutants_of(file: str) -> list[Mutant]:
+    """Return all mutants of a source file, in the order of its text."""
+    source = (SOURCES / file).read_bytes()
+    found = []
+    for begin, end, new in edits(source):
+        line_begin, until = source.rfind(b"\n", 0, begin) + 1, source.find(b"\n", end)
+        was = source[line_begin:until].decode()
+        becomes = (source[line_begin:begin] + new.encode() + source[end:until]).decode()
+        line = source.count(b"\n", 0, begin) + 1
+        found.append(Mutant(file, begin, end, new, line, " ".join(was.split()), " ".join(becomes.split())))
+    return found
+
+
+def edits(source: bytes) -> list[tuple[int, int, str]]:
+    """Return where one thing can be changed: the first byte, the one after the last, and what to put there."""
+    begins = [0]
+    for text in source.splitlines(keepends=True):
+        begins.append(begins[-1] + len(text))
+    return sorted(set(_edits(ast.parse(source), source, begins)))
+
+
+def _edits(tree: ast.AST, source: bytes, begins: list[int]) -> Iterator[tuple[int, int, str]]:
+    def span(node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return begins[node.lineno - 1] + node.col_offset, begins[node.end_lineno - 1] + node.end_col_offset
+
+    def swap(left: ast.expr, right: ast.expr) -> Iterator[tuple[int, int, str]]:
+        begin, end = span(left)[1], span(right)[0]
+        between = re.sub(r"#.*", lambda comment: " " * len(comment[0]), source[begin:end].decode())
+        if match := OPERATOR.search(between):
+            yield begin + match.start(), begin + match.end(), SWAPS[" ".join(match[0].split())]
+
+    for node in _kept(tree):
+        match node:
+            case ast.Compare():
+                operands = [node.left, *node.comparators]
+                for left, right in itertools.pairwise(operands):
+                    yield from swap(left, right)
+            case ast.BoolOp():
+                for left, right in itertools.pairwise(node.values):
+                    yield from swap(left, right)
+            case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv()):
+                yield from swap(node.left, node.right)
+            case ast.AugAssign(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv()):
+                yield from swap(node.target, node.value)
+            case ast.UnaryOp(op=ast.USub() | ast.Not() as sign):
+                begin = span(node)[0]
+                yield begin, begin + (3 if isinstance(sign, ast.Not) else 1), ""
+            case ast.Constant(value=bool() as value):
+                yield *span(node), str(not value)
+            case ast.Constant(value=int() as value):
+                yield *span(node), str(value + 1)
+            case ast.Constant(value=float() as value):
+                yield *span(node), repr(2 * value or 1.0)
+
+
+def _kept(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk through what runs, leaving out annotations, decorators and texts with values in them."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name in {"annotation", "returns", "decorator_list", "type_params"} or (
+            isinstance(node, ast.keyword) and node.arg in {"slots", "frozen", "repr", "strict"}
+        ):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                yield from _kept(child)
+
+
+def sample(group: str, count: int, seed: int) -> list[Mutant]:
+    files = sorted({str(path.relative_to(SOURCES)) for glob in GROUPS[group][0] for path in SOURCES.glob(glob)})
+    everything = [mutant for file in files for mutant in mutants_of(file)]
+    return random.Random(f"{seed} {group}").sample(everything, min(count, len(everything)))
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["numpy", "scipy.special", "scipy.stats", "hypothesis", "pytest", "redis", "xdist"])
+
+
+def _run_pytest(folder: Path, tests: list[str], output: Path) -> None:
+    """Run tests in a process that has what they need from others, and nothing of ours."""
+    os.setsid()
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(folder)
+    paths = [str(folder), str(folder / "src")]
+    sys.path[:] = [*paths, *(path for path in sys.path if not Path(path or ".").resolve().is_relative_to(ROOT / "src"))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    import pytest
+
+    code = pytest.main(["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "mutants_profile", *tests])
+    import laggard
+
+    assert Path(str(laggard.__file__)).is_relative_to(folder), "the tests did not run on the copy"
+    os._exit(code)
+
+
+class Tree:
+    """A copy of the source tree, in which one mutant at a time is tested."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        skipped = shutil.ignore_patterns("__pycache__", "node_modules", ".hypothesis")
+        for name in COPIED:
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=skipped)
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+            shutil.copy2(ROOT / name, folder / name)
+        (folder / "mutants_profile.py").write_text(PROFILE)
+        self._time = 1
+
+    def passes(self, tests: Iterable[str], deadline_s: float | None = None) -> str | None:
+        """Run tests; return None if they pass, else why not."""
+        output = self.folder / "output.txt"
+        child = FORKS.Process(target=_run_pytest, args=(self.folder, list(tests), output))
+        child.start()
+        child.join(deadline_s)
+        if child.is_alive():
+            assert child.pid is not None
+            os.killpg(child.pid, signal.SIGKILL)
+            child.join()
+            return "it hangs"
+        if child.exitcode == 0:
+            return None
+        text = output.read_text(errors="replace") if output.exists() else ""
+        last = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return last[0] if last else f"pytest ended with {child.exitcode}: {text[-2000:]}"
+
+    def test(self, mutant: Mutant, tests: Iterable[str], deadline_s: float) -> str | None:
+        """Return what noticed a mutant, None if nothing did."""
+        path = self.folder / mutant.file
+        path.write_bytes(mutant.applied_to(path.read_bytes()))
+        os.utime(path, (self._time, self._time))  # no byte code has this time
+        self._time += 1
+        try:
+            return self.passes(tests, deadline_s)
+        finally:
+            shutil.copy2(ROOT / mutant.file, path)
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Return the reasons why listed mutants cannot be noticed, by file and both lines."""
+    listed = tomllib.loads(EQUIVALENT.read_text())["mutant"]
+    return {(each["file"], each["was"], each["becomes"]): each["reason"] for each in listed}
+
+
+def stale(known: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return those listed as equivalent that the source does not have any more."""
+    known = list(known)
+    files = {file for file, _, _ in known if (SOURCES / file).exists()}
+    possible = {(file, mutant.was, mutant.becomes) for file in files for mutant in mutants_of(file)}
+    return [each for each in known if each not in possible]
+
+
+def run_group(group: str, trees: queue.Queue[Tree], count: int, seed: int, jobs: int) -> tuple[int, int]:
+    """Test a group's sample; return how many mutants counted, and how many of them were noticed."""
+    tests, known = GROUPS[group][1], equivalents()
+    tree = trees.get()
+    begun_s = time.monotonic()
+    if failed := tree.passes(tests):
+        raise SystemExit(f"{group}: the tests fail without any change: {failed}")
+    deadline_s = max(SHORTEST_DEADLINE_S, DEADLINE_FACTOR * jobs * (time.monotonic() - begun_s))
+    trees.put(tree)
+
+    def test(mutant: Mutant) -> tuple[Mutant, str | None]:
+        if (mutant.file, mutant.was, mutant.becomes) in known:
+            return mutant, "equivalent"
+        tree = trees.get()
+        try:
+            return mutant, tree.test(mutant, tests, deadline_s)
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(test, sample(group, count, seed)))
+    survivors = [mutant for mutant, noticed in found if noticed is None]
+    same = sum(noticed == "equivalent" for _, noticed in found)
+    counted = len(found) - same
+    killed = counted - len(survivors)
+    print(f"{group:<12} {killed:>3} of {counted:>3} noticed, {same} equivalent, {time.monotonic() - begun_s:.0f} s")
+    for mutant in survivors:
+        print(f"  {mutant}", flush=True)
+    return counted, killed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of the sample ({SEED})")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"mutants in each group ({COUNT})")
+    parser.add_argument("--only", choices=GROUPS, action="append", help="this group; may be given several times")
+    parser.add_argument("--jobs", type=int, default=2, help="at the same time (2)")
+    options = parser.parse_args()
+    trees: queue.Queue[Tree] = queue.Queue()
+    with tempfile.TemporaryDirectory(prefix="laggard-mutants-") as folder:
+        for number in range(options.jobs):
+            trees.put(Tree(Path(folder) / str(number)))
+        results = [
+            run_group(group, trees, options.count, options.seed, options.jobs) for group in options.only or GROUPS
+        ]
+    counted, killed = map(sum, zip(*results, strict=True))
+    print(f"{'all':<12} {killed:>3} of {counted:>3} noticed: {killed / max(1, counted):.0%}, seed {options.seed}")
+    for file, was, becomes in stale(equivalents()):
+        print(f"not in the source any more, though listed as equivalent: {file}: {was}  ->  {becomes}")
+    return 0 if killed >= SCORE_WANTED * counted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Errors of collectors and detectors: one tree, of a standard kind each, and intact after pickling."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from laggard.collectors import errors
+from laggard.detectors.errors import DetectorError, StateVersionError
+from laggard.errors import LaggardError
+from laggard.kvstore import NotInJobError
+
+CASES = [
+    (errors.NoDeviceError(), RuntimeError, "no GPU here: --virtual-gpus=K makes K virtual devices a node"),
+    (
+        errors.NoDeviceError(in_job=True),
+        errors.DeviceError,
+        "no node of this job has a GPU: --virtual-gpus=K makes K virtual devices a node",
+    ),
+    (errors.DeviceLostError("3", "GPU is lost"), errors.DeviceError, "gpu 3: GPU is lost"),
+    (errors.DeviceReadError("3", "busy"), RuntimeError, "gpu 3: busy"),
+    (errors.ProbeUnavailableError("3", "has no peer"), RuntimeError, "gpu 3 has no peer"),
+    (
+        errors.DriverUnavailableError("3", "Driver Not Loaded"),
+        OSError,
+        "the driver gives no information on gpu 3: Driver Not Loaded",
+    ),
+    (errors.RayMissingError(), ImportError, "Ray is not installed: pip install 'laggard[ray]'"),
+    (
+        errors.RayMissingError("2.50.1", "use --per-node"),
+        ImportError,
+        "Ray 2.50.1 is too old, the oldest that works is 2.55: pip install 'laggard[ray]', or use --per-node",
+    ),
+    (errors.UnknownNodeError("node4", "10.0.0.4"), LookupError, "Ray has no node node4 at 10.0.0.4"),
+    (
+        errors.NoClusterError(),
+        NotInJobError,
+        "this job has no Ray: with --per-node, use --detect in place of a detector in the program",
+    ),
+    (StateVersionError(1, 2), ValueError, "state has version 1, this program reads version 2"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "message"), CASES, ids=[type(case[0]).__name__ for case in CASES])
+def test_an_error_is_of_a_standard_kind_and_survives_pickling(
+    error: LaggardError, kind: type[Exception], message: str
+) -> None:
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert isinstance(copy, type(error))
+    assert isinstance(copy, LaggardError)
+    assert isinstance(copy, kind)
+    assert str(copy) == str(error) == message
+    assert vars(copy) == vars(error)
+
+
+def test_the_tree_has_no_error_without_a_case() -> None:
+    defined = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
+    leaves = defined - {errors.CollectorError, errors.DeviceError}
+    assert leaves | {StateVersionError} == {type(error) for error, _, _ in CASES}
+    assert issubclass(StateVersionError, DetectorError)

@@ -1,0 +1,573 @@
+"""The detector's arithmetic, piece by piece: numbers worked out by hand, by SciPy, or by an obvious slow program."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import integrate, special, stats
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.device_index import DeviceIndex
+from laggard.detectors.exceedance import Scales, compare
+from laggard.detectors.false_alarm_budget import Rates, accumulate
+from laggard.detectors.grouping import Grouping, clear_classes, codes_of, joint_classes, slow_minorities
+from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History
+from laggard.detectors.statistics import (
+    RollingMean,
+    bet_on_none,
+    bet_on_one,
+    center_and_spread,
+    count_of,
+    high_median,
+    log_fastest,
+    median_and_deviation,
+    onset_weight,
+    repeat_noise,
+    repeats_of,
+)
+from laggard.detectors.thresholds import Thresholds
+
+NAN, INF = math.nan, math.inf
+ALL = [slice(None)]
+
+
+def row(*values: float) -> NDArray[np.float32]:
+    return np.array([values], np.float32)
+
+
+def grouping(*codes: int) -> Grouping:
+    return Grouping(np.array(codes, np.int32))
+
+
+# -- statistics of a round ---------------------------------------------------------------------------------------------
+
+
+def test_readings_that_are_not_positive_and_finite_are_bad_and_those_that_are_missing_are_not() -> None:
+    seconds = np.array([[[1.0, 2.0]], [[0.0, 3.0]], [[-1.0, INF]], [[NAN, 5.0]]])
+
+    repeats, bad = repeats_of(seconds)
+
+    assert repeats[:, 0].tolist() == [[1, INF, INF, INF], [2, 3, INF, 5]]
+    assert bad.tolist() == [0, 1, 2, 0]
+    np.testing.assert_allclose(log_fastest(repeats), row(0, math.log(3), NAN, math.log(5)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, INF])
+def test_one_bad_reading_among_good_ones_is_counted(bad: float) -> None:
+    assert repeats_of(np.array([[[1.0]], [[bad]]]))[1].tolist() == [0, 1]
+
+
+def expected_greatest(count: int) -> float:
+    """Return the expected greatest of so many standard normal values, by integration."""
+    density = stats.norm.pdf
+    return float(integrate.quad(lambda x: x * count * density(x) * stats.norm.cdf(x) ** (count - 1), -9, 9)[0])
+
+
+@pytest.mark.parametrize("count", [*range(2, 9), 12])
+def test_noise_is_read_from_the_distance_of_the_middle_repeat_to_the_fastest(count: int) -> None:
+    middle = 1.05 if count == 2 else 1.1  # of two, half-way between them
+    repeats = np.array([1.0, *[1.1] * (count - 1)], np.float32)[::-1, None, None]
+
+    noise = repeat_noise(repeats)
+
+    assert noise[0, 0] == pytest.approx(0.75 * math.log(middle) / expected_greatest(min(count, 8)), rel=2e-3)
+
+
+def test_noise_of_an_even_number_of_repeats_is_that_of_the_two_in_the_middle() -> None:
+    repeats = np.array([1.0, 1.2, 1.1, 9.0], np.float32)[:, None, None]
+
+    assert repeat_noise(repeats)[0, 0] == pytest.approx(0.75 * math.log(1.15) / 1.0294, rel=2e-3)
+
+
+def test_repeats_that_are_not_good_do_not_count_in_the_noise_and_one_good_repeat_has_none() -> None:
+    repeats = np.array([[1.0, 1.0, 1.0], [INF, 1.1, INF], [1.1, 1.1, INF]], np.float32)[:, None, :]
+
+    pair, three = 0.75 * math.log(1.05) / 0.5642, 0.75 * math.log(1.1) / 0.8463
+    np.testing.assert_allclose(repeat_noise(repeats), row(pair, three, NAN), rtol=2e-3)
+
+
+@pytest.mark.parametrize("count", [2, 4, 6, 8, 16, 18])
+def test_the_median_and_the_deviation_are_those_of_scipy(count: int) -> None:
+    rows = np.random.default_rng(count).normal(0, 1, (count, 3, 40)).astype(np.float32)
+
+    usual, deviation = median_and_deviation(rows)
+
+    np.testing.assert_allclose(usual, np.median(rows, axis=0), atol=1e-6)
+    np.testing.assert_allclose(deviation, stats.median_abs_deviation(rows, axis=0, scale="normal"), atol=1e-6)
+
+
+def test_more_devices_than_fit_a_block_have_the_same_median_each() -> None:
+    rows = np.random.default_rng(1).normal(0, 1, (8, 2, 20_000)).astype(np.float32)
+
+    np.testing.assert_allclose(median_and_deviation(rows)[0], np.median(rows, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "center", "spread"),
+    [
+        (range(11), 5, 4 / stats.norm.ppf(0.9)),  # 10 % of the way: 1; 20 %: 2, which says more
+        ([0, 0, 4, 4.1, 4.1, 5, 9, 9, 9, 9, 9], 5, 1 / stats.norm.ppf(0.8)),
+        ([1, 2, 3, 4], 2, 1 / stats.norm.ppf(0.9)),  # of two in the middle the faster
+        ([7], 7, 0),
+        ([NAN, 1, 2, 3, NAN], 2, 1 / stats.norm.ppf(0.9)),
+        ([NAN], NAN, NAN),
+    ],
+)
+def test_the_center_is_the_low_median_and_the_spread_that_of_the_fast_half(
+    values: list[float], center: float, spread: float
+) -> None:
+    found = center_and_spread(np.random.default_rng(0).permutation(np.array([values], np.float32), axis=1), ALL)
+
+    np.testing.assert_allclose(np.array(found)[:, 0, 0], [center, spread], rtol=1e-5)
+
+
+def test_medians_and_counts_are_by_group() -> None:
+    groups = grouping(0, 0, 0, 0, 1, 1, 2).groups
+    values = row(4, 1, 3, 2, NAN, 5, NAN)
+
+    np.testing.assert_array_equal(high_median(values, groups), row(3, 5, NAN))
+    assert count_of(values > 1, groups).tolist() == [[3, 1, 0]]
+
+
+def test_the_budget_is_spread_over_an_endless_run() -> None:
+    assert onset_weight(1) == pytest.approx(1 / special.zeta(1.1), rel=1e-9)
+    assert onset_weight(32) == pytest.approx(onset_weight(1) / 32**1.1, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "one", "none"), [(0.02, 40.0, 0.2 / 0.98), (0.5, 1.6, 0.4), (0.6, 0.8 / 0.6, 0.5), (0.9, 0.95 / 0.9, 0.5)]
+)
+def test_the_bets_are_a_likelihood_ratio_with_a_mean_of_at_most_one(rate: float, one: float, none: float) -> None:
+    up, down = (float(bet(np.float32(rate))) for bet in (bet_on_one, bet_on_none))  # type: ignore[arg-type]
+
+    assert [up, down] == pytest.approx([one, none])
+    assert rate * up + (1 - rate) * down <= 1 + 1e-6
+
+
+def test_a_rolling_mean_is_that_of_the_last_values_that_came() -> None:
+    mean = RollingMean(2)
+    for values in (row(9, 9, NAN), row(1, NAN, NAN), row(3, 4, NAN)):
+        mean.add(values)
+
+    np.testing.assert_array_equal(mean.mean(), row(2, 4, NAN))
+
+
+# -- thresholds --------------------------------------------------------------------------------------------------------
+
+
+def test_against_its_past_a_device_must_exceed_the_effect_and_five_times_its_noise() -> None:
+    report, restart = Thresholds(min_slowdown=1.1).against_self(row(0.001, 0.01, 0.03))
+
+    np.testing.assert_allclose(report, row(0.3 * math.log(1.1), 0.05, 0.15), rtol=1e-6)
+    np.testing.assert_allclose(restart, row(math.log(1.1), math.log(1.1), 0.15), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("peers", "spread", "report", "restart"),
+    [
+        (1, 0.0, math.log(1.05) + 0.2, math.log(1.07) + 0.2),
+        (3, 0.0, math.log(1.05) + 0.2 / 4, math.log(1.07) + 0.2 / 4),
+        (5, 0.02, 0.07, math.log(1.07) + 0.2 / 16),
+        (15, 0.05, 0.12, 0.12),  # few peers: the spread asks for no more
+        (16, 0.05, 0.175, 0.175),
+        (2, 0.5, math.log(2), math.log(2)),  # of two only the factor of two counts
+    ],
+)
+def test_against_peers_the_margin_shrinks_with_their_number(
+    peers: int, spread: float, report: float, restart: float
+) -> None:
+    found = Thresholds().against_peers(row(0.0), row(spread), np.array([[peers]]))
+
+    np.testing.assert_allclose(np.ravel(found), [report, restart], rtol=1e-5)
+
+
+def test_noise_widens_the_margin_against_peers_and_a_greater_effect_that_of_a_pair() -> None:
+    quiet, noisy = (Thresholds().against_peers(row(noise), row(0.0), np.array([[5]]))[1] for noise in (0.0, 0.01))
+    pair = Thresholds(min_slowdown=1.5).against_peers(row(0.0), row(0.0), np.array([[2]]))
+
+    assert noisy - quiet == pytest.approx(3 * 0.01, rel=1e-5)
+    np.testing.assert_allclose(np.ravel(pair), [math.log(2), 2 * math.log(1.5)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5, INF, NAN])
+def test_a_ratio_that_is_not_a_slowdown_is_refused(ratio: float) -> None:
+    with pytest.raises(ValueError, match="min_slowdown"):
+        Thresholds(min_slowdown=ratio)
+    with pytest.raises(ValueError, match="very_slow"):
+        Thresholds(very_slow=ratio)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_numbered_as_they_appear_and_neighbours_are_a_slice() -> None:
+    codes = codes_of(["b", "a", "b", "c", "c"])
+    found = Grouping(codes)
+
+    assert codes.tolist() == [0, 1, 0, 2, 2]
+    assert (len(found), found.sizes.tolist(), [found.size_at(place) for place in range(5)]) == (
+        3,
+        [2, 1, 2],
+        [2, 1, 2, 2, 2],
+    )
+    assert [np.arange(5)[group].tolist() for group in found.groups] == [[0, 2], [1], [3, 4]]
+    assert [isinstance(group, slice) for group in found.groups] == [False, True, True]
+    assert found.per_device(row(7, 8, 9)).tolist() == [[7, 8, 7, 9, 9]]
+
+
+def index_of(hosts: int, gpus: int) -> DeviceIndex:
+    return DeviceIndex((f"n{host}", str(gpu)) for host in range(hosts) for gpu in range(gpus))
+
+
+def test_a_class_has_three_devices_on_two_hosts_on_either_side() -> None:
+    def codes(slow: list[int], hosts: int = 5, gpus: int = 3, by: float = 0.5) -> list[int]:
+        readings = np.linspace(0, 0.002, hosts * gpus, dtype=np.float32)
+        readings[slow] += np.float32(by)
+        return np.flatnonzero(clear_classes(readings, index_of(hosts, gpus))).tolist()
+
+    assert codes([9, 10, 11, 12, 13, 14]) == [9, 10, 11, 12, 13, 14]
+    assert codes([12, 13, 14]) == []  # one host only
+    assert codes([3, 4, 5], hosts=6, gpus=1) == [3, 4, 5]
+    assert codes([4, 5], hosts=6, gpus=1) == []  # two devices only
+    assert codes([9, 10, 11, 12, 13, 14], by=0.275) == [9, 10, 11, 12, 13, 14]  # 30 % is 0.262
+    assert codes([9, 10, 11, 12, 13, 14], by=0.25) == []
+
+
+def test_of_forty_devices_a_class_has_four() -> None:
+    def codes(slow: int) -> int:
+        readings = np.linspace(0, 0.002, 40, dtype=np.float32)
+        readings[40 - slow :] += np.float32(0.5)
+        return int(np.count_nonzero(clear_classes(readings, index_of(40, 1))))
+
+    assert [codes(slow) for slow in (3, 4, 5)] == [0, 4, 5]
+
+
+def test_three_clear_classes_are_numbered_from_the_fastest_and_a_missing_reading_is_of_the_first() -> None:
+    readings = np.repeat(np.array([2.0, 0.0, 0.5], np.float32), 4)
+    readings[5] = NAN
+
+    assert clear_classes(readings, index_of(12, 1)).tolist() == [2] * 4 + [0] * 4 + [1] * 4
+
+
+def test_a_gap_must_be_six_times_the_wider_sides_spread() -> None:
+    def classes(deviation: float) -> int:
+        side = (
+            deviation * stats.norm.ppf(0.75) * np.array([-1, -1, 0, 1, 1], np.float32)
+        )  # its median distance is the second
+        return len(np.unique(clear_classes(np.concatenate([side, side + np.float32(0.5)]), index_of(10, 1))))
+
+    # The gap is 0.5 less two steps: six deviations of 0.0681 at most.
+    assert classes(0.067) == 2
+    assert classes(0.070) == 1
+
+
+def test_classes_of_several_probes_are_joined() -> None:
+    one, other = np.zeros(12, np.float32), np.zeros(12, np.float32)
+    one[6:], other[3:9] = 0.5, 0.5
+
+    assert joint_classes(np.array([one, other]), index_of(12, 1)).tolist() == [0] * 3 + [1] * 3 + [3] * 3 + [2] * 3
+    assert joint_classes(np.array([one, one * 0]), index_of(12, 1)).tolist() == [0] * 6 + [1] * 6
+
+
+def test_only_a_smaller_class_that_is_thirty_percent_slower_is_a_slow_minority() -> None:
+    codes = grouping(0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3)
+    found = slow_minorities(row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9), codes)
+
+    assert found == {4: pytest.approx(math.exp(0.27), rel=1e-5), 5: pytest.approx(math.exp(0.27), rel=1e-5)}
+
+
+# -- history -----------------------------------------------------------------------------------------------------------
+
+
+def remembering(rounds: list[list[float]], common: float = 0.5) -> tuple[History, list[list[bool]]]:
+    history = History.empty(len(rounds[0]), 1)
+    return history, [history.remember(row(*each), row(*[common] * len(each)))[0].tolist() for each in rounds]
+
+
+def test_a_baseline_is_the_median_of_eight_rounds_and_its_noise_their_deviation() -> None:
+    residuals = [0.1, 0.3, 0.2, 0.4, 0.5, 0.9, 0.7, 0.6]
+    history, ready = remembering([[value, NAN] for value in residuals])
+
+    assert ready == [[False, False]] * 7 + [[True, False]]
+    np.testing.assert_allclose(history.baseline, row(0.45, NAN), rtol=1e-5)
+    np.testing.assert_allclose(history.noise, row(1.4826 * 0.2, NAN), rtol=1e-5)
+    np.testing.assert_allclose(history.common, row(0.5, 0), rtol=1e-5)
+    np.testing.assert_allclose(history.recent[:, 0, 0], np.array(residuals) - 0.45, atol=1e-6)
+    assert history.seen.tolist() == [[8, 0]]
+
+
+def test_the_last_residuals_are_those_of_each_devices_own_last_rounds() -> None:
+    history, _ = remembering([[value / 100, value / 100 if value < 5 else NAN] for value in range(1, 11)])
+    history.rounds[:] = [3, 9]
+
+    middle = 0.045  # of the first eight, which is taken off them
+    np.testing.assert_allclose(history.last(), row(0.10, 0.04), atol=1e-6)
+    np.testing.assert_allclose(history.last_residuals(0, 0), [0.10, 0.09, 0.08 - middle], atol=1e-6)
+    np.testing.assert_allclose(history.last_residuals(1, 0), [0.04, 0.03, 0.02, 0.01], atol=1e-6)
+    np.testing.assert_allclose(history.recent[2:, 0, 0], np.arange(3, 9) / 100 - middle, atol=1e-6)
+    assert np.isnan(History.empty(1, 1).last()).all()
+
+
+def test_an_episode_begins_with_an_exceedance_and_ends_when_the_evidence_is_gone() -> None:
+    history = History.empty(3, 1)
+
+    def note(slow: list[bool], now_s: float, present: bool = True) -> tuple[list[float], list[int]]:
+        history.note_episodes(np.array(slow), np.array([present] * 3), now_s)
+        return history.since_s.tolist(), history.rounds.tolist()
+
+    assert note([False] * 3, 5.0)[1] == [0, 0, 0]
+    history.evidence[:, REPORT, 0, 0] = [0.6, 0.6]  # of both tests together
+    history.evidence[SELF, :, 0, 1] = [0.9, 0.9]  # of neither level alone
+    history.reported[:] = 2
+    assert note([True, True, False], 10.0)[1] == [1, 1, 0]
+    since_s, rounds = note([False, False, True], 20.0)
+    assert (since_s[0], since_s[2], rounds) == (10.0, 20.0, [2, 0, 1])
+    assert math.isnan(since_s[1])
+    assert history.reported[:2].tolist() == [2, 0]
+    assert note([True, False, True], 30.0, present=False)[1] == [2, 0, 1]
+
+
+def test_room_for_more_devices_and_probes_keeps_what_is_known() -> None:
+    history, _ = remembering([[0.1, 0.2]] * 8)
+    history.evidence[1, 0, 0, 1] = 7
+
+    bigger = history.extended(3, 2)
+
+    np.testing.assert_allclose(bigger.baseline, [[0.1, 0.2, NAN], [NAN, NAN, NAN]], rtol=1e-5)
+    assert (bigger.evidence.sum(), bigger.evidence[1, 0, 0, 1], bigger.recent.shape) == (7, 7, (8, 2, 3))
+    assert bigger.take(np.array([1, 0])).seen.tolist() == [[8, 8], [0, 0]]
+    bigger.forget_run()
+    assert bigger.evidence.shape == (2, 2, 2, 3)
+    assert bigger.evidence.sum() == 0
+    assert bigger.seen.tolist() == [[8, 8, 0], [0, 0, 0]]
+
+
+# -- the false-alarm budget --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rounds", "runs", "exceedances", "first", "again"),
+    [
+        (0, 0, 0, 0.02, 0.01),
+        (150, 4, 13, (4 + 2 * 2 + 1) / (150 + 50), (9 + 2 * 3 + 0.2) / (13 + 20)),
+        (1e6, 4, 4, 0.005, 0.2 / 24),
+        (1e6, 100, 100, 0.005, 0.005),
+        (100, 400, 10_000, 0.98, (9600 + 2 * math.sqrt(9600) + 0.2) / 10_020),
+        (100, 1, 10_000, 4 / 150, 0.98),
+    ],
+)
+def test_rates_are_upper_estimates_between_half_a_percent_and_98_percent(
+    rounds: float, runs: float, exceedances: float, first: float, again: float
+) -> None:
+    rates = Rates(1, 1)
+    rates.rounds[:], rates.runs[:], rates.exceedances[:] = rounds, runs, exceedances
+
+    np.testing.assert_allclose(rates.first(), first, rtol=1e-6)
+    np.testing.assert_allclose(rates.again(), again, rtol=1e-6)
+
+
+def test_the_rounds_that_made_the_baselines_teach_their_runs() -> None:
+    rates = Rates(1, 2)
+    exceeds = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]], np.bool_)[:, None]
+
+    rates.learn_window(exceeds, RESTART, np.array([[True, True, False]]), grouping(0, 1, 1))
+
+    assert rates.rounds[SELF, RESTART].tolist() == [[4, 4]]
+    assert rates.runs[SELF, RESTART].tolist() == [[2, 2]]
+    assert rates.exceedances[SELF, RESTART].tolist() == [[3, 3]]
+    assert rates.rounds.sum() == 8
+    assert rates.runs.sum() == 4
+
+
+class SlowBook:
+    """The same book-keeping, one number at a time."""
+
+    def __init__(self, codes: list[int], budget: float) -> None:
+        self.codes, self.budget = codes, budget
+        self.kept: dict[tuple[int, ...], dict[str, float]] = {}
+        self.rates: dict[tuple[int, ...], list[float]] = {}  # rounds, runs, exceedances
+
+    def account(self, *place: int) -> dict[str, float]:
+        return self.kept.setdefault(place, {"evidence": 0.0, "run": 0, "runs": 0})
+
+    def round(self, exceeds: Any, tested: Any, reported: list[int], seen: float, rounds_tested: list[int]) -> None:
+        probes, devices = tested[0].shape
+        present = sum((tested[0] | tested[1])[:, device].any() for device in range(devices))
+        before = {place: list(counts) for place, counts in self.rates.items()}
+        for test, level, probe, device in np.ndindex(2, 2, probes, devices):
+            if not rounds_tested[test] or not tested[test][probe, device]:
+                continue
+            group = (test, level, probe, self.codes[device])
+            rounds, runs, exceedances = before.get(group, [0.0, 0.0, 0.0])
+            counts, mine = self.rates.setdefault(group, [0.0, 0.0, 0.0]), self.account(test, level, probe, device)
+            rate = max((runs + 2 * math.sqrt(runs) + 1) / (rounds + 50), 0.005, mine["runs"] / (seen + 8))
+            if mine["run"]:
+                repeats = exceedances - runs
+                rate = max(rate, (repeats + 2 * math.sqrt(repeats) + 0.2) / (exceedances + 20))
+            rate = min(rate, 0.98)
+            now = bool(exceeds[test][level][probe, device])
+            factor = max(0.8, (1 + rate) / 2) / rate if now else min(0.2 / (1 - rate), 0.5)
+            weight = rounds_tested[test] ** -1.1 / special.zeta(1.1) / (2 * probes * present)
+            mine["evidence"] = min((mine["evidence"] + weight) * factor, 100 / self.budget)
+            counts[0] += reported[device] == 0
+            if not now and mine["run"] and reported[device] == 0:
+                mine["runs"] += 1
+                counts[1] += 1
+                counts[2] += mine["run"]
+            mine["run"] = min(mine["run"] + 1, 255) if now else 0
+
+
+@pytest.mark.parametrize("often", [0.05, 0.5])
+def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
+    rng, codes, reported = np.random.default_rng(3), [0, 1, 0, 1, 1], [0, 0, 0, 0, 1]
+    history, rates, book = History.empty(5, 2), Rates(2, 2), SlowBook(codes, 0.01)
+    history.reported[:] = reported
+    history.seen[:] = 12
+    rounds_tested = np.zeros(2, np.int64)
+    for number in range(60):
+        tested = [rng.random((2, 5)) < 0.9, np.full((2, 5), number >= 3)]
+        rounds_tested += [tests.any() for tests in tested]
+        exceeds = [[(rng.random((2, 5)) < often) & tests for _ in range(2)] for tests in tested]
+        accumulate(history, exceeds, tested, rates, grouping(*codes), rounds_tested, 0.01)
+        book.round(exceeds, tested, reported, 12, rounds_tested.tolist())
+
+    for name in ("evidence", "run", "runs"):
+        slow = [book.account(*place)[name] for place in np.ndindex(2, 2, 2, 5)]
+        np.testing.assert_allclose(getattr(history, name).ravel(), slow, rtol=1e-3, err_msg=name)
+    for place, name in enumerate(("rounds", "runs", "exceedances")):
+        slow = [book.rates.get(where, [0, 0, 0])[place] for where in np.ndindex(2, 2, 2, 2)]
+        np.testing.assert_allclose(getattr(rates, name).ravel(), slow, err_msg=name)
+
+
+def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
+    history, rates, yes = History.empty(1, 1), Rates(1, 1), np.ones((1, 1), np.bool_)
+    for number in range(1, 301):
+        exceeds = [[yes, yes], [~yes, ~yes]]
+        accumulate(history, exceeds, [yes, ~yes], rates, grouping(0), np.array([number, 0]), 0.01)
+
+    assert history.run[SELF, REPORT, 0, 0] == 255
+    assert history.evidence[SELF, REPORT, 0, 0] == pytest.approx(100 / 0.01)
+    assert history.evidence[PEER].max() == 0
+
+
+# -- what exceeds ------------------------------------------------------------------------------------------------------
+
+
+def flags(
+    log_seconds: list[float], noise: float | list[float] = 0.002, repeat_noise: float | None = None, **known: Any
+) -> dict[str, list[int]]:
+    """Return which devices exceed and are tested, in one round of one group whose baselines are all 0."""
+    values = row(*log_seconds)
+    history = History.empty(values.shape[1], 1)
+    history.baseline[:], history.noise[:] = known.get("baseline", 0.0), noise
+    history.common[:] = known.get("common", 0.0)
+    together = Grouping(np.zeros(values.shape[1], np.int32))
+    repeats = None if repeat_noise is None else np.full_like(values, repeat_noise)
+    found = compare(values, repeats, history, Scales(history, together), together, Thresholds())
+    names = {"report": (SELF, REPORT), "restart": (SELF, RESTART), "peers": (PEER, RESTART), "shy": (PEER, REPORT)}
+    which = {name: found.exceeds[test][level] for name, (test, level) in names.items()}
+    which |= {"self tested": found.tested[SELF], "peers tested": found.tested[PEER]}
+    return {name: np.flatnonzero(each[0]).tolist() for name, each in which.items()}
+
+
+@pytest.mark.parametrize(
+    ("rise", "noise", "report", "restart"),
+    [
+        (0.0140, 0.001, [], []),  # 0.3 * log(1.05) = 0.0146
+        (0.0150, 0.001, [5], []),
+        (0.0480, 0.001, [5], []),  # log(1.05) = 0.0488
+        (0.0495, 0.001, [5], [5]),
+        (0.0495, 0.01, [], []),  # five times the noise
+        (0.0505, 0.01, [5], [5]),
+    ],
+)
+def test_a_device_exceeds_its_past_by_the_effect_and_five_noises(
+    rise: float, noise: float, report: list[int], restart: list[int]
+) -> None:
+    found = flags([0.3] * 5 + [0.3 + rise], noise)  # what all have in common says nothing
+
+    assert (found["report"], found["restart"]) == (report, restart)
+    assert (found["self tested"], found["peers tested"]) == ([*range(6)], [*range(6)])
+
+
+def test_a_restless_round_excuses_devices_but_three_are_too_few_to_tell() -> None:
+    assert flags([-0.1, 0, 0, 0.06])["restart"] == []
+    assert flags([-0.1, 0, 0.06])["restart"] == [2]
+
+
+@pytest.mark.parametrize(("offset", "noise", "found"), [(0.080, 0.002, []), (0.083, 0.002, [5]), (0.083, 0.004, [])])
+def test_a_device_exceeds_its_peers_by_the_effect_and_three_noises(
+    offset: float, noise: float, found: list[int]
+) -> None:
+    # log(1.07) + 0.2 / 25 + 3 * 0.002 = 0.0817
+    assert flags([0.0] * 5 + [offset], noise, baseline=[0.0] * 5 + [0.08])["peers"] == found
+
+
+def test_a_device_without_a_past_is_compared_with_its_peers_by_the_noise_of_the_repeats() -> None:
+    found = [flags([0.0] * 5 + [offset], NAN, 0.002, baseline=NAN) for offset in (0.080, 0.083)]
+
+    assert [each["peers"] for each in found] == [[], [5]]
+    assert [each["self tested"] for each in found] == [[], []]
+    assert flags([0.0, 1.0, NAN], NAN, 0.002, baseline=NAN)["peers tested"] == [0, 1]
+    assert flags([0.0, NAN], NAN, 0.002, baseline=NAN)["peers tested"] == []
+
+
+def test_a_noisy_device_is_excused_by_a_tenth_at_most_or_five_times_its_groups_noise() -> None:
+    history = History.empty(5, 1)
+    for typical, noise in ((0.01, 0.1), (0.04, 0.2), (0.0001, 0.1)):
+        history.noise[:] = [typical] * 4 + [0.5]
+        scales = Scales(history, grouping(0, 0, 0, 0, 0))
+        np.testing.assert_allclose(scales.peer_noise[0, 4], noise, rtol=1e-5)
+        np.testing.assert_allclose(scales.noise, row(*[max(typical, 0.001)] * 4, 0.5), rtol=1e-5)
+
+
+def test_where_nearly_half_look_slow_only_those_that_rose_without_their_group_do() -> None:
+    many = [0.0] * 11 + [0.2] * 9  # 45 %
+    assert flags(many)["restart"] == [*range(11, 20)]
+    assert flags(many, common=0.2)["restart"] == []  # all were that slow before: the others became faster
+    assert flags([0.0] * 12 + [0.2] * 8, common=0.2)["restart"] == [*range(12, 20)]
+    assert flags(many)["peers"] == []
+    assert flags([0.0] * 12 + [0.2] * 8)["peers"] == [*range(12, 20)]
+    assert flags([0.0, 0.8])["peers"] == [1]  # of two, one is half
+
+
+def checked(ratios: list[float], repeats: tuple[float, ...] = (1.0,)) -> dict[int, tuple[str, float]]:
+    devices: list[DeviceId] = [(f"n{number}", "0") for number in range(len(ratios))]
+    labels = dict.fromkeys(devices, "one model")
+    readings = {device: [ratio * each for each in repeats] for device, ratio in zip(devices, ratios, strict=True)}
+    found = SlowGPUAnalysis(groups=labels).check(readings)
+    return {int(verdict.host[1:]): (verdict.action, round(verdict.slowdown, 4)) for verdict in found}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "repeats", "expected"),
+    [
+        (1.0628, (1.0,), {}),  # log(1.05) + 0.2 / 16 is 6.32 %
+        (1.0636, (1.0,), {4: ("report", 1.0636)}),
+        (1.0830, (1.0,), {4: ("report", 1.0830)}),  # log(1.07) + 0.2 / 16 is 8.35 %
+        (1.0838, (1.0,), {4: ("restart", 1.0838)}),
+        (1.1130, (1.0, 1.02), {4: ("report", 1.1130)}),  # and 2.1 times the repeats' noise: 11.4 %
+        (1.1150, (1.0, 1.02), {4: ("restart", 1.1150)}),
+    ],
+)
+def test_a_cross_section_judges_by_the_effect_the_peers_and_the_repeats(
+    ratio: float, repeats: tuple[float, ...], expected: dict[int, tuple[str, float]]
+) -> None:
+    assert checked([1.0] * 4 + [ratio], repeats) == expected
+
+
+def test_a_cross_section_accuses_fewer_than_45_percent() -> None:
+    assert set(checked([1.0] * 12 + [1.5] * 8)) == {*range(12, 20)}
+    assert checked([1.0] * 11 + [1.5] * 9) == {}
+    assert checked([1.0, 2.1]) == {1: ("restart", 2.1)}
+
+
+def test_a_slow_quarter_does_not_hide_one_that_is_less_slow() -> None:
+    spread = [0.98, 0.99, 0.99, 1.0, 1.0, 1.0, 1.01, 1.01, 1.02, 1.0, 1.0, 1.0]
+
+    assert set(checked([*spread, 1.12, 1.6, 1.6, 1.6])) == {12, 13, 14, 15}

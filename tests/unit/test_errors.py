@@ -1,0 +1,123 @@
+"""The error tree, of all packages: one root, values as attributes, and nothing lost in a pickle."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import laggard
+from laggard.errors import LaggardError
+from laggard.kvstore import errors as kvstore_errors
+from laggard.telemetry import errors as telemetry_errors
+
+EXAMPLE_VALUES: dict[Any, tuple[Any, ...]] = {
+    str: ("some text",),
+    int: (7,),
+    float: (1.5,),
+    Path: (Path("/some/path"),),
+    int | None: (7, None),
+    float | None: (1.5, None),
+    str | None: ("some text", None),
+    tuple[str, ...]: (("a", "b"),),
+    Sequence[str]: (("a", "b"),),
+    Sequence[int]: ([1, 2],),
+    Mapping[str, str]: ({"a": "b"},),
+    bool: (True, False),
+    object: ("2", None),
+}
+
+
+def error_types() -> list[type[Exception]]:
+    """Return every error type that a module of laggard defines."""
+    found: set[type[Exception]] = set()
+    for module in pkgutil.walk_packages(laggard.__path__, "laggard."):
+        if not module.name.endswith("__main__"):
+            found |= {
+                value
+                for value in vars(import_module(module.name)).values()
+                if inspect.isclass(value)
+                and issubclass(value, Exception)
+                and value.__module__.startswith("laggard.")
+                and value.__name__.endswith("Error")
+            }
+    return sorted(found, key=lambda error: error.__name__)
+
+
+def parameters(error_type: type[Exception]) -> dict[str, tuple[Any, ...]]:
+    """Return an error's own parameters, with values to try each with."""
+    if not inspect.isfunction(error_type.__init__):  # the standard one, of any arguments
+        return {}
+    hints = get_type_hints(error_type.__init__)
+    return {name: EXAMPLE_VALUES[hints[name]] for name in inspect.signature(error_type).parameters}
+
+
+def examples(error_type: type[Exception]) -> Iterator[tuple[Exception, dict[str, Any]]]:
+    """Yield errors of a type, with the values that they were made of."""
+    choices = parameters(error_type)
+    own = inspect.signature(error_type).parameters if choices else {}
+    for which in range(max((len(values) for values in choices.values()), default=1)):
+        values = {name: values[min(which, len(values) - 1)] for name, values in choices.items()}
+        by_name = [name for name, each in own.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        in_order = [values[name] for name in values if name not in by_name]
+        yield error_type(*in_order, **{name: values[name] for name in by_name}), values
+
+
+@pytest.mark.parametrize("error_type", error_types(), ids=lambda error: error.__name__)
+def test_every_error_is_below_the_root(error_type: type[Exception]) -> None:
+    assert issubclass(error_type, LaggardError)
+
+
+@pytest.mark.parametrize("error_type", error_types(), ids=lambda error: error.__name__)
+def test_an_error_has_its_values_as_attributes(error_type: type[Exception]) -> None:
+    for error, values in examples(error_type):
+        assert {name: getattr(error, name) for name in values} == values
+        assert str(error) or not values
+
+
+@pytest.mark.parametrize("error_type", error_types(), ids=lambda error: error.__name__)
+def test_an_error_that_crosses_a_process_boundary_keeps_its_type_message_and_values(
+    error_type: type[Exception],
+) -> None:
+    for error, _ in examples(error_type):
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_the_walk_finds_the_errors_of_several_packages() -> None:
+    found = set(error_types())
+    for module in (kvstore_errors, telemetry_errors):
+        assert {getattr(module, name) for name in module.__all__} <= found
+
+
+@pytest.mark.parametrize("module", [kvstore_errors, telemetry_errors], ids=lambda module: module.__name__)
+def test_the_drawn_tree_is_the_actual_one(module: Any) -> None:
+    drawn = [line.split("─ ")[1].split()[0] for line in module.__doc__.splitlines() if "─ " in line]
+    assert sorted(drawn) == sorted(module.__all__)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (laggard.UnsupportedValueError, TypeError),
+        (laggard.NotAListError, TypeError),
+        (laggard.NotACounterError, TypeError),
+        (laggard.StateUnavailableError, ConnectionError),
+        (laggard.NoCheckpointError, LookupError),
+        (laggard.NotInJobError, LookupError),
+        (laggard.NoLaunchRecordError, LookupError),
+        (laggard.ClosedTransactionError, RuntimeError),
+        (laggard.NotConnectedError, RuntimeError),
+        (laggard.SettingsError, ValueError),
+        (laggard.DumpError, ValueError),
+        (laggard.NodeError, ValueError),
+    ],
+)
+def test_an_error_is_also_of_the_standard_kind(error: type[Exception], kind: type[Exception]) -> None:
+    assert issubclass(error, kind)

@@ -1,0 +1,130 @@
+"""What speaks against a node after a failure, from checks before and after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, oom_kills, recent_kernel_lines
+from laggard.resilience.decision.evidence import GpuHealth, NodeCheck, evidence_against, memory_ran_out
+
+GOOD = NodeCheck(1e9, {"0": GpuHealth(), "1": GpuHealth(uncorrectable=3)}, {"/": 1 << 30, "/home": 1 << 30}, 2)
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus."
+
+
+def gpus(**changed: GpuHealth) -> NodeCheck:
+    return replace(GOOD, gpus={**GOOD.gpus, **{name.removeprefix("gpu"): health for name, health in changed.items()}})
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (GOOD, None),
+        (gpus(gpu1=GpuHealth(lost=True)), "gpu 1 is lost"),
+        (replace(GOOD, gpus={"0": GpuHealth()}), "gpu 1 is gone"),
+        (gpus(gpu1=GpuHealth(uncorrectable=5)), "gpu 1 has had 2 uncorrectable memory errors"),
+        (gpus(gpu0=GpuHealth(remap_failed=True)), "gpu 0 cannot replace a broken row of its memory"),
+        (replace(GOOD, free_bytes={"/": 1 << 20}), "the disk of / is full"),
+        (replace(GOOD, free_bytes={"/": 16 << 20}), None),
+        (replace(GOOD, kernel_lines=(XID,)), f"its kernel says {XID!r}"),
+        (replace(GOOD, kernel_lines=("oom_kill 1", "nothing")), None),
+        (replace(GOOD, oom_kills=9), None),
+    ],
+)
+def test_what_is_new_since_the_job_began_speaks_against_a_node(after: NodeCheck, found: str | None) -> None:
+    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == ({"n2": found} if found else {})
+    assert evidence_against({"n1": (GOOD, GOOD), "n2": (after, after)}) == {}  # as it was before
+
+
+def test_everything_that_is_found_is_named() -> None:
+    after = replace(GOOD, gpus={"0": GpuHealth(lost=True)}, free_bytes={"/": 0})
+    expected = "gpu 0 is lost; gpu 1 is gone; the disk of / is full"
+    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
+
+
+def test_what_most_nodes_share_speaks_against_none_of_them() -> None:
+    full = replace(GOOD, free_bytes={"/": 0})
+    checks = {"n1": (GOOD, full), "n2": (GOOD, full), "n3": (GOOD, GOOD)}
+    assert evidence_against(checks) == {}
+    assert evidence_against({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
+    assert evidence_against({"n1": (GOOD, full)}).keys() == {"n1"}
+
+
+def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:
+    assert memory_ran_out(GOOD, replace(GOOD, oom_kills=3))
+    assert not memory_ran_out(GOOD, GOOD)
+
+
+def test_a_check_is_sent_and_read_as_it_was() -> None:
+    check = replace(gpus(gpu0=GpuHealth(lost=True, uncorrectable=4, remap_failed=True)), kernel_lines=(XID,))
+    assert NodeCheck.of_json(json.loads(json.dumps(asdict(check)))) == check
+
+
+def test_a_node_without_gpus_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    check = NodeCheck.of_json(json.loads(capsys.readouterr().out))
+    assert check.free_bytes[str(Path.cwd())] > 0
+    assert check.gpus == {}
+
+
+def test_virtual_devices_have_no_driver_to_ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LAGGARD_VIRTUAL_DEVICE_DIR", str(tmp_path))
+    main(["0", "1"])
+    assert json.loads(capsys.readouterr().out)["gpus"] == {}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """A driver that knows GPU 0, and the values of its fields."""
+    values: dict[int, float] = {}
+
+    def handle(index: int) -> int:
+        if index != 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return index
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    monkeypatch.setattr(
+        "laggard.collectors.metrics.nvml.field_values",
+        lambda _, numbers: ((number, values[number]) for number in numbers if number in values),
+    )
+    return values
+
+
+def test_a_gpu_has_the_counters_of_its_driver(driver: dict[int, float]) -> None:
+    assert gpu_health("0") == GpuHealth()
+    driver |= {pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: 7.0, pynvml.NVML_FI_DEV_REMAPPED_FAILURE: 1.0}
+    assert gpu_health("0") == GpuHealth(uncorrectable=7, remap_failed=True)
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_gpu_that_its_driver_does_not_know_is_lost() -> None:
+    assert gpu_health("1") == GpuHealth(lost=True)
+
+
+def test_kills_for_want_of_memory_are_those_of_the_nodes_own_group(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) == 0
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "vmstat").write_text("nr_free 1\noom_kill 9\n")
+    assert oom_kills(tmp_path) == 9
+    group = tmp_path / "sys" / "fs" / "cgroup" / "job7"
+    group.mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("1:name=systemd:/x\n0::/job7\n")
+    (group / "memory.events").write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
+    assert oom_kills(tmp_path) == 3
+
+
+def test_recent_lines_of_the_kernel_about_hardware_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    assert list(recent_kernel_lines(0, log)) == []
+    log.write_text(f"3,812,5000000,-;{XID}\n SUBSYSTEM=pci\n")  # a record as the kernel hands it out
+    assert list(recent_kernel_lines(5.0, log)) == [XID]
+    assert list(recent_kernel_lines(5.1, log)) == []
+    assert hardware_lines([XID, "usb 1-1: new device", "Memory cgroup out of memory: Killed process 1"]) == [XID]

@@ -1,0 +1,258 @@
+"""Why a launch failed, from what its processes wrote: whole outputs of torchrun, Ray and plain programs."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+
+import pytest
+
+from laggard.resilience.decision.error_output import complaints_of, root_cause_of
+from laggard.resilience.decision.failure import Failure, ProcessEnd, explain, only_noticed_another, says_why
+
+T0 = 1e9
+ECC = "CUDA error: uncorrectable ECC error encountered"
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:43439."
+
+
+def end(text: str = "", *, host: str = "node2", exit_code: int = 1, ended_s: float = T0) -> ProcessEnd:
+    lines = tuple(textwrap.dedent(text).strip("\n").splitlines())
+    return ProcessEnd(host, "the copy", 4211, exit_code, ended_s, 724.0, lines)
+
+
+def torchrun(own: str, rank: int, exit_code: int = 1) -> str:
+    """Return what torchrun writes on the node where a rank failed."""
+    return (
+        textwrap.dedent(own)
+        + f"""
+W1122 13:31:21.081000 10805 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 10808 closing signal
+E1122 13:31:21.114000 10805 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {exit_code})
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/env/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_13:31:21
+  host      : localhost
+  rank      : {rank} (local_rank: 1)
+  exitcode  : {exit_code} (pid: 10809)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+    )
+
+
+def raised(rank: int, error: str, function: str = "step") -> str:
+    return "\n".join(
+        f"[rank{rank}]: {line}"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/home/me/train.py", line 88, in <module>',
+            "    main()",
+            f'  File "/home/me/train.py", line 41, in {function}',
+            "    loss.backward()",
+            '  File "/env/lib/python3.11/site-packages/torch/_tensor.py", line 581, in backward',
+            "    torch.autograd.backward(",
+            error,
+        )
+    )
+
+
+def why(*ends: ProcessEnd) -> Failure:
+    return explain(ends, {"10.0.0.2": "node2", "10.0.0.3": "node3"})
+
+
+def test_the_sentence_names_rank_node_exit_code_time_and_cause() -> None:
+    failure = why(end(torchrun(raised(5, f"RuntimeError: {ECC}"), 5)))
+    assert failure.sentence == (
+        f"rank 5 on node2 exited with 1 after 12 min 4 s: RuntimeError: {ECC} "
+        "(hardware: uncorrectable memory error of a GPU)"
+    )
+    assert (failure.host, failure.rank, failure.pid, failure.response) == ("node2", 5, 10809, "strike")
+
+
+def test_a_signal_is_named_and_the_job_would_end_with_128_and_its_number() -> None:
+    failure = why(end(exit_code=-6))
+    assert failure.sentence == "the copy on node2 was killed by SIGABRT after 12 min 4 s"
+    assert (failure.job_exit_code, failure.response, failure.kind) == (134, "strike", "unknown")
+
+
+def test_a_signal_that_has_no_name_has_a_number() -> None:
+    assert "killed by signal 77 after" in why(end(exit_code=-77)).sentence
+
+
+def test_the_rank_that_torchrun_names_was_killed_by_a_signal() -> None:
+    failure = why(end(torchrun("", 3, -9)))
+    assert failure.sentence.startswith("rank 3 on node2 was killed by SIGKILL after")
+    assert (failure.exit_code, failure.job_exit_code) == (-9, 1)
+
+
+@pytest.mark.parametrize("seconds_later", [-30.0, 0.0, 30.0])
+def test_who_only_noticed_it_was_not_first_however_early_it_ended(seconds_later: float) -> None:
+    culprit = end(torchrun(raised(5, f"RuntimeError: {ECC}"), 5), ended_s=T0)
+    other = end(torchrun(raised(0, f"RuntimeError: {GLOO}"), 0), host="node1", ended_s=T0 + seconds_later)
+    for ends in ((culprit, other), (other, culprit)):
+        assert (why(*ends).host, why(*ends).rank) == ("node2", 5)
+
+
+def test_a_rank_of_the_same_node_that_only_noticed_it_was_not_first_either() -> None:
+    both = f"{raised(0, f'RuntimeError: {GLOO}')}\n{raised(5, f'RuntimeError: {ECC}')}\n"
+    assert why(end(torchrun(both, 0))).rank == 5
+
+
+def test_a_rank_that_says_why_comes_before_lines_of_nobody() -> None:
+    lines = f"OSError: [Errno 98] Address already in use\n{raised(0, GLOO)}\n{raised(5, f'RuntimeError: {ECC}')}\n"
+    assert (why(end(torchrun(lines, 0))).rank, why(end(torchrun(lines, 0))).kind) == (5, "hardware")
+
+
+def test_a_process_killed_by_a_signal_comes_before_those_that_noticed() -> None:
+    killed = end(torchrun("", 3, -9), ended_s=T0 + 1)
+    other = end(torchrun(raised(0, f"RuntimeError: {GLOO}"), 0), host="node1")
+    assert (why(other, killed).host, why(other, killed).rank) == ("node2", 3)
+
+
+def test_among_equals_the_earliest_was_first() -> None:
+    first = end(raised(1, "RuntimeError: lost the plot"), ended_s=T0)
+    second = end(raised(2, "RuntimeError: lost the plot"), host="node3", ended_s=T0 + 0.1)
+    assert why(second, first).rank == 1
+
+
+def test_only_noticed_and_says_why() -> None:
+    noticed, told, silent = end(raised(0, GLOO)), end(raised(0, ECC)), end(exit_code=-9)
+    assert [only_noticed_another(each) for each in (noticed, told, silent)] == [True, False, False]
+    assert [says_why(each) for each in (noticed, told, silent)] == [False, True, False]
+
+
+def test_the_first_error_of_a_chain_says_why() -> None:
+    chain = f"""
+        Traceback (most recent call last):
+          File "/home/me/train.py", line 9, in step
+            launch()
+        RuntimeError: {ECC}
+
+        During handling of the above exception, another exception occurred:
+
+        Traceback (most recent call last):
+          File "/home/me/train.py", line 12, in main
+            save()
+        OSError: [Errno 28] No space left on device
+    """
+    assert why(end(chain)).cause == "uncorrectable memory error of a GPU"
+
+
+def test_the_first_of_three_errors_in_a_chain_says_why_and_one_before_the_chain_does_not() -> None:
+    raised_by = 'Traceback (most recent call last):\n  File "/home/me/a.py", line 1, in f\n'
+    another = "\nThe above exception was the direct cause of the following exception:\n\n"
+    chain = another.join(f"{raised_by}{error}" for error in (f"RuntimeError: {ECC}", "KeyError: 1", "MyError: 2"))
+    before = f"{raised_by}TypeError: survived\n" + "step\n" * 60
+    failure = why(end(before + chain))
+    assert failure.cause == "uncorrectable memory error of a GPU"
+    assert failure.fingerprint.endswith("RuntimeError < a.py:f")
+
+
+def test_an_error_that_was_survived_long_before_does_not_say_why() -> None:
+    survived = """
+        Traceback (most recent call last):
+          File "/home/me/train.py", line 9, in step
+            launch()
+        torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+    """
+    later = "step 2\n" * 60 + 'Traceback (most recent call last):\n  File "/home/me/a.py", line 1, in f\nMyError: odd\n'
+    failure = why(end(textwrap.dedent(survived) + later))
+    assert (failure.quote, failure.kind, failure.response) == ("MyError: odd", "unknown", "once")
+
+
+def test_what_a_library_logged_before_the_error_says_why() -> None:
+    log = "n7:812:1034 [3] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<40313> with status=12 hca mlx5_3\n"
+    failure = why(end(log + raised(5, "RuntimeError: ncclRemoteError: A call failed")))
+    assert failure.cause == "InfiniBand completion with an error"
+
+
+def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
+    failure = why(
+        end(
+            """
+            Traceback (most recent call last):
+              File "/home/me/driver.py", line 5, in <module>
+                ray.get(work.remote())
+              File "/env/lib/python3.11/site-packages/ray/_private/worker.py", line 2961, in get
+                raise value.as_instanceof_cause()
+            ray.exceptions.RayTaskError(KeyError): ray::work() (pid=812, ip=10.0.0.3)
+              File "/home/me/driver.py", line 3, in work
+                labels["x"]
+            KeyError: 'x'
+            """,
+            host="node1",
+        )
+    )
+    assert (failure.host, failure.quote, failure.kind) == ("node3", "KeyError: 'x'", "program")
+    assert "driver.py:work" in failure.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "response"),
+    [
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x", 2, "end"),
+        ("whatever", 2, "end"),
+        ("KeyError: 'labels'", 1, "once"),
+        ("", 3, "once"),
+        ("OSError: [Errno 98] Address already in use", 1, "relaunch"),
+        ("OSError: [Errno 28] No space left on device", 1, "strike"),
+        ("", -11, "strike"),
+        ("KeyError: 'labels'", -6, "once"),
+    ],
+)
+def test_what_is_done_about_it(text: str, exit_code: int, response: str) -> None:
+    assert why(end(text, exit_code=exit_code)).response == response
+
+
+def test_the_same_error_at_the_same_place_has_the_same_fingerprint_whatever_its_numbers() -> None:
+    first = why(end(raised(5, "ValueError: loss of 812.4 at step 9")))
+    again = why(end(raised(3, "ValueError: loss of 1.4 at step 812"), host="node3", ended_s=T0 + 1e5))
+    elsewhere = why(end(raised(5, "ValueError: loss of 812.4 at step 9", function="load")))
+    another = why(end(raised(5, "KeyError: 812")))
+    assert first.fingerprint == again.fingerprint
+    assert len({first.fingerprint, elsewhere.fingerprint, another.fingerprint}) == 3
+
+
+def test_only_the_users_own_functions_are_the_place() -> None:
+    assert "backward" not in why(end(raised(5, "MyError: odd"))).fingerprint
+    assert "train.py:step < train.py:<module>" in why(end(raised(5, "MyError: odd"))).fingerprint
+
+
+def test_a_line_of_code_in_a_traceback_does_not_say_why() -> None:
+    text = """
+        Traceback (most recent call last):
+          File "/home/me/train.py", line 9, in step
+            raise Odd("CUDA out of memory") if x else TypeError("uncorrectable ECC error")
+        Odd: too many bananas
+    """
+    assert (why(end(text)).quote, why(end(text)).kind) == ("Odd: too many bananas", "unknown")
+
+
+def test_a_long_line_is_shortened() -> None:
+    assert len(why(end("KeyError: " + "x" * 10_000)).quote) == 240
+
+
+def test_colours_and_prefixes_are_not_quoted() -> None:
+    assert why(end("\x1b[31m[rank1]: KeyError: 'x'\x1b[0m")).quote == "KeyError: 'x'"
+
+
+def test_an_output_without_an_error_is_quoted_by_its_last_line() -> None:
+    assert why(end("one\ntwo\n\n")).quote == "two"
+
+
+def test_output_that_is_cut_off_or_odd_is_read_too() -> None:
+    whole = torchrun(raised(5, f"RuntimeError: {ECC}"), 5).splitlines()
+    for begin in range(len(whole)):
+        lines = tuple(whole[begin:])
+        complaints_of(lines)
+        root_cause_of(lines)
+        assert why(replace(end(), lines=lines)).host == "node2"

@@ -1,0 +1,93 @@
+"""What must hold for every GPU: checked on the stand-in for CuPy, and on a real GPU if there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laggard.collectors.device import GpuDevice
+from laggard.collectors.device_check import check_device
+from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
+from laggard.collectors.probing import Probing
+from tests.fake_cupy.kernels import host_compiler
+from tests.fake_cupy.machine import Board, cupy_on
+from tests.real_gpus import real_gpus
+
+# A GPU that is alone has no peer, and a consumer board next to no double precision.
+NOT_EVERYWHERE = {"peer_copy", "gemm_fp64"}
+
+
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[GpuDevice]:
+    if request.param == "real":
+        yield real_gpus()[0]
+        return
+    if host_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    with cupy_on(Board()):
+        yield GpuDevice("0", 0)
+
+
+@pytest.fixture(scope="module")
+def probes(device: GpuDevice) -> dict[str, Probe]:
+    return {probe.name: probe for probe in probes_of(device)}
+
+
+def test_it_has_a_name_and_an_identity(device: GpuDevice) -> None:
+    assert " GiB" in device.model
+    assert device.uuid.startswith(("GPU-", "MIG-"))
+
+
+def test_every_probe_has_a_reading_of_milliseconds_and_computes_correctly(probes: dict[str, Probe]) -> None:
+    assert set(PROBE_NAMES) - probes.keys() <= NOT_EVERYWHERE
+    for name, probe in probes.items():
+        probe.prepare()
+        probe.seconds()  # the first one may load the kernel
+        assert 1e-5 < probe.seconds() < 0.1, name
+        assert 0 < probe.figure(probe.seconds()) < math.inf, name
+        assert probe.wrong_results() == 0, name
+
+
+@pytest.mark.parametrize("name", ["gemm_fp32", "gemm_tf32", "gemm_fp16", "gemm_bf16"])
+def test_one_wrong_number_in_a_product_is_seen(device: GpuDevice, probes: dict[str, Probe], name: str) -> None:
+    probe: Any = probes[name]
+    probe.prepare()
+    probe.seconds()
+    device.run(lambda: probe._product.reshape(-1)[5:6].fill(1e6))
+    assert probe.wrong_results() == 1
+
+
+def test_the_triad_subtracts_half_of_what_it_had_and_a_wrong_difference_is_seen(
+    device: GpuDevice, probes: dict[str, Probe]
+) -> None:
+    probe: Any = probes["triad"]
+    probe.prepare()
+    probe.seconds()
+    expected = np.float32(0)
+    for _ in range(20):
+        expected = np.float32(3) - expected / np.float32(2)
+    assert (device.run(lambda: probe._a[:4].get()) == expected).all()
+    device.run(lambda: probe._a[7:8].fill(9.0))
+    assert probe.wrong_results() == 1
+
+
+def test_a_check_has_a_figure_of_each_probe_and_finds_nothing_wrong(
+    device: GpuDevice, probes: dict[str, Probe]
+) -> None:
+    check = check_device(device, repeats=2)
+
+    assert check.figures.keys() == probes.keys()
+    assert (check.trouble, check.wrong) == ("", {})
+
+
+def test_probes_take_turns_and_leave_the_product_right(device: GpuDevice) -> None:
+    in_turn = ["triad", "chase_l2", "host_to_device"]
+    probing = Probing(device, in_turn, max_intrusion=1.0)
+    ran = [probing.other(turn, repeats=2) for turn in range(len(in_turn))]
+    assert [turn and turn[0] for turn in ran] == in_turn
+    probing.main.seconds()
+    assert probing.main.wrong_results() == 0

@@ -1,0 +1,67 @@
+"""A clock that does not count the time in which this process was not scheduled."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.nodes.heartbeat import LONGEST_TICK_S, AwakeClock
+from laggard.resilience.nodes.node import Node
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def counted_s(*ticks_s: float) -> float:
+    clock = Clock()
+    clock_awake = AwakeClock(clock)
+    for elapsed_s in ticks_s:
+        clock.now_s += elapsed_s
+        clock_awake.tick()
+    return round(clock_awake.now_s(), 6)
+
+
+def test_a_process_that_is_awake_counts_every_second() -> None:
+    assert counted_s(*[0.2] * 50) == 10
+
+
+def test_a_process_that_is_scheduled_a_little_late_counts_every_second_too() -> None:
+    assert counted_s(*[0.45] * 10) == 4.5
+
+
+def test_the_time_in_which_it_was_stopped_is_not_counted() -> None:
+    assert counted_s(0.2, 3600, 0.2) == 0.4 + LONGEST_TICK_S
+
+
+def test_it_counts_in_a_thread_until_it_is_stopped() -> None:
+    clock_awake = AwakeClock()
+    clock_awake.start()
+    while clock_awake.now_s() == 0:
+        pass
+    clock_awake.stop()
+
+
+@pytest.mark.parametrize(("timeout_s", "lost"), [(None, ["n2"]), (3.6, ["n2"]), (5.0, [])])
+def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: float | None, lost: list[str]) -> None:
+    records = [NodeRecord(host, "127.0.0.1", ()) for host in ("n1", "n2")]
+    allocation = cast("Allocation", SimpleNamespace(nodes=records))
+    cluster = Cluster(allocation, Path(), NodeFiles({}, {}), threading.Condition())
+    if timeout_s is not None:
+        cluster.heartbeat_timeout_s = timeout_s
+    cluster._awake_clock._awake_s = 10.0
+    for record, last_heard_s in zip(records, (9.0, 6.0), strict=True):
+        node = SimpleNamespace(record=record, gone=False, has_started=True, last_heard_s=last_heard_s)
+        cluster.nodes[record.hostname] = cast("Node", node)
+    assert cluster.lost() == lost
+    assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"

@@ -1,0 +1,704 @@
+"""What readers make of a driver's answers, when a loop reads, and the rows of the devices that are read."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pynvml
+import pytest
+import redis
+
+import laggard.collectors.metrics.gpu
+import laggard.collectors.metrics.nvml
+import laggard.collectors.metrics.process
+import laggard.collectors.metrics.reading_loop
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
+from laggard.collectors.errors import DeviceLostError
+from laggard.collectors.metrics.amd import AmdReader
+from laggard.collectors.metrics.gpu import VirtualReader, device_readers
+from laggard.collectors.metrics.node import NodeReader, control_group_of
+from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handle, nvml_readers
+from laggard.collectors.metrics.process import Collectors
+from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
+from laggard.detectors.device_index import DeviceIndex, as_array
+from laggard.kvstore.environment import JobEnvironment
+from laggard.kvstore.sample_store import SampleStore
+from laggard.telemetry.events import Event
+from laggard.telemetry.settings import TelemetrySettings
+
+
+def by_name(readings: Iterator[Reading]) -> dict[str, float]:
+    return {reading.metric: reading.value for reading in readings}
+
+
+# -- when a loop reads -------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that only waits and readings move; it stands in for the modules ``time`` and ``threading``."""
+
+    def __init__(self, now_s: float, until_s: float, late_s: Mapping[int, float]) -> None:
+        self.now_s, self._until_s, self._late_s = now_s, until_s, late_s
+        self._waits = 0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s - 50
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds + self._late_s.get(self._waits, 0.0)
+        self._waits += 1
+        return self.now_s > self._until_s
+
+    def Event(self) -> Clock:  # noqa: N802 - the module's name
+        return self
+
+    def Thread(self, target: Callable[[], None], **_: object) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(start=target)
+
+
+class Kept:
+    """A store that keeps what it is given as it is."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, Mapping[str, str], int, float]] = []
+
+    def add(self, metric: str, tags: Mapping[str, str], time_us: int, value: float) -> None:
+        self.added.append((metric, tags, time_us, value))
+
+    @property
+    def seconds(self) -> list[float]:
+        return [round(time_us / 1e6, 6) for _, _, time_us, _ in self.added]
+
+
+def run_loop(
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Clock, int], None] = lambda *_: None,
+    until_s: float = 104.5,
+    late_s: Mapping[int, float] | None = None,
+    turn: int = 0,
+) -> tuple[Kept, ReadingLoop, Clock, list[float]]:
+    clock, kept, begun = Clock(100.25, until_s, late_s or {}), Kept(), []
+    monkeypatch.setattr(laggard.collectors.metrics.reading_loop, "time", clock)
+    monkeypatch.setattr(laggard.collectors.metrics.reading_loop, "threading", clock)
+
+    def reading() -> Iterator[Reading]:
+        begun.append(round(clock.now_s, 6))
+        assert loop.pace.begun_s == clock.monotonic()
+        read(clock, len(begun))
+        yield Reading("m", len(begun), {"pid": "1"})
+
+    loop = ReadingLoop("x", reading, 1.0, kept, {"host": "a"}, place=turn)  # type: ignore[arg-type]
+    loop.start()
+    assert loop.pace.begun_s is None
+    return kept, loop, clock, begun
+
+
+def test_a_loop_reads_at_every_tick_and_stamps_with_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, loop, _, begun = run_loop(monkeypatch, turn=2)
+
+    assert begun == [101.006, 102.006, 103.006, 104.006]  # its turn is the third, 3 ms each
+    assert kept.added[0] == ("m", {"host": "a", "pid": "1"}, 101_000_000, 1)
+    assert kept.seconds == [101, 102, 103, 104]
+    assert (round(loop.pace.lag_s, 6), loop.pace.missed) == (0, 0)
+
+
+def test_a_turn_is_at_most_a_twentieth_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_loop(monkeypatch, turn=1000)[3][0] == 101.05
+
+
+def test_a_reading_that_begins_late_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, loop, _, _ = run_loop(monkeypatch, late_s={0: 0.09, 1: 0.11, 3: 0.25})
+
+    assert kept.seconds == [101, 102.11, 103, 104.25]
+    assert loop.pace.lag_s == pytest.approx(0.25)
+
+
+def test_ticks_that_a_slow_reading_misses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(clock: Clock, number: int) -> None:
+        clock.now_s += 2.3 if number == 2 else 0.1
+
+    kept, loop, _, _ = run_loop(monkeypatch, slow, until_s=106.5)
+
+    assert kept.seconds == [101, 102, 105, 106]
+    assert loop.pace.missed == 2
+    assert loop.pace.duration_s == pytest.approx(0.1)
+
+
+def test_after_a_failure_it_waits_ten_seconds_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Clock, number: int) -> None:
+        if number == 1:
+            raise OSError("the device is gone")
+
+    kept, _, _, begun = run_loop(monkeypatch, fail, until_s=113.5)
+
+    assert begun == [101, 112, 113]
+    assert kept.seconds == [112, 113]
+
+
+# -- virtual devices ---------------------------------------------------------------------------------------------------
+
+
+def test_a_virtual_device_shows_what_share_of_the_time_kernels_ran(tmp_path: Path) -> None:
+    moments = iter([10.0, 12.0, 14.0, 14.0])
+    reader = VirtualReader("1", tmp_path, lambda: next(moments))
+    (tmp_path / "device-1.clock").write_bytes(struct.pack("<d", 0.5))
+
+    found = by_name(reader.read())
+
+    assert (found["DeviceUtilization"], found["DevicePowerUsage"], found["DeviceTemperature"]) == (25.0, 120.0, 42)
+    assert 0 < found["DeviceMemoryUtilization"] <= 100
+    (tmp_path / "device-1.clock").write_bytes(struct.pack("<d", 9.0))  # a long kernel counts all at once
+    found = by_name(reader.read())
+    assert (found["DeviceUtilization"], found["DevicePowerUsage"], found["DeviceTemperature"]) == (100.0, 300.0, 65)
+    found = by_name(reader.read())  # no time has gone by
+    assert (found["DeviceUtilization"], found["DevicePowerUsage"], found["DeviceTemperature"]) == (0.0, 60.0, 35)
+    assert list(reader.processes()) == []
+
+
+def test_a_clock_that_is_half_written_or_went_back_counts_as_idle(tmp_path: Path) -> None:
+    (tmp_path / "device-0.clock").write_bytes(struct.pack("<d", 5.0))
+    moments = iter([1.0, 2.0])
+    reader = VirtualReader("0", tmp_path, lambda: next(moments))
+    (tmp_path / "device-0.clock").write_bytes(b"half")
+
+    assert by_name(reader.read())["DeviceUtilization"] == 0
+
+
+def test_virtual_devices_are_numbered(tmp_path: Path) -> None:
+    environ = {VIRTUAL_DEVICES: "3", VIRTUAL_DEVICE_DIR: str(tmp_path)}
+
+    assert [reader.gpu for reader in device_readers(None, lambda *_: None, environ)] == ["0", "1", "2"]
+
+
+def test_real_devices_are_opened_within_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, asked, answer = laggard.collectors.metrics.gpu, [], threading.Event()
+
+    def open_amd(_: object) -> list[Any]:
+        answer.wait()
+        return ["amd"]
+
+    def open_nvml(names: object, _: object) -> list[Any]:
+        asked.append(names)
+        return ["nvidia"]
+
+    monkeypatch.setattr(module, "nvml_readers", open_nvml)
+    monkeypatch.setattr(module, "amd_readers", open_amd)
+    monkeypatch.setattr(module, "OPEN_DEADLINE_S", 0.01)
+    assert device_readers(["0"], lambda *_: None, {}) == []
+    answer.set()
+    monkeypatch.setattr(module, "OPEN_DEADLINE_S", 20.0)
+    found: list[Any] = [*device_readers(["0"], lambda *_: None, {VIRTUAL_DEVICES: "0"})]
+    assert found == ["nvidia", "amd"]
+    assert asked == [["0"], ["0"]]
+
+
+# -- NVIDIA ------------------------------------------------------------------------------------------------------------
+
+
+def field(number: int, value: float, member: str = "ullVal", kind: int = 3, status: int = 0, scope: int = 0) -> Any:
+    return SimpleNamespace(
+        fieldId=number, scopeId=scope, nvmlReturn=status, valueType=kind, value=SimpleNamespace(**{member: value})
+    )
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What NVML answers, by the end of the function's name; an exception is raised."""
+    answers: dict[str, Any] = {
+        "GetUtilizationRates": SimpleNamespace(gpu=87, memory=31),
+        "GetMemoryInfo": SimpleNamespace(used=1000, total=8000),
+        "GetPowerUsage": 412_500,
+        "GetTemperature": 64,
+        "GetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 2619}[kind],
+        "GetCurrentClocksEventReasons": 4,
+        "GetFieldValues": [],
+        "GetComputeRunningProcesses": [
+            SimpleNamespace(pid=5, usedGpuMemory=77),
+            SimpleNamespace(pid=6, usedGpuMemory=None),
+        ],
+        "GetProcessUtilization": lambda _, since: [
+            SimpleNamespace(pid=number, smUtil=number * 10, timeStamp=since + number) for number in (3, 2)
+        ],
+    }
+
+    def answering(name: str) -> Callable[..., Any]:
+        def answer(*arguments: Any) -> Any:
+            given = answers[name]
+            if isinstance(given, Exception):
+                raise given
+            return given(*arguments) if callable(given) else given
+
+        return answer
+
+    for name in answers:
+        monkeypatch.setattr(pynvml, f"nvmlDevice{name}", answering(name))
+    monkeypatch.setattr(
+        pynvml, "nvmlGpmQueryDeviceSupport", lambda _: SimpleNamespace(isSupportedDevice=answers.get("gpm", 0))
+    )
+    return answers
+
+
+PLAIN = {
+    "DeviceUtilization": 87,
+    "DeviceMemoryBusy": 31,
+    "DeviceMemoryUsed": 1000,
+    "DeviceMemoryUtilization": 12.5,
+    "DevicePowerUsage": 412.5,
+    "DeviceTemperature": 64,
+    "DeviceSmClock": 1755,
+    "DeviceMemoryClock": 2619,
+    "DeviceClockEventReasons": 4,
+    "DeviceXids": 0,
+}
+
+
+def test_an_nvidia_device_is_read_in_watts_percent_and_megahertz(driver: dict[str, Any]) -> None:
+    assert by_name(NvmlReader("0", "handle").read()) == PLAIN
+    driver["GetMemoryInfo"] = SimpleNamespace(used=0, total=0)
+    assert "DeviceMemoryUtilization" not in by_name(NvmlReader("0", "handle").read())
+
+
+FIELDS = {  # what NVML's reference calls it: our metric, and its value where NVML says 1000
+    "TOTAL_ENERGY_CONSUMPTION": ("DeviceEnergy", 1.0),  # millijoules
+    "MEMORY_TEMP": ("DeviceMemoryTemperature", 1000),
+    "POWER_CURRENT_LIMIT": ("DevicePowerLimit", 1.0),  # milliwatts
+    "PCIE_REPLAY_COUNTER": ("DevicePcieReplays", 1000),
+    "PCIE_COUNT_TX_BYTES": ("DevicePcieTransmit", 1000),
+    "PCIE_COUNT_RX_BYTES": ("DevicePcieReceive", 1000),
+    "ECC_SBE_VOL_TOTAL": ("DeviceEccCorrected", 1000),
+    "ECC_DBE_VOL_TOTAL": ("DeviceEccUncorrected", 1000),
+    "REMAPPED_UNC": ("DeviceRemappedRows", 1000),
+    "REMAPPED_PENDING": ("DeviceRemapPending", 1000),
+    "REMAPPED_FAILURE": ("DeviceRemapFailed", 1000),
+    "NVLINK_THROUGHPUT_DATA_TX": ("DeviceNvlinkTransmit", 1_024_000),  # kibibytes, of all links together
+    "NVLINK_THROUGHPUT_DATA_RX": ("DeviceNvlinkReceive", 1_024_000),
+}
+
+
+def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_again(driver: dict[str, Any]) -> None:
+    keys = {name: (getattr(pynvml, f"NVML_FI_DEV_{name}"), 2**32 - 1 if "NVLINK" in name else 0) for name in FIELDS}
+    status = {"REMAPPED_UNC": pynvml.NVML_ERROR_UNKNOWN, "MEMORY_TEMP": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    asked: list[list[tuple[int, int]]] = []
+
+    def answer(_: object, fields: list[tuple[int, int]]) -> list[Any]:
+        asked.append(fields)
+        known = {key: name for name, key in keys.items()}
+        return [field(*key[:1], 1000, status=status.get(known[key], 0), scope=key[1]) for key in fields]
+
+    driver["GetFieldValues"] = answer
+    reader = NvmlReader("0", "handle")
+
+    first = by_name(reader.read())
+    status.clear()
+    second = by_name(reader.read())
+
+    assert second == PLAIN | {name: value for key, (name, value) in FIELDS.items() if key != "MEMORY_TEMP"}
+    assert first == {name: value for name, value in second.items() if name != "DeviceRemappedRows"}
+    assert sorted(asked[0]) == sorted(keys.values())
+    assert set(asked[0]) - set(asked[1]) == {keys["MEMORY_TEMP"]}
+    assert by_name(NvmlReader("0", "handle").read()) == PLAIN | dict(FIELDS.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "member"),
+    [("DOUBLE", "dVal"), ("UNSIGNED_INT", "uiVal"), ("UNSIGNED_LONG", "ulVal"), ("UNSIGNED_LONG_LONG", "ullVal"),
+     ("SIGNED_LONG_LONG", "sllVal"), ("SIGNED_INT", "siVal")],
+)  # fmt: skip
+def test_a_fields_value_is_read_by_its_type(driver: dict[str, Any], kind: str, member: str) -> None:
+    kinds = getattr(pynvml, f"NVML_VALUE_TYPE_{kind}")
+    driver["GetFieldValues"] = [field(1, 5, member, kinds), field(2, 6, status=pynvml.NVML_ERROR_UNKNOWN)]
+
+    assert list(field_values("handle", [1, 2])) == [(1, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "later"), [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_UNKNOWN, True)]
+)
+def test_what_a_device_does_not_support_is_left_out_from_then_on(
+    driver: dict[str, Any], error: int, later: bool
+) -> None:
+    reader, watts = NvmlReader("0", "handle"), driver["GetPowerUsage"]
+    driver["GetPowerUsage"] = pynvml.NVMLError(error)
+    assert by_name(reader.read()) == {name: value for name, value in PLAIN.items() if name != "DevicePowerUsage"}
+    driver["GetPowerUsage"] = watts
+    assert ("DevicePowerUsage" in by_name(reader.read())) == later
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED])
+def test_a_device_that_is_lost_is_an_error(driver: dict[str, Any], error: int) -> None:
+    driver["GetPowerUsage"] = driver["GetComputeRunningProcesses"] = pynvml.NVMLError(error)
+    with pytest.raises(DeviceLostError, match="gpu 0"):
+        list(NvmlReader("0", "handle").read())
+    with pytest.raises(DeviceLostError, match="gpu 0"):
+        list(NvmlReader("0", "handle").processes())
+
+
+def test_processes_are_reported_since_the_newest_that_was_seen(driver: dict[str, Any]) -> None:
+    reader = NvmlReader("0", "handle")
+
+    def asked() -> list[tuple[str, float, str]]:
+        return [(each.metric, each.value, each.tags["pid"]) for each in reader.processes()]
+
+    use = [("ProcessDeviceUtilization", 30, "3"), ("ProcessDeviceUtilization", 20, "2")]
+    assert asked() == [("ProcessDeviceMemory", 77, "5"), *use]
+    since: list[int] = []
+
+    def used(_: object, us: int) -> list[Any]:
+        since.append(us)
+        return []
+
+    driver["GetProcessUtilization"] = used
+    driver["GetComputeRunningProcesses"] = pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+    assert asked() == []
+    assert since == [3]
+
+
+def test_activity_is_read_between_two_samples_a_tenth_of_a_second_apart(
+    driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, taken, samples = SimpleNamespace(now_s=5.0), [], iter(["one", "two"])
+    driver["gpm"] = 1
+    names = ["DeviceSmActive", "DeviceSmOccupancy", "DeviceTensorActive", "DeviceDramActive"]
+
+    def get(asked: Any) -> None:
+        assert (asked.numMetrics, asked.version) == (4, pynvml.NVML_GPM_METRICS_GET_VERSION)
+        for place in range(4):
+            asked.metrics[place].value = 10.126 + place
+            asked.metrics[place].nvmlReturn = 0 if place != 2 else pynvml.NVML_ERROR_UNKNOWN
+
+    class Asked(SimpleNamespace):
+        def __init__(self) -> None:
+            super().__init__(metrics=[SimpleNamespace() for _ in range(9)])
+
+    monkeypatch.setattr(laggard.collectors.metrics.nvml, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(pynvml, "c_nvmlGpmMetricsGet_t", Asked)
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleAlloc", lambda: next(samples))
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", lambda _, sample: taken.append(sample))
+    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", get)
+    reader = NvmlReader("0", "handle")
+
+    def active() -> dict[str, float]:
+        return {name: value for name, value in by_name(reader.read()).items() if name in names}
+
+    assert active() == {}  # the first sample
+    clock.now_s = 5.09
+    assert active() == {}
+    clock.now_s = 5.2
+    assert active() == {"DeviceSmActive": 10.13, "DeviceSmOccupancy": 11.13, "DeviceDramActive": 13.13}
+    clock.now_s = 5.25
+    assert active() == {}
+    assert taken == ["one", "two"]
+
+
+def test_a_device_is_found_by_address_number_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("PciBusId", "UUID", "Index"):
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGetHandleBy{kind}", lambda name, kind=kind: (kind, name))
+
+    names = ("0000:3b:00.0", "GPU-1-2", "MIG-5", "3")
+    assert [nvml_handle(name)[0] for name in names] == ["PciBusId", "UUID", "UUID", "Index"]
+    assert nvml_handle("3")[1] == 3
+
+
+def test_errors_that_the_driver_reports_are_counted_and_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, reported, ended = pynvml.NVMLError, [], threading.Event()
+    events = iter([11, error(pynvml.NVML_ERROR_TIMEOUT), 12, 99])
+
+    def wait(*_: object) -> Any:
+        event = next(events, None)
+        if event is None:
+            ended.set()
+            raise error(pynvml.NVML_ERROR_UNKNOWN)
+        if isinstance(event, Exception):
+            raise event
+        return SimpleNamespace(device=event, eventData=70 + event)
+
+    def handle(number: int) -> int:
+        if number == 2:
+            raise error(pynvml.NVML_ERROR_UNKNOWN)
+        return 11 + number
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", lambda: "events")
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", lambda *_: None)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+
+    readers = nvml_readers(None, lambda gpu, number: reported.append((gpu, number)))
+
+    assert ended.wait(20)
+    assert [(reader.gpu, reader.xids) for reader in readers] == [("0", 2), ("1", 1)]
+    assert reported == [("0", 81), ("1", 82), ("0", 169)]  # an unknown device counts as the first
+
+
+# -- AMD ---------------------------------------------------------------------------------------------------------------
+
+
+class Amd:
+    """What AMD's library answers."""
+
+    class AmdSmiException(Exception):  # noqa: N818 - the library's name
+        pass
+
+    def __init__(self, used: int | None = 1, total: int = 3, **metrics: object) -> None:
+        self._memory, self._metrics = {"vram_used": used, "vram_total": total}, metrics
+
+    def amdsmi_get_gpu_metrics_info(self, _: object) -> dict[str, object]:
+        return self._metrics
+
+    def amdsmi_get_gpu_vram_usage(self, _: object) -> dict[str, int | None]:
+        return self._memory
+
+    def amdsmi_get_gpu_process_list(self, _: object) -> list[dict[str, Any]]:
+        return [{"pid": 5}, {"pid": 6, "memory_usage": {"vram_mem": 0}}]
+
+
+def test_amd_sensors_have_their_units_and_all_ones_is_no_sensor() -> None:
+    found = by_name(
+        AmdReader(
+            "0",
+            "handle",
+            Amd(
+                average_umc_activity=5,
+                current_socket_power=300,
+                average_socket_power=200,
+                temperature_hotspot=0xFFFF,
+                temperature_mem=0xFFFFFFFF,
+                current_uclk=0xFFFFFFFFFFFFFFFF,
+                current_gfxclk=0xFFFE,
+                energy_accumulator=1_000_000,
+                pcie_replay_count_acc=2,
+            ),
+        ).read()
+    )
+
+    assert found == {
+        "DeviceMemoryBusy": 5,
+        "DevicePowerUsage": 300,
+        "DeviceSmClock": 0xFFFE,
+        "DeviceEnergy": pytest.approx(15.259),
+        "DevicePcieReplays": 2,
+        "DeviceMemoryUsed": 1048576,
+        "DeviceMemoryUtilization": 33.33,
+    }
+    others = Amd(used=None, temperature_hotspot=61, temperature_mem=72, current_uclk=900, average_gfx_activity=44.5)
+    assert by_name(AmdReader("0", "handle", others).read()) == {
+        "DeviceTemperature": 61,
+        "DeviceMemoryTemperature": 72,
+        "DeviceMemoryClock": 900,
+        "DeviceUtilization": 44.5,
+    }
+    assert by_name(AmdReader("0", "handle", Amd(average_socket_power=200)).read())["DevicePowerUsage"] == 200
+    assert by_name(AmdReader("0", "handle", Amd(used=None)).read()) == {}
+    assert by_name(AmdReader("0", "handle", Amd(total=0)).read()) == {}
+    assert [(each.value, each.tags) for each in AmdReader("0", "handle", Amd()).processes()] == [(0, {"pid": "6"})]
+
+
+# -- the node ----------------------------------------------------------------------------------------------------------
+
+
+def test_network_and_disks_are_summed_without_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def card(number: int) -> SimpleNamespace:
+        return SimpleNamespace(bytes_recv=number, bytes_sent=2 * number, errin=1, errout=10, dropin=100, dropout=1000)
+
+    cards = {"lo": card(5000), "eth0": card(7), "ib0": card(20)}
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: cards)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: SimpleNamespace(read_bytes=3, write_bytes=4))
+
+    found = by_name(NodeReader().read())
+
+    names = ("network_receive", "network_transmit", "network_errors", "disk_read", "disk_written")
+    assert [found[name] for name in names] == [27, 54, 2222, 3, 4]
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: {"lo": card(1)})
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
+    assert not {"network_receive", "disk_read"} & set(by_name(NodeReader().read()))
+
+
+def test_load_is_that_of_the_last_minute_and_processes_are_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1.5, 2.5, 3.5))
+    for name in ("12", "345", "self"):
+        (tmp_path / name).mkdir()
+
+    found = by_name(NodeReader(tmp_path).read())
+
+    assert (found["load_average"], found["num_running_processes"]) == (1.5, 2)
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    assert by_name(NodeReader(tmp_path).read())["num_running_processes"] == 0
+
+
+def test_the_control_group_is_that_of_version_two(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("4:memory:/old\n0::/job/a:b\n")
+    for name in ("old", "job/a:b"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+        (tmp_path / "root" / name / "cgroup.controllers").write_text("")
+
+    assert control_group_of(tmp_path, tmp_path / "root") == tmp_path / "root" / "job" / "a:b"
+    (tmp_path / "root" / "job" / "a:b" / "cgroup.controllers").unlink()
+    assert control_group_of(tmp_path, tmp_path / "root") is None
+
+
+# -- everything that reads on one node ---------------------------------------------------------------------------------
+
+
+def collectors(
+    monkeypatch: pytest.MonkeyPatch, level: int, environ: Mapping[str, str] | None = None
+) -> tuple[Collectors, list[Event], list[object]]:
+    reported: list[Event] = []
+    asked: list[object] = []
+
+    def readers(names: object, *_: object) -> list[Any]:
+        asked.append(names)
+        return [SimpleNamespace(gpu="3", read=lambda: iter(()), processes=lambda: iter(()))]
+
+    monkeypatch.setattr(laggard.collectors.metrics.process, "device_readers", readers)
+    monkeypatch.setattr(ReadingLoop, "start", lambda _: None)
+    monkeypatch.setattr(ReadingLoop, "stop", lambda _: None)
+    telemetry: Any = SimpleNamespace(store=SampleStore(100, clock=lambda: 0.0))
+    telemetry.store.add("m", {}, 0, 1.0)
+    environment = JobEnvironment(Path("endpoint"), 1, "n7", level)
+    return Collectors(telemetry, environment, TelemetrySettings(), reported.append, environ or {}), reported, asked
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (1, []),
+        (2, ["node"]),
+        (3, ["node", "gpu 3"]),
+        (4, ["node", "gpu 3", "processes of gpu 3", "itself"]),
+    ],
+)
+def test_the_level_says_what_is_read(monkeypatch: pytest.MonkeyPatch, level: int, expected: list[str]) -> None:
+    with collectors(monkeypatch, level)[0] as found:
+        assert [loop.name for loop in found.loops] == expected
+        assert [loop.tags for loop in found.loops] == [
+            {"host": "n7"} | ({"gpu": "3"} if "gpu" in name else {}) for name in expected
+        ]
+
+
+@pytest.mark.parametrize(("visible", "names"), [("", None), ("0,2", ["0", "2"]), ("GPU-1,", ["GPU-1"])])
+def test_the_devices_are_those_that_the_job_sees(
+    monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str] | None
+) -> None:
+    found, _, asked = collectors(monkeypatch, 3, {"CUDA_VISIBLE_DEVICES": visible})
+    with found:
+        assert asked == [names]
+
+
+def test_a_reading_that_stalls_for_five_seconds_is_reported_once_and_so_is_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 1.5)
+    monkeypatch.setattr(laggard.collectors.metrics.process, "time", clock)
+    found, reported, _ = collectors(monkeypatch, 3)
+    with found:
+        device = found.loops[1]
+        for begun_s in (None, 95.0, 94.9, 94.0, 99.0, None):
+            device.pace.begun_s = begun_s
+            found.watch()
+
+    assert reported == [
+        Event(1_500_000, "stall", "gpu 3 has not answered for 5 s", "n7", "3"),
+        Event(1_500_000, "stall", "gpu 3 answers again", "n7", "3"),
+    ]
+
+
+def test_it_reads_itself_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(ru_utime=1.5, ru_stime=0.2506)
+    monkeypatch.setattr("resource.getrusage", lambda _: usage)
+    with collectors(monkeypatch, 4)[0] as found:
+        found.loops[1].pace.lag_s, found.loops[1].pace.duration_s = 0.12345, 0.00006
+        found.loops[1].pace.missed = 7
+        readings = list(found._itself())
+        nbytes = found._telemetry.store.size().nbytes
+
+    plain = {each.metric: each.value for each in readings if not each.tags}
+    assert plain == {
+        "db_size": nbytes / 1e6,
+        "telemetry_samples": 1,
+        "telemetry_series": 1,
+        "telemetry_dropped": 0,
+        "collector_cpu": 1.751,
+    }
+    of_gpu = {each.metric: each.value for each in readings if each.tags.get("reader") == "gpu-3"}
+    assert of_gpu == {"collector_lag": 0.1235, "collector_duration": 0.0001, "collector_missed": 7}
+
+
+def test_an_error_of_a_device_is_reported_and_a_server_that_is_gone_does_not_end_the_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(laggard.collectors.metrics.process, "time", SimpleNamespace(time=lambda: 2.0))
+    found, reported, _ = collectors(monkeypatch, 3)
+
+    def gone(_: Event) -> None:
+        raise redis.ConnectionError("gone")
+
+    found._on_xid("3", 79)
+    found._report_event = gone
+    found._on_xid("3", 80)
+
+    assert reported == [Event(2_000_000, "xid", "XID 79 on n7 gpu 3", "n7", "3")]
+
+
+# -- the rows of devices -----------------------------------------------------------------------------------------------
+
+DEVICES = (("b", "0"), ("a", "0"), ("b", "1"))
+
+
+def test_devices_have_rows_hosts_and_places() -> None:
+    index = DeviceIndex(DEVICES)
+
+    assert len(index) == 3
+    assert (index.hosts.tolist(), index.gpus.tolist()) == ([0, 1, 0], [0, 0, 1])
+    assert index.devices_of == Counter({"b": 2, "a": 1})
+    assert index.rows_outside(["b"]).tolist() == [1]
+    assert index.numbered() is index
+    assert index.rows_of(DEVICES).tolist() == [0, 1, 2]
+    assert index.rows_of((("b", "1"), ("b", "0"))).tolist() == [2, 0]
+    assert index.rows_of((("b", "1"), ("b", "0"))).tolist() == [2, 0]
+    assert index.rows_of(DEVICES).tolist() == [0, 1, 2]
+    with pytest.raises(KeyError):
+        index.rows_of((("c", "0"),))
+
+
+def test_an_index_grows_by_what_is_new_each_once() -> None:
+    index = DeviceIndex(DEVICES)
+
+    assert index.extended(DEVICES[:2]) is index
+    assert index.extended([("c", "0"), ("a", "0"), ("c", "0")]).devices == (*DEVICES, ("c", "0"))
+    assert DeviceIndex().extended([("c", "0"), ("c", "0")]).devices == (("c", "0"),)
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_readings_of_one_shape_are_single_precision_and_too_great_ones_infinite(repeats: int) -> None:
+    readings = {device: [float(row)] * (repeats - 1) + [1e300] for row, device in enumerate(DEVICES)}
+
+    devices, _, seconds = as_array(readings)
+
+    assert (devices, seconds.shape) == (DEVICES, (3, 1, repeats))
+    assert seconds.dtype == np.float32
+    assert np.isinf(seconds[:, 0, -1]).all()
+    assert seconds[:, 0, : repeats - 1].tolist() == [[row] * (repeats - 1) for row in range(3)]
+
+
+def test_devices_with_other_probes_than_the_first_are_not_of_one_shape() -> None:
+    one, more = {"x": [1.0]}, {"x": [2.0], "y": [3.0]}
+
+    for readings in ({DEVICES[0]: one, DEVICES[1]: more}, {DEVICES[1]: more, DEVICES[0]: one}):
+        _, probes, seconds = as_array(readings)
+        assert probes == ("x", "y")
+        assert np.isnan(seconds).sum() == 1

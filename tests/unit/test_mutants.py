@@ -1,0 +1,49 @@
+"""The tool that changes the source: what it changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutants import GROUPS, ROOT, SOURCES, edits, equivalents, mutants_of, sample
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b <= c", {"a <= b <= c", "a < b < c"}),
+        ("a is not b", {"a is b"}),
+        ("a not in b", {"a in b"}),
+        ("a and b and c", {"a or b and c", "a and b or c"}),
+        ("not (a)", {" (a)"}),
+        ("-a - b", {"a - b", "-a + b"}),
+        ("a //= b", {"a *= b"}),
+        ("f(a, True)", {"f(a, False)"}),
+        ("[0, 1.5, 0.0]", {"[1, 1.5, 0.0]", "[0, 3.0, 0.0]", "[0, 1.5, 1.0]"}),
+        ("(a  # and so on\n or b)", {"(a  # and so on\n and b)"}),
+        ("'ü' + a", {"'ü' - a"}),
+        ("@f(1)\ndef g(a: 'x[1]') -> 2: pass", set()),
+        ("f'{a + 1}'", set()),
+        ("f(a, strict=True)", set()),
+    ],
+)
+def test_one_thing_is_changed_at_a_time(source: str, expected: set[str]) -> None:
+    text = source.encode()
+
+    assert {(text[:begin] + new.encode() + text[end:]).decode() for begin, end, new in edits(text)} == expected
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_mutant_is_a_program_and_a_seed_gives_the_same_ones(group: str) -> None:
+    drawn = sample(group, 40, 5)
+
+    assert drawn == sample(group, 40, 5) != sample(group, 40, 6)
+    for mutant in drawn:
+        assert mutant in mutants_of(mutant.file)
+        ast.parse(mutant.applied_to((SOURCES / mutant.file).read_bytes()))
+    assert all((ROOT / test).is_file() for test in GROUPS[group][1])
+
+
+def test_every_equivalent_mutant_has_a_reason() -> None:
+    assert all(len(reason) > 20 for reason in equivalents().values())
