@@ -77,12 +77,19 @@ class Job:
             "folders": [str(path) for path in paths if path.is_dir()],
             "files": [str(path) for path in paths if path.is_file()],
             "sockets": [str(path) for path in paths if path.is_socket()],
-            "shared_memory": [str(path) for path in SHARED_MEMORY.iterdir() if path.owner() == "root"],
+            "shared_memory": sorted({name for process in self.processes for name in shared_memory_of(process)}),
             "state": [self.endpoint.host, self.endpoint.port, self.endpoint.key()],
             "telemetry": next(port for (_, port), what in self.listening.items() if what == "telemetry"),
             "ray_ports": ray,
             "ray_http_ports": ray_http,
         }
+
+
+def shared_memory_of(process: psutil.Process) -> list[str]:
+    """Return the shared memory of one process that others could open by its name."""
+    # Not all of /dev/shm: other tests, running at the same time, have their own in there.
+    mapped = [region.path for region in process.memory_maps()]
+    return [name for name in mapped if Path(name).is_relative_to(SHARED_MEMORY) and Path(name).is_file()]
 
 
 def kind_of(process: psutil.Process) -> str:
