@@ -1,7 +1,8 @@
 """Control records: which nodes a launch runs on, and requests to the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
-``progress:<n>`` (the newest step that launch n reported) and ``exclusions`` (host names, and since when).
+``progress:<n>`` (the newest step that launch n reported), ``ranks:<n>`` (how its ranks look from outside, by host) and
+``exclusions`` (host names, and since when).
 The fence (:mod:`laggard.kvstore.fence`) holds the number of the current launch and refuses every write of an earlier
 launch, except to the exclusions: only the controller writes those, and they outlive launches and jobs.
 """
@@ -26,6 +27,7 @@ RequestKind = Literal["verdicts", "notices", "reboot"]
 
 _REQUESTS = "requests"
 _PROGRESS = "progress"
+_RANKS = "ranks"
 _EXCLUSIONS = "exclusions"
 _MAX_REQUESTS = 10_000
 RETRY_FOR_S = 30.0
@@ -133,6 +135,21 @@ class Control:
         """Return the newest step of this process's launch, as text; None if it has reported none."""
         text = cast("bytes | None", self._client.get(self._endpoint.key(_PROGRESS, str(self._launch))))
         return None if text is None else text.decode()
+
+    def tell_ranks(self, host: str, ranks: Mapping[str, Any]) -> None:
+        """Store how the ranks of this process's launch on a node look from outside, as plain JSON values.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._execute("HSET", self._endpoint.key(_RANKS, str(self._launch)), host, json.dumps(ranks))
+
+    def read_ranks(self) -> dict[str, dict[str, Any]]:
+        """Return what :meth:`tell_ranks` stored last, by host."""
+        found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_RANKS, str(self._launch))))
+        return {host.decode(): json.loads(text) for host, text in found.items()}
 
     def write_exclusions(self, since_s: Mapping[str, float]) -> None:
         """Store which hosts are excluded, and since when as Unix time."""

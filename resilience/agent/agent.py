@@ -23,11 +23,12 @@ the controller sends                                     the agent
 ``{"do": "printed", "bytes"}``                           passes on more of the tasks' output
 ``{"do": "send-logs"}``                                  sends the end of each log on this node
 ``{"do": "check-node", "devices"}``                      has the node checked (:mod:`.node_check`), and sends the result
+``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`)
 =======================================================  ============================================================
 
 It sends ``alive`` twice a second, from a thread that does nothing else, and ``ray-started``, ``ray-ended``,
 ``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-ended``, ``task-restarts``, ``log``, ``logs-sent``,
-``node-checked``, ``crashed`` and ``pong``.
+``node-checked``, ``stacks``, ``crashed`` and ``pong``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -53,9 +53,11 @@ import psutil
 
 from laggard.kvstore.environment import LAUNCH
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
+from laggard.resilience.agent.inquiries import Inquiries, Inquiry
 from laggard.resilience.agent.later import Later
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
 from laggard.resilience.agent.sidecars import Sidecars
+from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.agent.tasks import Tasks, TaskStart
 from laggard.resilience.folders import lock_folder, remove_stale_folders
 
@@ -74,6 +76,8 @@ LAST_LINES = 3
 PARTS = {"raylet", "gcs_server"}
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.node_check")
 CHECK_DEADLINE_S = 2.5
+STACKS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.stack_dump")
+STACKS_DEADLINE_S = 10.0
 
 
 class Agent:
@@ -95,8 +99,7 @@ class Agent:
         self._later = Later()
         self._sidecars = Sidecars(self._spawn, self._send, self._last_line_of, self._later)
         self._tasks = Tasks(self._selector, self._send, self._later)
-        self._check: subprocess.Popen[bytes] | None = None
-        self._checks_waiting: list[list[str]] = []
+        self._inquiries = Inquiries(self._selector, self._send, self._later)
         self._unread = b""
         self._pinged = False
         self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -195,6 +198,8 @@ class Agent:
                 self._send_logs()
             case "check-node":
                 self._check_node(command["devices"])
+            case "dump-stacks":
+                self._dump_stacks(int(command["launch"]))
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 
@@ -214,6 +219,8 @@ class Agent:
     def _start_task(self, command: dict[str, Any]) -> None:
         log = None if command["relayed"] else self._directory / f"{command['name']}.log"
         environment = {**self._environment, **command["environment"]}
+        if command["writes_stacks"]:
+            environment |= stack_variables({**os.environ, **environment})
         directory = command["directory"] or str(self._directory)
         self._tasks.start(
             TaskStart(command["name"], command["command"], environment, directory, log, restarts=command["restarts"])
@@ -225,33 +232,12 @@ class Agent:
         self._send("logs-sent")
 
     def _check_node(self, devices: list[str]) -> None:
-        if self._check is not None:  # one after the other, so that each answer is to one question
-            self._checks_waiting.append(devices)
-            return
-        reader, writer = os.pipe()
-        self._check = subprocess.Popen(
-            [*CHECK_COMMAND, *devices],
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **self._environment},
-        )
-        os.close(writer)
-        self._selector.register(reader, selectors.EVENT_READ, partial(self._send_check, reader))
-        self._later.after(CHECK_DEADLINE_S, self._check.kill)
+        command = [*CHECK_COMMAND, *devices]
+        self._inquiries.ask(Inquiry("node-checked", command, self._environment, CHECK_DEADLINE_S))
 
-    def _send_check(self, reader: int) -> bool:
-        """Pass on what the check has written: one line, or nothing if it was killed."""
-        self._selector.unregister(reader)
-        with os.fdopen(reader, "rb") as line:
-            found = line.read()
-        if self._check is not None:
-            self._check.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
-            self._check = None
-        self._send("node-checked", check=json.loads(found) if found else None)
-        if self._checks_waiting:
-            self._check_node(self._checks_waiting.pop(0))
-        return True
+    def _dump_stacks(self, launch: int) -> None:
+        command = [*STACKS_COMMAND, str(launch)]
+        self._inquiries.ask(Inquiry("stacks", command, self._environment, STACKS_DEADLINE_S))
 
     def _remove_files(self) -> None:
         for folder in self._created:
@@ -276,8 +262,7 @@ class Agent:
         return self._pids_beside_ray() | ({self._ray.pid} if self._ray else set())
 
     def _pids_beside_ray(self) -> set[int]:
-        check = {self._check.pid} if self._check else set()
-        return self._sidecars.pids | self._tasks.pids | check
+        return self._sidecars.pids | self._tasks.pids | self._inquiries.pids
 
     def _reap_children(self) -> bool:
         """Report sidecars that have ended and reap adopted processes; called after each SIGCHLD."""

@@ -176,7 +176,7 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")
             if telemetry.level:
                 account.tell("telemetry", telemetry.where)
-            controller = Controller(plan, allocation, keeper, account)
+            controller = Controller(plan, allocation, keeper, account, record)
             try:
                 exit_code = controller.run()
             finally:

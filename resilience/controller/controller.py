@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import time
+from pathlib import Path
 from types import FrameType
 
 from laggard.detectors.verdict import Verdict
@@ -18,6 +19,7 @@ from laggard.kvstore.control import Request
 from laggard.kvstore.environment import TELEMETRY_LEVEL
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
@@ -31,7 +33,6 @@ from laggard.resilience.decision.policy import (
     NodesAccused,
     ProgramEnded,
     ProgramFailed,
-    ProgramHung,
     Relaunch,
     Report,
     begin,
@@ -66,9 +67,30 @@ class StopRequested(Exception):  # noqa: N818 - a request, not an error, so it i
 
 
 class Controller:
-    """Runs one job to its end. Use it once."""
+    """Runs one job to its end. Use it once.
 
-    def __init__(self, plan: JobPlan, allocation: Allocation, keeper: StateKeeper, account: Account) -> None:
+    Parameters
+    ----------
+    plan
+        What to run, on what, and how.
+    allocation
+        The nodes.
+    keeper
+        The job's state server.
+    account
+        Tells the user.
+    record
+        Folder of the job's record; ``None``: none is kept.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        allocation: Allocation,
+        keeper: StateKeeper,
+        account: Account,
+        record: Path | None = None,
+    ) -> None:
         self._plan = plan
         self._allocation = allocation
         self._keeper = keeper
@@ -86,7 +108,10 @@ class Controller:
         self._cluster = plan.cluster(allocation, plan.runtime_dir, NodeFiles(files, environment), self._changed)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
-        self._launches = Launches(plan, allocation.nodes, self._cluster, keeper, self._records, self._reserve, account)
+        hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
+        self._launches = Launches(
+            plan, allocation.nodes, self._cluster, keeper, self._records, self._reserve, hangs, account
+        )
 
     @property
     def leaves_something(self) -> bool:
@@ -205,8 +230,7 @@ class Controller:
         while self._requests and self._requests.waiting:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
-        silent_s = self._launches.check_for_hang()
-        return None if silent_s is None else ProgramHung(silent_s)
+        return self._launches.check_for_hang()
 
     def _has_changed(self) -> bool:
         return bool(

@@ -8,6 +8,7 @@ node. Only then does the next launch begin.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,17 +21,19 @@ from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.kvstore.environment import LAUNCH
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.processes import end_descendants, environment_of
+from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import free_port
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
+from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, explain
-from laggard.resilience.decision.hang import HangTimeout, HangWatch
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.policy import ProgramHung, Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
@@ -103,8 +106,8 @@ class Launches:
         Their agents.
     keeper
         The job's state server.
-    records, reserve
-        What is stored in it, and the probes of the reserve.
+    records, reserve, hangs
+        What is stored in it, the probes of the reserve, and what watches for hangs.
     account
         Tells the user.
 
@@ -126,6 +129,7 @@ class Launches:
         keeper: StateKeeper,
         records: Records,
         reserve: Reserve,
+        hangs: Hangs,
         account: Account,
     ) -> None:
         self._plan = plan
@@ -135,6 +139,7 @@ class Launches:
         self._keeper = keeper
         self._records = records
         self._reserve = reserve
+        self._hangs = hangs
         self._account = account
         self._printer = Printer()
         self.number = -1
@@ -143,7 +148,6 @@ class Launches:
         self._began_s = 0.0
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: object = None
-        self._hang: HangWatch | None = None
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
         self._relaunch_s: list[float] = []
 
@@ -185,11 +189,9 @@ class Launches:
             failure = failure.for_want_of_memory()
         return failure, evidence_against(checks)
 
-    def check_for_hang(self) -> float | None:
-        """Return for how many seconds the program has been silent, if it hangs; otherwise None."""
-        if self._hang is None or self.program is None:
-            return None
-        return self._hang.check(self._records.signs(self.number), time.monotonic())
+    def check_for_hang(self) -> ProgramHung | None:
+        """Return the hang of the current program, if it hangs."""
+        return None if self.program is None else self._hangs.check()
 
     def fence_first(self) -> None:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
@@ -216,8 +218,6 @@ class Launches:
         gap = self._gap()
         self._records.write_launch(self._record(roster, gap))
         self._signs_at_start = self._records.signs(self.number)
-        if self._plan.hang_timeout is not None:
-            self._hang = HangWatch(self._plan.hang_timeout, self._signs_at_start, time.monotonic())
         self._began_s = time.time()
         self._asked_s = None
         self.program = self._start_program(roster)
@@ -261,6 +261,7 @@ class Launches:
     def stop_program(self, grace_s: float) -> None:
         """Ask the program to stop, and kill it if it has not ended after ``grace_s`` seconds."""
         self._plan.detection.stop(self._cluster, self.number)
+        self._hangs.end()
         if self.program is None or self.program.ended:
             return
         asked_s = self._ask_to_stop(self.program)
@@ -340,10 +341,13 @@ class Launches:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)
+            if self._hangs.watched:
+                environment |= stack_variables(os.environ)
             return Program(command, self.number, environment, changed, self._primary.hostname)
         nodes = [self._cluster.nodes[host] for host in roster.active]
         port = free_port("")  # free at every address: a program may listen on all of them
-        return Copies(command, self.number, nodes, port, changed, self._printer)
+        watched = self._hangs.watched
+        return Copies(command, self.number, nodes, port, changed, self._printer, writes_stacks=watched)
 
     def _start_helpers(self, roster: Roster) -> None:
         self._cluster.begin_checks(host for host in roster.active if self._cluster.nodes[host].first_check is None)
@@ -352,3 +356,4 @@ class Launches:
             self._reserve.probe(self._cluster, roster)
         self._plan.telemetry.start(self._cluster, roster.active)
         self._plan.detection.start(self._cluster, roster.active, self.number)
+        self._hangs.begin(roster.active, self.number, self._signs_at_start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import redis
 
@@ -81,6 +82,10 @@ class Records:
         """Return a launch's signs of life: the number of commits to State so far, and the step that it reported."""
         commits = State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S).commits()
         return commits, self._retry.call(self._control(launch).read_progress)
+
+    def ranks(self, launch: int) -> dict[str, dict[str, Any]]:
+        """Return how a launch's ranks look from outside, by host, as the nodes have stored it."""
+        return self._retry.call(self._control(launch).read_ranks)
 
     def _control(self, launch: int) -> Control:
         return Control(self._client, self._endpoint, launch)

@@ -1,15 +1,21 @@
 """When does a program hang? Pure: the time and the signs of life are passed in.
 
-A sign of life is a commit to State or a new step reported with ``Job.progress``. With ``--hang-timeout SECONDS`` the
-program may be silent for that long. With ``--hang-timeout auto`` the timeout is derived from the launch itself: from
-its fifth sign of life on, it is ``max(60 s, 10 x longest silence between two signs)``.
+There are two kinds of signs. The program's own: a commit to State, or a new step reported with ``Job.progress``. And
+how its ranks look from outside (:class:`RankLife`): processor time, bytes read and written, and the kernel's word on
+what they do. A program that gives no sign of its own is judged from outside alone.
+
+With ``--hang-timeout SECONDS`` silence of that length is a hang. With ``--hang-timeout auto`` the timeout is derived
+from the launch itself: ten times the longest silence so far, and at least `MIN_AUTO_S` for the program's own signs
+(from the fifth on), `MIN_OUTSIDE_S` for all ranks together, and `MIN_RANK_S` for a single rank.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-__all__ = ["HangTimeout", "HangWatch"]
+__all__ = ["Counters", "HangTimeout", "HangWatch", "LifeWatch", "RankLife", "Suspicion"]
 
 HangTimeout = float | Literal["auto"]
 """Seconds, or ``auto``: derived from the launch itself."""
@@ -17,6 +23,126 @@ HangTimeout = float | Literal["auto"]
 MIN_SIGNS = 5
 MIN_AUTO_S = 60.0
 AUTO_FACTOR = 10.0
+# The program may wait for a file system or a checkpoint, in silence, before we have seen it do so.
+MIN_OUTSIDE_S = 180.0
+# One rank may evaluate or save while the others wait. ByteRobust (SOSP'25) too looks after ten minutes without traffic.
+MIN_RANK_S = 600.0
+# Nothing that goes on leaves a process stopped by a signal.
+MIN_STOPPED_S = 60.0
+# Below this a process only waits: threads that watch over a library's connections take up to half a percent.
+ACTIVE_SHARE = 0.02
+ACTIVE_BYTES_PER_S = 4096.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the kernel counts for a rank.
+
+    Attributes
+    ----------
+    cpu_s
+        Processor time of the rank and its descendants, in seconds.
+    own_bytes
+        Bytes that its main thread has read and written.
+    children_bytes
+        Bytes that its descendants have read and written.
+    """
+
+    cpu_s: float
+    own_bytes: int
+    children_bytes: int = 0
+
+
+class LifeWatch:
+    """How long a rank has been silent, and its longest silence before.
+
+    Parameters
+    ----------
+    counters
+        The rank's counters now.
+    now_s
+        Monotonic seconds.
+
+    Attributes
+    ----------
+    longest_s
+        Its longest silence before the present one, in seconds.
+    """
+
+    def __init__(self, counters: Counters, now_s: float) -> None:
+        self._counters = counters
+        self._looked_s = self._active_s = now_s
+        self.longest_s = 0.0
+
+    def look(self, counters: Counters, now_s: float, *, device_active: bool | None = None) -> float:
+        """Take the rank's counters; return for how many seconds it has been silent.
+
+        Parameters
+        ----------
+        counters
+            The rank's counters now.
+        now_s
+            Monotonic seconds.
+        device_active
+            Whether a GPU of its node moves data; None without GPUs. A rank that waits for others spins on a processor
+            where it uses a GPU, so there processor time says nothing.
+        """
+        before, passed_s = self._counters, now_s - self._looked_s
+        self._counters, self._looked_s = counters, now_s
+        busy = abs(counters.cpu_s - before.cpu_s) >= ACTIVE_SHARE * passed_s if device_active is None else device_active
+        moved = abs(counters.children_bytes - before.children_bytes) >= ACTIVE_BYTES_PER_S * passed_s
+        if busy or moved or counters.own_bytes != before.own_bytes:
+            self.longest_s = max(self.longest_s, now_s - passed_s - self._active_s)
+            self._active_s = now_s
+        return now_s - self._active_s
+
+
+@dataclass(frozen=True, slots=True)
+class RankLife:
+    """How a rank looks from outside.
+
+    Attributes
+    ----------
+    host
+        Its node.
+    rank
+        Its number; None for a program without ranks.
+    state
+        The kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped.
+    silent_s, longest_s
+        For how many seconds it has been silent, and its longest silence before.
+    """
+
+    host: str
+    rank: int | None
+    state: str
+    silent_s: float
+    longest_s: float
+
+    @classmethod
+    def of_json(cls, host: str, read: Any) -> RankLife:
+        """Return what a node has stored."""
+        rank = None if read["rank"] is None else int(read["rank"])
+        return cls(host, rank, str(read["state"]), float(read["silent_s"]), float(read["longest_s"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Why a program may hang.
+
+    Attributes
+    ----------
+    silent_s
+        For how many seconds there was silence.
+    what
+        Who was silent, as a sentence reads on from "no sign of life".
+    certain
+        Whether it hangs whatever its stacks show.
+    """
+
+    silent_s: float
+    what: str = ""
+    certain: bool = True
 
 
 class HangWatch:
@@ -27,7 +153,7 @@ class HangWatch:
     timeout
         How long the program may be silent.
     signs
-        Its signs of life so far; all that matters is whether they change.
+        Its own signs of life so far; all that matters is whether they change.
     now_s
         When the launch began, in monotonic seconds.
     """
@@ -38,23 +164,69 @@ class HangWatch:
         self._last_s = now_s
         self._count = 0
         self._longest_s = 0.0
+        self._together_s = self._longest_together_s = 0.0
+        self._quiet_until_s = now_s  # no suspicion before this
 
-    def check(self, signs: object, now_s: float) -> float | None:
-        """Return for how many seconds the program has been silent, if it hangs; otherwise None."""
-        silent_s = now_s - self._last_s
-        if signs != self._signs:
-            if self._count > 0:  # until its first sign it was starting
-                self._longest_s = max(self._longest_s, silent_s)
-            self._signs, self._last_s, self._count = signs, now_s, self._count + 1
+    def check(self, signs: object, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
+        """Return why the program may hang, if it does.
+
+        The same suspicion comes again after another timeout, if the program is left running.
+
+        Parameters
+        ----------
+        signs
+            Its own signs of life so far.
+        ranks
+            Its ranks as they look from outside; empty if that is not known.
+        now_s
+            Monotonic seconds.
+        """
+        self._take(signs, ranks, now_s)
+        if now_s < self._quiet_until_s:
             return None
-        timeout_s = self.timeout_s()
-        if timeout_s is None or silent_s <= timeout_s:
-            return None
-        self._last_s = now_s  # report it once, and again after another timeout if the program is left running
-        return silent_s
+        suspicion = self._of_own_signs(now_s) or self._of_ranks(ranks)
+        if suspicion is not None:
+            self._quiet_until_s = now_s + suspicion.silent_s
+        return suspicion
 
     def timeout_s(self) -> float | None:
-        """Return how long the program may be silent; None while that is not known yet."""
+        """Return how long the program's own signs may fail to come; None while that is not known."""
         if self._timeout != "auto":
             return self._timeout
         return max(MIN_AUTO_S, AUTO_FACTOR * self._longest_s) if self._count >= MIN_SIGNS else None
+
+    def _take(self, signs: object, ranks: Sequence[RankLife], now_s: float) -> None:
+        if signs != self._signs:
+            if self._count > 0:  # until its first sign it was starting
+                self._longest_s = max(self._longest_s, now_s - self._last_s)
+            self._signs, self._last_s, self._count = signs, now_s, self._count + 1
+        together_s = min((each.silent_s for each in ranks), default=0.0)
+        if together_s < self._together_s:
+            self._longest_together_s = max(self._longest_together_s, self._together_s)
+        self._together_s = together_s
+
+    def _of_own_signs(self, now_s: float) -> Suspicion | None:
+        timeout_s, silent_s = self.timeout_s(), now_s - self._last_s
+        if self._count == 0 or timeout_s is None or silent_s <= timeout_s:
+            return None
+        return Suspicion(silent_s)
+
+    def _of_ranks(self, ranks: Sequence[RankLife]) -> Suspicion | None:
+        stopped = [each for each in ranks if each.state == "T" and each.silent_s > self._least_s(MIN_STOPPED_S)]
+        if stopped:
+            return _of_rank(stopped[0], certain=True)
+        if ranks and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
+            # A program that gives signs of its own may wait for something else than its ranks.
+            return Suspicion(self._together_s, "from any rank", certain=self._timeout != "auto" and self._count == 0)
+        for each in sorted(ranks, key=lambda rank: -rank.silent_s):
+            if each.rank is not None and each.silent_s > self._least_s(MIN_RANK_S, each.longest_s):
+                return _of_rank(each, certain=self._timeout != "auto" and self._count == 0)
+        return None
+
+    def _least_s(self, least_s: float, longest_s: float = 0.0) -> float:
+        return self._timeout if self._timeout != "auto" else max(least_s, AUTO_FACTOR * longest_s)
+
+
+def _of_rank(life: RankLife, *, certain: bool) -> Suspicion:
+    who = f"the program on {life.host}" if life.rank is None else f"rank {life.rank} on {life.host}"
+    return Suspicion(life.silent_s, f"from {who}", certain)

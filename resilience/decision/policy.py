@@ -150,9 +150,31 @@ class ProgramFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProgramHung:
-    """The program hangs: it has shown no sign of life for too long."""
+    """The program hangs: it has shown no sign of life for too long.
+
+    Attributes
+    ----------
+    silent_s
+        For how many seconds.
+    silent
+        Who was silent, if not all: ``from rank 3 on node2``.
+    stacks
+        Where its ranks stand, in one sentence; empty if that is not known.
+    suspect
+        The node of the rank that the others wait for; empty if that is not known.
+    """
 
     silent_s: float
+    silent: str = ""
+    stacks: str = ""
+    suspect: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The hang in one sentence."""
+        silent = f" {self.silent}" if self.silent else ""
+        stacks = f": {self.stacks}" if self.stacks else ""
+        return f"no sign of life{silent} for {self.silent_s:.0f} s{stacks}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,23 +270,30 @@ class Case:
         return frozenset(host for host, _ in self.event.evidence) & frozenset(self.roster.active[1:])
 
     @property
+    def suspect(self) -> str:
+        """The node that may be to blame for a failure or a hang; empty if there is none."""
+        if isinstance(self.event, ProgramHung):
+            return self.event.suspect
+        return self.failure.host if self.failure.response == "strike" else ""
+
+    @property
     def struck(self) -> bool:
-        """Whether the failure is a strike against its node: none if several nodes fail for a reason that they share."""
-        if self.failure.response != "strike" or self.failure.host == self.roster.primary:
+        """Whether this is a strike against the suspect: not if several nodes fail for a reason that they share."""
+        if not self.suspect or self.suspect == self.roster.primary:
             return False  # the primary is never excluded, so its strikes would lead to nothing
-        recent = {strike.host for strike in self._strikes(SHARED_WINDOW_S)} | {self.failure.host}
+        recent = {strike.host for strike in self._strikes(SHARED_WINDOW_S)} | {self.suspect}
         n_nodes = len({*self.roster.active, *self.roster.reserve})
         return len(recent) < 2 or len(recent) <= SHARED_PART * n_nodes
 
     @property
     def strikes(self) -> int:
-        """How many strikes the node of the failure has, this one included."""
-        return 1 + sum(strike.host == self.failure.host for strike in self._strikes(STRIKE_WINDOW_S))
+        """How many strikes the suspect has, this one included."""
+        return 1 + sum(strike.host == self.suspect for strike in self._strikes(STRIKE_WINDOW_S))
 
     @property
     def is_struck_out(self) -> bool:
-        """Whether the node of the failure has its last strike, and the job can go on without it."""
-        host = self.failure.host
+        """Whether the suspect has its last strike, and the job can go on without it."""
+        host = self.suspect
         if not self.struck or self.strikes < MAX_STRIKES or host not in self.roster.active[1:]:
             return False
         return _too_few(self.settings, self.status_without(frozenset({host}))) is None
@@ -312,14 +341,6 @@ def _not_resilient(case: Case) -> bool:
     return not case.settings.resilient
 
 
-def _same_nodes(reason: Callable[[Any], str]) -> Callable[[Case], Decision]:
-    def decision(case: Case) -> Decision:
-        after = case.status_without(frozenset())
-        return Relaunch(after, f"{reason(case.event)}; {_describe_change(case.roster, after.roster)}")
-
-    return decision
-
-
 def _without_accused(case: Case) -> Decision:
     after = case.status_without(case.excludable)
     return Relaunch(after, _describe_change(case.roster, after.roster))
@@ -338,6 +359,16 @@ def _lost(case: Case) -> str:
 def _end_of_program(case: Case, remark: str) -> End:
     sentence = case.failure.sentence
     return End(case.failure.job_exit_code, f"{sentence}; {remark}" if remark else sentence)
+
+
+def _after_hang(case: Case, excluded: frozenset[str]) -> Relaunch:
+    strikes = (*case.status.strikes, *([Strike(case.suspect, case.now_s)] if case.struck else []))
+    after = replace(case.status_without(excluded), strikes=strikes)
+    reasons = [f"the program hangs: {case.event.sentence}"]
+    if case.struck:
+        reasons.append(f"strike {case.strikes} for {case.suspect}")
+    reasons.append(_describe_change(case.roster, after.roster))
+    return Relaunch(after, "; ".join(reasons))
 
 
 def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
@@ -420,14 +451,21 @@ RULES: Sequence[Rule] = (
         "without `--resilient`",
         "report",
         _not_resilient,
-        lambda c: Report(c.status, f"no sign of life for {c.event.silent_s:.0f} s; --resilient would relaunch it"),
+        lambda c: Report(c.status, f"{c.event.sentence}; --resilient would relaunch it"),
+    ),
+    Rule(
+        ProgramHung,
+        "its ranks wait for one on the same node a second time within a day, and the job can go on without the node",
+        "relaunch without it",
+        lambda c: c.is_struck_out,
+        lambda c: _after_hang(c, frozenset({c.suspect})),
     ),
     Rule(
         ProgramHung,
         "",
-        SAME,
+        f"{SAME}; a strike against the node whose rank the others wait for",
         _always,
-        _same_nodes(lambda e: f"the program hangs: no sign of life for {e.silent_s:.0f} s"),
+        lambda c: _after_hang(c, frozenset()),
     ),
     Rule(
         NodesAccused,

@@ -18,6 +18,7 @@ from laggard.logs import ends_of_logs
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError
 from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, AwakeClock
 from laggard.resilience.nodes.node import Node
@@ -31,6 +32,7 @@ STOP_DEADLINE_S = 8.0
 ANSWER_DEADLINE_S = 20.0
 LOGS_DEADLINE_S = 5.0
 CHECK_WAIT_S = 3.0
+STACKS_WAIT_S = 12.0
 # Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
 MAX_VIRTUAL_CHECKS = 8
 TICK_S = 0.25
@@ -177,6 +179,14 @@ class Cluster:
             for node in nodes
             if node.first_check is not None and node.last_check is not None and node.first_check != node.last_check
         }
+
+    def stacks(self, hosts: Iterable[str], launch: int) -> list[RankStack]:
+        """Return where the ranks of a launch stand on these nodes; those of nodes that do not answer are missing."""
+        nodes = [self.nodes[host] for host in hosts if host in self.nodes]
+        for node in nodes:
+            node.dump_stacks(launch)
+        self._wait_for(lambda: all(node.stacks is not None or self._is_lost(node) for node in nodes), STACKS_WAIT_S)
+        return [stack for node in nodes for stack in node.stacks or ()]
 
     def notices(self) -> list[str]:
         """Return the new messages for the user about the nodes."""

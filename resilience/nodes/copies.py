@@ -43,6 +43,8 @@ class Copies:
         Notified by the nodes when a copy has ended.
     printer
         Prints what the copies write.
+    writes_stacks
+        Whether their Python processes are to write their stacks when an agent asks for them.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Copies:
         port: int,
         changed: threading.Condition,
         printer: Printer,
+        *,
+        writes_stacks: bool = False,
     ) -> None:
         self._name = f"program-{launch}"
         self._nodes = nodes
@@ -65,6 +69,7 @@ class Copies:
                 {LAUNCH: str(launch), UNBUFFERED: os.environ.get(UNBUFFERED, "1"), **ranks},
                 directory=str(Path.cwd()),
                 output=_Relay(node, printer).take,
+                writes_stacks=writes_stacks,
             )
 
     @property

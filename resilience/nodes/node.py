@@ -15,6 +15,7 @@ from typing import Any, Literal
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
+from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration
 
 __all__ = ["Node", "Output", "TaskEnd"]
@@ -108,6 +109,8 @@ class Node:
         Whether the agent has sent all of them.
     first_check, last_check
         The node's state when the job began, and when it was checked last; None: not known.
+    stacks
+        Where the ranks on it stand, by the last `dump_stacks`; ``None`` until it is done.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Node:
         self.first_check: NodeCheck | None = None
         self.last_check: NodeCheck | None = None
         self._checks_asked = self._checks_answered = 0
+        self.stacks: list[RankStack] | None = []
         self._outputs: dict[str, Output] = {}
         self._signalled: set[str] = set()  # tasks, by name
         self._sending = threading.Lock()
@@ -197,6 +201,7 @@ class Node:
         directory: str | None = None,
         output: Output | None = None,
         restarts: bool = False,
+        writes_stacks: bool = False,
     ) -> None:
         """Have the agent start a process of one launch; its end will be in ``task_ends``.
 
@@ -215,6 +220,8 @@ class Node:
             to be called once the output is printed. By default the output goes to a log.
         restarts
             Whether the agent starts it again, after a wait that grows, when it ends without a signal of ours.
+        writes_stacks
+            Whether its Python processes are to write their stacks when the agent asks for them.
         """
         if output is not None:
             self._outputs[name] = output
@@ -226,6 +233,7 @@ class Node:
             directory=directory,
             relayed=output is not None,
             restarts=restarts,
+            writes_stacks=writes_stacks,
         )
 
     def signal_task(self, name: str, signum: int) -> None:
@@ -261,6 +269,11 @@ class Node:
         """Have the agent check its node and these GPUs; the result will be in ``last_check``."""
         self._checks_asked += 1
         self._send(do="check-node", devices=list(devices))
+
+    def dump_stacks(self, launch: int) -> None:
+        """Have the agent find out where a launch's ranks stand; the result will be in ``stacks``."""
+        self.stacks = None
+        self._send(do="dump-stacks", launch=launch)
 
     def end_leftovers(self, below: int) -> None:
         """Have the agent end what is left of launches below a number; ``leftovers_ended`` is set once that is done."""
@@ -365,11 +378,17 @@ class Node:
                 case "logs-sent":
                     self.logs_sent = True
                 case "node-checked":
-                    self._take_check(message["check"])
+                    self._take_check(message["found"])
+                case "stacks":
+                    self.stacks = [RankStack.of_json(self.record.hostname, each) for each in _list(message["found"])]
                 case "crashed":
                     self._notices.append(f"its agent crashed: {message['why']}")
             if message["event"] != "alive":  # else every heartbeat would have the controller look at all nodes
                 self._changed.notify_all()
+
+
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []  # null if there was no answer in time
 
 
 def _end_of(message: Mapping[str, object]) -> str:

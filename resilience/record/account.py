@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.policy import ProgramHung
 
 __all__ = ["Account", "Gap", "LaunchSummary", "TakesNote"]
 
@@ -146,6 +148,14 @@ class Account:
         The user reads it in the line that says what is done about it.
         """
         self.take_note("failure", sentence=failure.sentence, **asdict(failure), evidence=dict(evidence))
+
+    def note_hang(self, hang: ProgramHung, launch: int, stacks: Path | None) -> None:
+        """Note that a launch hangs, and in which file its stacks are.
+
+        The user reads it in the line that says what is done about it.
+        """
+        file = None if stacks is None else stacks.name
+        self.take_note("hang", sentence=hang.sentence, suspect=hang.suspect, launch=launch, stacks=file)
 
     def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None) -> None:
         """Report that the program of a launch was started."""

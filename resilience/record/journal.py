@@ -16,6 +16,8 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
 ``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
                 ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
                 ``fingerprint``, ``subject``; ``evidence`` found on its nodes, by host name
+``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
+                the file in the record's folder with the stacks of all ranks)
 ``told``        a line of the log that the user saw: ``what``, ``text``
 ``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow
 ==============  ====================================================================================================

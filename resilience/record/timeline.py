@@ -57,21 +57,24 @@ class RecordedFailure:
     time_s
         Unix time at which it was known.
     host, rank
-        Where it began; ``rank`` is None if unknown.
+        Where it began; ``rank`` is None if unknown, and ``host`` of a hang is empty if unknown.
     exit_code
-        Minus the signal number if the process was killed by a signal.
+        Minus the signal number if the process was killed by a signal; None if it hangs.
     kind
-        ``program``, ``hardware``, ``network``, ``transient``, ``capacity`` or ``unknown``.
+        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``.
     sentence
         The failure in one sentence.
+    stacks
+        Name of the file in the record's folder with the stacks of all ranks; empty if there is none.
     """
 
     time_s: float
     host: str
     rank: int | None
-    exit_code: int
+    exit_code: int | None
     kind: str
     sentence: str
+    stacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,8 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
                 verdicts.append(_verdict(entry.time_s, fields))
             case "failure":
                 failures.append(_failure(entry.time_s, fields))
+            case "hang":
+                failures.append(_hang(entry.time_s, fields))
             case "told":
                 log.append(LogLine(entry.time_s, printable(fields["what"]), printable(fields["text"])))
             case "end":
@@ -275,6 +280,11 @@ def _failure(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:
     rank = None if fields["rank"] is None else int(fields["rank"])
     host, kind, sentence = (printable(fields[name]) for name in ("host", "kind", "sentence"))
     return RecordedFailure(time_s, host, rank, int(fields["exit_code"]), kind, sentence)
+
+
+def _hang(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:
+    host, sentence, stacks = (printable(fields[name] or "") for name in ("suspect", "sentence", "stacks"))
+    return RecordedFailure(time_s, host, None, None, "hang", sentence, stacks)
 
 
 def _verdict(time_s: float, fields: Mapping[str, Any]) -> RecordedVerdict:

@@ -1,0 +1,94 @@
+"""``python -m laggard.resilience.agent.rank_watch``: watches from outside whether the ranks of this node do anything.
+
+The node's agent runs it beside the program with ``--hang-timeout``. How each rank looks is kept in the state server,
+where the controller finds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import redis
+
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import FencedError, KVStoreError
+from laggard.logs import configure_logging
+from laggard.resilience.agent.ranks import Rank, RankFinder
+from laggard.resilience.decision.hang import LifeWatch
+
+__all__ = ["LOOK_INTERVAL_S", "main", "moves_device_memory"]
+
+_log = logging.getLogger("laggard.resilience.agent")
+
+LOOK_INTERVAL_S = 2.0
+# Of the time in which a GPU's memory is read or written, in percent; a kernel that waits for others hardly does.
+MIN_MEMORY_PERCENT = 2
+NICENESS = 10
+
+
+def main() -> None:
+    """Watch until SIGTERM."""
+    configure_logging()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in all threads, so that sigtimedwait gets it
+    os.nice(NICENESS)
+    session = current_session()
+    control = Control(session.client, session.endpoint, session.environment.launch)
+    finder = RankFinder(session.environment.launch, session.environment.node)
+    device_active = _device_reader()
+    watches: dict[int, LifeWatch] = {}
+    for number in itertools.count():
+        ranks = finder.find()
+        active = device_active()
+        now_s = time.monotonic()
+        watches = {rank.pid: watches.get(rank.pid) or LifeWatch(rank.counters(), now_s) for rank in ranks}
+        lives = [_life(rank, watches[rank.pid], now_s, active) for rank in ranks]
+        try:
+            control.tell_ranks(session.environment.node, {"number": number, "ranks": lives})
+        except FencedError:
+            return  # the next launch has begun
+        except (redis.RedisError, KVStoreError) as error:
+            _log.info("how the ranks look could not be stored: %s", error)
+        if signal.sigtimedwait({signal.SIGTERM}, LOOK_INTERVAL_S) is not None:
+            return
+
+
+def _life(rank: Rank, watch: LifeWatch, now_s: float, device_active: bool | None) -> dict[str, object]:
+    silent_s = watch.look(rank.counters(), now_s, device_active=device_active)
+    return {"rank": rank.rank, "state": rank.state(), "silent_s": silent_s, "longest_s": watch.longest_s}
+
+
+def _device_reader() -> Callable[[], bool | None]:
+    """Return what reads whether a GPU of this node moves data; it returns None without GPUs of NVIDIA's."""
+    if VIRTUAL_DEVICE_DIR in os.environ:
+        return lambda: None
+    import pynvml as nvml
+
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return lambda: None
+
+    def read() -> bool | None:
+        try:
+            return moves_device_memory([nvml.nvmlDeviceGetUtilizationRates(handle).memory for handle in handles])
+        except nvml.NVMLError:  # not supported, or the device is lost, which others notice
+            return None
+
+    return read
+
+
+def moves_device_memory(percents: list[int]) -> bool | None:
+    """Return whether any GPU moves data, given the use of each one's memory in percent; None without GPUs."""
+    return any(percent >= MIN_MEMORY_PERCENT for percent in percents) if percents else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The ranks of a launch on this node: which processes they are, and what the kernel says of them.
+
+Read from ``/proc`` alone, and mostly from files that a process which is held in the kernel cannot block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.resilience.agent.processes import environment_of
+from laggard.resilience.decision.hang import Counters
+
+__all__ = ["Rank", "RankFinder"]
+
+# What torchrun, Open MPI and MPICH tell their processes.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# A process may still become another program.
+SETTLED_S = 5.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_OWN_MODULE = "laggard."
+# Ray's workers without a task, and our collectors; the kernel keeps 15 characters of a name.
+_OWN_WORKERS = ("ray::IDLE", "ray::NodeCollec")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A process of the launch."""
+
+    rank: int | None
+    own: bool  # one of laggard's helpers
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank, or one process that the launch has begun with, and its descendants.
+
+    Attributes
+    ----------
+    rank
+        Its number; None for a program without ranks.
+    pid
+        Its process id.
+    descendants
+        Their process ids.
+    """
+
+    rank: int | None
+    pid: int
+    descendants: tuple[int, ...] = ()
+
+    def state(self) -> str:
+        """Return the kernel's letter for the main thread; empty if it has ended."""
+        fields = _stat(self.pid)
+        return fields[1] if fields else ""
+
+    def waits_in(self) -> str:
+        """Return the function of the kernel that the main thread waits in; empty if it is not known."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
+        return ""
+
+    def counters(self) -> Counters:
+        """Return what the kernel counts for it."""
+        pids = (self.pid, *self.descendants)
+        return Counters(
+            sum(map(_cpu_s, pids)),
+            _bytes_moved(Path(f"/proc/{self.pid}/task/{self.pid}/io")),
+            sum(_bytes_moved(Path(f"/proc/{pid}/io")) for pid in self.descendants),
+        )
+
+
+class RankFinder:
+    """Finds the ranks of one launch on one node, among all processes of the machine.
+
+    Parameters
+    ----------
+    launch
+        Number of the launch.
+    host
+        The node.
+    """
+
+    def __init__(self, launch: int, host: str) -> None:
+        self._launch = str(launch)
+        self._host = host
+        self._known: dict[psutil.Process, _Member | None] = {}
+
+    def find(self) -> list[Rank]:
+        """Return the ranks; without any, the processes that the launch has begun with."""
+        known: dict[psutil.Process, _Member | None] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                known[process] = self._known[process] if process in self._known else self._look_at(process)
+        self._known = {process: member for process, member in known.items() if _is_settled(process)}
+        members = {process.pid: member for process, member in known.items() if member is not None}
+        parents = {process.pid: _parent(process.pid) for process, member in known.items() if member is not None}
+        return list(_ranks(members, parents))
+
+    def _look_at(self, process: psutil.Process) -> _Member | None:
+        environment = environment_of(process)
+        if environment.get(LAUNCH) != self._launch or environment.get(NODE) != self._host:
+            return None
+        numbers = (environment.get(name, "") for name in RANK_VARIABLES)
+        rank = next((int(number) for number in numbers if number.isdigit()), None)
+        words = itertools.pairwise(process.cmdline())
+        return _Member(rank, any(option == "-m" and module.startswith(_OWN_MODULE) for option, module in words))
+
+
+def _ranks(members: dict[int, _Member], parents: dict[int, int]) -> Iterator[Rank]:
+    numbered = any(member.rank is not None for member in members.values())
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    for pid, member in members.items():
+        above = members.get(parents[pid])
+        begins = member.rank is not None and (above is None or above.rank != member.rank) if numbered else above is None
+        if begins and not member.own and not _is_idle_worker(pid):
+            yield Rank(member.rank, pid, tuple(_descendants(pid, children)))
+
+
+def _is_idle_worker(pid: int) -> bool:
+    fields = _stat(pid)
+    return not fields or fields[0].startswith(_OWN_WORKERS)
+
+
+def _descendants(pid: int, children: dict[int, list[int]]) -> Iterable[int]:
+    for child in children.get(pid, ()):
+        yield child
+        yield from _descendants(child, children)
+
+
+def _is_settled(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.create_time() < time.time() - SETTLED_S)
+    return False
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[2]) if fields else 0
+
+
+def _cpu_s(pid: int) -> float:
+    fields = _stat(pid)
+    # user and system time, and those of the children that have ended
+    return sum(map(int, fields[12:16])) / _TICKS_PER_S if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the name on; empty if it has ended."""
+    with contextlib.suppress(OSError):
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        return [name, *rest.split()]
+    return []
+
+
+def _bytes_moved(file: Path) -> int:
+    with contextlib.suppress(OSError):
+        counts = dict(line.split(": ") for line in file.read_text().splitlines())
+        return int(counts["rchar"]) + int(counts["wchar"])
+    return 0

@@ -1,0 +1,141 @@
+"""``python -m laggard.resilience.agent.stack_dump LAUNCH``: the stacks of this node's ranks, as one line of JSON.
+
+The agent starts it when the program hangs, before anything is ended. Each rank is read from outside by py-spy, which
+does not stop it. Where the system forbids that, the rank is asked by a signal to write its stacks itself
+(:mod:`.python_start`), which it cannot do while it is stopped or held in the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.resilience.agent.ranks import Rank, RankFinder
+from laggard.resilience.decision.stacks import Frame, parse_faulthandler
+
+__all__ = ["main", "stack_variables"]
+
+STACK_SIGNAL = signal.SIGRTMIN + 9
+PYTHON_START = Path(__file__).parent / "python_start"
+MAX_RANKS = 64
+MAX_FRAMES = 48  # of the main thread
+MAX_OTHER_THREADS = 12
+MAX_OTHER_FRAMES = 12
+# Short enough for several rounds of MAX_WORKERS within the agent's deadline.
+DUMP_DEADLINE_S = 3.0
+SIGNAL_DEADLINE_S = 1.0
+POLL_S = 0.02
+LOOK_S = 1.0
+MAX_WORKERS = 8
+
+Threads = tuple[tuple[Frame, ...], ...]
+
+
+def stack_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which each Python that is started writes its stacks at a signal.
+
+    Parameters
+    ----------
+    environ
+        The variables that it has otherwise.
+    """
+    path = environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{PYTHON_START}{os.pathsep}{path}" if path else str(PYTHON_START)}
+
+
+def main(launch: int) -> None:
+    """Print the stacks of this node's ranks of a launch."""
+    ranks = RankFinder(launch, os.environ[NODE]).find()[:MAX_RANKS]
+    begun_s = time.monotonic()
+    before = [rank.counters().cpu_s for rank in ranks]
+    with ThreadPoolExecutor(MAX_WORKERS) as pool:
+        stacks = list(pool.map(_stack, ranks))
+    time.sleep(max(0.0, begun_s + LOOK_S - time.monotonic()))  # over which its processor time is measured
+    passed_s = time.monotonic() - begun_s
+    for rank, stack, cpu_s in zip(ranks, stacks, before, strict=True):
+        stack["cpu_share"] = max(0.0, rank.counters().cpu_s - cpu_s) / passed_s
+    sys.stdout.write(json.dumps(stacks) + "\n")
+
+
+def _stack(rank: Rank) -> dict[str, Any]:
+    threads, trouble = _by_py_spy(rank.pid)
+    if not threads and _catches(rank.pid, STACK_SIGNAL):
+        threads = _by_signal(rank.pid)
+    return {
+        "rank": rank.rank,
+        "pid": rank.pid,
+        "state": rank.state(),
+        "waits_in": rank.waits_in(),
+        "threads": [[(f.function, f.file, f.line) for f in frames] for frames in _shortened(threads)],
+        "trouble": "" if threads else trouble,
+    }
+
+
+def _shortened(threads: Threads) -> list[tuple[Frame, ...]]:
+    others = [frames[:MAX_OTHER_FRAMES] for frames in threads[1 : 1 + MAX_OTHER_THREADS]]
+    return [*(frames[:MAX_FRAMES] for frames in threads[:1]), *others]
+
+
+def _by_py_spy(pid: int) -> tuple[Threads, str]:
+    """Return a process's threads, or why they cannot be read."""
+    program = shutil.which("py-spy", path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if program is None:
+        return (), "py-spy is not installed"
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DUMP_DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return (), f"py-spy got no answer within {DUMP_DEADLINE_S:g} s"
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return (), lines[0] if lines else f"py-spy exited with {done.returncode}"
+    read = sorted(json.loads(done.stdout), key=lambda thread: thread["os_thread_id"] != pid)
+    return tuple(tuple(_frame(frame) for frame in thread["frames"]) for thread in read), ""
+
+
+def _frame(read: Mapping[str, Any]) -> Frame:
+    return Frame(str(read["name"]), str(read["filename"]), int(read["line"]))
+
+
+def _by_signal(pid: int) -> Threads:
+    """Have a process write its stacks, and return them; empty if it does not in time."""
+    file = Path(os.environ[ENDPOINT_FILE]).parent / f"stacks-{pid}.txt"
+    written = file.stat().st_size
+    os.kill(pid, STACK_SIGNAL)
+    until_s = time.monotonic() + SIGNAL_DEADLINE_S
+    found: Threads = ()
+    while time.monotonic() < until_s:
+        before, found = found, parse_faulthandler(file.read_bytes()[written:].decode(errors="replace"))
+        if found and found == before:  # it has written all
+            break
+        time.sleep(POLL_S)
+    return found
+
+
+def _catches(pid: int, signum: int) -> bool:
+    """Return whether a process has a handler for a signal, of which it would die otherwise."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (signum - 1) & 1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,133 @@
+"""``--hang-timeout``: watches the program of each launch for a hang, and finds out where its ranks stand."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from laggard.kvstore.connection import write_private
+from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.controller.records import Records
+from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife
+from laggard.resilience.decision.policy import ProgramHung
+from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, summary_of
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.record.account import Account
+
+__all__ = ["Hangs"]
+
+COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
+# What a node has not renewed for this long is out of date.
+STALE_S = 20.0
+
+
+class Hangs:
+    """Watches the launches of a job for hangs; does nothing without a timeout.
+
+    Parameters
+    ----------
+    timeout
+        How long the program may show no sign of life; ``None``: forever.
+    cluster
+        The agents of the nodes, which watch the ranks.
+    records
+        Where the program's signs of life are.
+    account
+        Notes each hang.
+    folder
+        Folder for the stacks; ``None``: they are not kept.
+    """
+
+    def __init__(
+        self, timeout: HangTimeout | None, cluster: Cluster, records: Records, account: Account, folder: Path | None
+    ) -> None:
+        self._timeout = timeout
+        self._cluster = cluster
+        self._records = records
+        self._account = account
+        self._folder = folder
+        self._watch: HangWatch | None = None
+        self._launch = -1
+        self._hosts: Sequence[str] = ()
+        self._renewed: dict[str, tuple[int, float]] = {}  # by host: the newest number, and when it was seen first
+
+    @property
+    def watched(self) -> bool:
+        """Whether programs are watched for hangs."""
+        return self._timeout is not None
+
+    def begin(self, hosts: Sequence[str], launch: int, signs: object) -> None:
+        """Watch the program of a new launch; ``signs`` are its own signs of life so far."""
+        if self._timeout is None:
+            return
+        self._launch, self._hosts, self._renewed = launch, tuple(hosts), {}
+        self._watch = HangWatch(self._timeout, signs, time.monotonic())
+        for host in hosts:
+            self._cluster.nodes[host].start_task(_name(launch), COMMAND, {LAUNCH: str(launch)}, restarts=True)
+
+    def end(self) -> None:
+        """End watching the program of the current launch, without waiting."""
+        if self._watch is not None:
+            self._watch = None
+            for node in self._cluster.nodes.values():
+                node.signal_task(_name(self._launch), signal.SIGTERM)
+
+    def check(self) -> ProgramHung | None:
+        """Return the hang of the current program, if it hangs.
+
+        It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
+        """
+        if self._watch is None:
+            return None
+        signs = self._records.signs(self._launch)
+        suspicion = self._watch.check(signs, self._lives(), time.monotonic())
+        if suspicion is None:
+            return None
+        stacks = self._cluster.stacks(self._hosts, self._launch)
+        if not is_hang(suspicion, stacks):
+            return None
+        hosts = {stack.host for stack in odd_ones(stacks)}
+        hang = ProgramHung(
+            suspicion.silent_s, suspicion.what, summary_of(stacks), next(iter(hosts)) if len(hosts) == 1 else ""
+        )
+        self._account.note_hang(hang, self._launch, self._keep(stacks))
+        return hang
+
+    def _lives(self) -> list[RankLife]:
+        now_s = time.monotonic()
+        lives = []
+        for host, stored in self._records.ranks(self._launch).items():
+            if stored["number"] != self._renewed.get(host, (-1, 0.0))[0]:
+                self._renewed[host] = stored["number"], now_s
+            if now_s < self._renewed[host][1] + STALE_S:
+                lives += [RankLife.of_json(host, each) for each in stored["ranks"]]
+        return lives
+
+    def _keep(self, stacks: Sequence[RankStack]) -> Path | None:
+        """Write the stacks to a file; return it, or None if there is none."""
+        if self._folder is None or not stacks:
+            return None
+        file = self._folder / f"stacks-{self._launch}.txt"
+        try:
+            write_private(file, "\n".join(map(_text, stacks)))
+        except OSError as error:
+            self._account.tell("notice", f"the stacks could not be kept: {error}", "bold yellow")
+            return None
+        return file
+
+
+def _name(launch: int) -> str:
+    return f"rank-watch-{launch}"
+
+
+def _text(stack: RankStack) -> str:
+    waits_in = f" in {stack.waits_in}" if stack.waits_in else ""
+    head = f"{stack.name} on {stack.host}, pid {stack.pid}: {stack.standing}, state {stack.state}{waits_in}"
+    lines = [head, *([f"  {stack.trouble}"] if stack.trouble else [])]
+    for number, frames in enumerate(stack.threads):
+        lines.append("  main thread" if number == 0 else f"  thread {number}")
+        lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in frames]
+    return "\n".join(lines) + "\n"

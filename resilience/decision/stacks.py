@@ -1,0 +1,212 @@
+"""Which rank of a program that hangs is the odd one, by the stacks of all of them. Pure.
+
+Ranks wait for each other, so most of them stand in the same collective, and the one that they wait for stands
+elsewhere: stopped, in a read that does not return, in a loop, or in a collective that the others never reach.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
+
+__all__ = ["Frame", "RankStack", "StackGroup", "groups_of", "is_hang", "odd_ones", "parse_faulthandler", "summary_of"]
+
+Standing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
+
+MAX_GROUPS = 4
+_KERNEL: Mapping[str, Standing] = {"T": "stopped", "D": "disk sleep"}
+# Functions in which a rank waits for other ranks, or for a device that does.
+_COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]comm|mpi4py)[/\\]")
+_WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
+_LIBRARY = re.compile(r"^<|[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3(\.\d+)?[/\\]")
+_WRAPPER = re.compile(r"^_|^<|wrap|decorate|^inner$")
+_THREAD = re.compile(r"^(Current thread|Thread) ")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call: the function, and the line that it is at."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is in the user's code, neither in a package nor in Python itself."""
+        return not _LIBRARY.search(self.file)
+
+    @property
+    def place(self) -> str:
+        """File name and line."""
+        return f"{PurePath(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """Where a rank stands.
+
+    Attributes
+    ----------
+    host
+        Its node.
+    rank
+        Its number; None for a program without ranks.
+    pid
+        Its process id on the node.
+    state
+        The kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped.
+    waits_in
+        The function of the kernel that it waits in; empty if unknown.
+    cpu_share
+        Processor time that it used while it was looked at, in processors.
+    threads
+        The frames of each thread, innermost first, the main thread first; empty if they could not be read.
+    trouble
+        Why they could not be read.
+    """
+
+    host: str
+    rank: int | None
+    pid: int
+    state: str
+    waits_in: str = ""
+    cpu_share: float = 0.0
+    threads: tuple[tuple[Frame, ...], ...] = ()
+    trouble: str = ""
+
+    @classmethod
+    def of_json(cls, host: str, read: Mapping[str, Any]) -> RankStack:
+        """Return what a node has sent."""
+        return cls(
+            host,
+            None if read["rank"] is None else int(read["rank"]),
+            int(read["pid"]),
+            str(read["state"]),
+            str(read["waits_in"]),
+            float(read["cpu_share"]),
+            tuple(tuple(Frame(str(f), str(file), int(n)) for f, file, n in frames) for frames in read["threads"]),
+            str(read["trouble"]),
+        )
+
+    @property
+    def name(self) -> str:
+        """The rank as a sentence names it, without its node."""
+        return "the program" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def standing(self) -> Standing:
+        """What it does."""
+        if self.state in _KERNEL:
+            return _KERNEL[self.state]
+        called = self._called()
+        if any(frame.function in _WAITING or _COLLECTIVE.search(frame.file) for frame in called):
+            return "waits for others"
+        return "works" if self.cpu_share >= ACTIVE_SHARE else "stuck"
+
+    @property
+    def place(self) -> str:
+        """Where it stands: ``all_reduce (train.py:88)``; empty if its stack is not known."""
+        frames = self.threads[0] if self.threads else ()
+        users = next((frame for frame in frames if frame.is_users), None)
+        if users is None:
+            return f"{frames[0].function} ({frames[0].place})" if frames else ""
+        public = (frame.function for frame in reversed(self._called()) if not _WRAPPER.search(frame.function))
+        return f"{next(public, users.function)} ({users.place})"
+
+    def _called(self) -> Sequence[Frame]:
+        """Return the frames of the main thread that the innermost of the user's own has called."""
+        frames = self.threads[0] if self.threads else ()
+        return frames[: next((at for at, frame in enumerate(frames) if frame.is_users), 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks that stand at the same place and do the same."""
+
+    standing: Standing
+    place: str
+    ranks: tuple[RankStack, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What they do, with their number or their names."""
+        one = len(self.ranks) == 1
+        who = f"{self.ranks[0].name} on {self.ranks[0].host}" if one else f"{len(self.ranks)} ranks"
+        if self.standing == "waits for others":
+            return f"{who} {'waits' if one else 'wait'} in {self.place}"
+        remark = self.standing if self.standing in _KERNEL.values() else ""
+        if not self.place:
+            return f"{who} {'is' if one else 'are'} {remark or 'at an unknown place'}"
+        return f"{who} {'is' if one else 'are'} in {self.place}{f', {remark}' if remark else ''}"
+
+
+def groups_of(stacks: Iterable[RankStack]) -> list[StackGroup]:
+    """Return the ranks grouped by what they do and where they stand, the largest group first."""
+    found: dict[tuple[Standing, str], list[RankStack]] = {}
+    for stack in stacks:
+        found.setdefault((stack.standing, stack.place), []).append(stack)
+    groups = [StackGroup(standing, place, tuple(ranks)) for (standing, place), ranks in found.items()]
+    return sorted(groups, key=lambda group: -len(group.ranks))
+
+
+def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
+    """Return the ranks that the others wait for; empty if that cannot be told.
+
+    If some ranks wait for others and some do not, it is those that do not; of these, those that the kernel holds, if
+    there are any. If all do the same kind of thing, it is those that are not at the place where most are.
+    """
+    held = tuple(stack for stack in stacks if stack.standing in _KERNEL.values())
+    if 0 < len(held) < len(stacks):
+        return held
+    free = tuple(stack for stack in stacks if stack.standing != "waits for others")
+    if 0 < len(free) < len(stacks):
+        return free
+    largest = groups_of(stacks)[0].ranks if stacks else ()
+    return tuple(stack for stack in stacks if stack not in largest) if 2 * len(largest) > len(stacks) else ()
+
+
+def summary_of(stacks: Sequence[RankStack]) -> str:
+    """Return in one sentence where the ranks stand, the odd ones last; empty without stacks."""
+    odd = odd_ones(stacks)
+    groups = sorted(groups_of(stacks), key=lambda group: group.ranks[0] in odd)
+    if len(groups) > MAX_GROUPS:
+        left_out = len(groups) - MAX_GROUPS
+        # The first group is the largest of the others, the last ones are the odd ones.
+        kept = [groups[0].sentence, *(group.sentence for group in groups[-MAX_GROUPS + 1 :])]
+        return "; ".join([*kept, f"and {left_out} more places"])
+    return "; ".join(group.sentence for group in groups)
+
+
+def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
+    """Return whether the program hangs, given why it is suspected and where its ranks stand.
+
+    A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That is
+    a hang only after `MIN_RANK_S`, and if it is not just few that wait.
+    """
+    working = sum(stack.standing == "works" for stack in stacks)
+    if suspicion.certain or not working:
+        return True
+    held = any(stack.standing not in {"works", "waits for others"} for stack in stacks)
+    return suspicion.silent_s > MIN_RANK_S and (held or 2 * working < len(stacks))
+
+
+def parse_faulthandler(text: str) -> tuple[tuple[Frame, ...], ...]:
+    """Return the threads in what Python's ``faulthandler`` has written, the current one first."""
+    threads: list[list[Frame]] = []
+    current = 0
+    for line in text.splitlines():
+        if match := _THREAD.match(line):
+            current = len(threads) if match[1] == "Current thread" else current
+            threads.append([])
+        elif threads and (match := _FRAME.match(line)):
+            threads[-1].append(Frame(match["function"], match["file"], int(match["line"])))
+    return tuple(
+        tuple(frames) for frames in threads[current : current + 1] + threads[:current] + threads[current + 1 :]
+    )
