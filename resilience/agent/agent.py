@@ -59,6 +59,7 @@ from laggard.resilience.agent.processes import adopt_orphans, end_descendants, e
 from laggard.resilience.agent.sidecars import Sidecars
 from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.agent.tasks import Tasks, TaskStart
+from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import lock_folder, remove_stale_folders
 
 __all__ = ["HEARTBEAT_INTERVAL_S", "Agent", "main"]
@@ -219,7 +220,7 @@ class Agent:
     def _start_task(self, command: dict[str, Any]) -> None:
         log = None if command["relayed"] else self._directory / f"{command['name']}.log"
         environment = {**self._environment, **command["environment"]}
-        if command["writes_stacks"]:
+        if command.get("writes_stacks"):
             environment |= stack_variables({**os.environ, **environment})
         directory = command["directory"] or str(self._directory)
         self._tasks.start(
@@ -339,7 +340,11 @@ class Agent:
             launch = environment_of(process).get(LAUNCH, "")
             return launch.isdigit() and int(launch) < below
 
-        self._send("leftovers-ended", ended=end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
+        try:
+            n_ended, stuck = end_descendants(is_leftover, deadline_s=FORCED_STOP_S), ""
+        except ProcessesStillRunningError as error:
+            n_ended, stuck = 0, str(error)
+        self._send("leftovers-ended", ended=n_ended, stuck=stuck)
 
 
 def _create_private(folder: Path) -> bool:
@@ -370,7 +375,11 @@ def main(arguments: Sequence[str] = ()) -> int:
         contextlib.suppress(BrokenPipeError),
         open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as answers,
     ):
-        Agent(sys.stdin.buffer, answers, *map(float, arguments)).run()
+        try:
+            Agent(sys.stdin.buffer, answers, *map(float, arguments)).run()
+        except ProcessesStillRunningError as error:
+            print(f"laggard: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -39,6 +39,7 @@ from laggard.resilience.decision.policy import (
     decide,
 )
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.record.account import Account
 from laggard.resilience.text import duration
@@ -283,11 +284,17 @@ class Controller:
 
     def _shut_down(self, *, failed: bool) -> None:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it
-            last.callback(end_descendants, deadline_s=END_DEADLINE_S)
+            last.callback(self._end_descendants)
             last.callback(self._keeper.stop)
             last.callback(self._launches.close, keep_logs=failed)
             if self._requests is not None:
                 self._requests.stop()
+
+    def _end_descendants(self) -> None:
+        try:
+            end_descendants(deadline_s=END_DEADLINE_S)
+        except ProcessesStillRunningError as error:
+            self._account.tell("notice", f"{error}: they are killed, but held in the kernel", "bold yellow")
 
 
 def stop_on_signals() -> None:

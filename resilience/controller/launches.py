@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.policy import ProgramHung, Settings
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.errors import NodeDownError
-from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
+from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
 from laggard.resilience.nodes.copies import Copies, Printer
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.record.account import Account, Gap
@@ -269,7 +269,7 @@ class Launches:
             took_s = time.monotonic() - asked_s
             self._account.tell("stopped", f"the program ended {took_s:.1f} s into its {grace_s:g} s grace period")
         else:
-            self.program.kill()
+            self._kill(self.program)
             self._account.tell("stopped", f"the program was killed after its {grace_s:g} s grace period", "bold red")
 
     def _ask_to_stop(self, program: Program | Copies) -> float:
@@ -289,7 +289,13 @@ class Launches:
             if self._account.launches:
                 last.callback(self._write_dumps)
             if self.program is not None and not self.program.ended:
-                self.program.kill()
+                self._kill(self.program)
+
+    def _kill(self, program: Program | Copies) -> None:
+        try:
+            program.kill()
+        except ProcessesStillRunningError as error:
+            self._report_held(error)
 
     def _write_dumps(self) -> None:
         for dump in self._plan.telemetry.dump(self._keeper.endpoint):
@@ -305,17 +311,23 @@ class Launches:
         """Close the old launch: it can write no more, what it wrote is on disk, and nothing of it runs here."""
         self.number = self._records.next_launch()
         self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
-        self._report_leftovers(self._end_leftovers())
+        try:
+            self._report_leftovers(self._end_leftovers())
+        except ProcessesStillRunningError as error:
+            self._report_held(error)
 
     def _end_leftovers(self) -> int:
         """End what the program has left on this machine; return how many processes that were."""
-        own = {self._keeper.pid, *(node.pid for node in self._cluster.nodes.values())}
+        agents = {node.pid for node in self._cluster.nodes.values()}
 
         def is_leftover(process: psutil.Process) -> bool:
             launch = environment_of(process).get(LAUNCH, "")
-            return process.pid not in own and launch.isdigit() and int(launch) < self.number
+            return launch.isdigit() and int(launch) < self.number and not _is_below(process, agents)
 
         return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
+
+    def _report_held(self, error: ProcessesStillRunningError) -> None:
+        self._account.tell("notice", f"{error}; {HELD}", "bold yellow")
 
     def _report_leftovers(self, n_ended: int) -> None:
         if n_ended:
@@ -357,3 +369,11 @@ class Launches:
         self._plan.telemetry.start(self._cluster, roster.active)
         self._plan.detection.start(self._cluster, roster.active, self.number)
         self._hangs.begin(roster.active, self.number, self._signs_at_start)
+
+
+def _is_below(process: psutil.Process, agents: Collection[int]) -> bool:
+    """Return whether a process is an agent of a node on this machine, or below one: agents end what is left there."""
+    try:
+        return any(each.pid in agents for each in (process, *process.parents()))
+    except psutil.NoSuchProcess:
+        return True  # it has ended meanwhile

@@ -165,12 +165,13 @@ class HangWatch:
         self._count = 0
         self._longest_s = 0.0
         self._together_s = self._longest_together_s = 0.0
+        self._is_watched = False  # from outside
         self._quiet_until_s = now_s  # no suspicion before this
 
     def check(self, signs: object, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
         """Return why the program may hang, if it does.
 
-        The same suspicion comes again after another timeout, if the program is left running.
+        If the program is left running, the same suspicion comes again when the silence is twice as long.
 
         Parameters
         ----------
@@ -186,7 +187,7 @@ class HangWatch:
             return None
         suspicion = self._of_own_signs(now_s) or self._of_ranks(ranks)
         if suspicion is not None:
-            self._quiet_until_s = now_s + suspicion.silent_s
+            self._quiet_until_s = now_s + suspicion.silent_s  # and then again, if it still is silent
         return suspicion
 
     def timeout_s(self) -> float | None:
@@ -200,6 +201,7 @@ class HangWatch:
             if self._count > 0:  # until its first sign it was starting
                 self._longest_s = max(self._longest_s, now_s - self._last_s)
             self._signs, self._last_s, self._count = signs, now_s, self._count + 1
+        self._is_watched |= bool(ranks)
         together_s = min((each.silent_s for each in ranks), default=0.0)
         if together_s < self._together_s:
             self._longest_together_s = max(self._longest_together_s, self._together_s)
@@ -207,7 +209,9 @@ class HangWatch:
 
     def _of_own_signs(self, now_s: float) -> Suspicion | None:
         timeout_s, silent_s = self.timeout_s(), now_s - self._last_s
-        if self._count == 0 or timeout_s is None or silent_s <= timeout_s:
+        if timeout_s is None or silent_s <= timeout_s:
+            return None
+        if self._count == 0 and self._is_watched:  # it may never give a sign of its own
             return None
         return Suspicion(silent_s)
 

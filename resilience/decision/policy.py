@@ -617,9 +617,18 @@ def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float,
     )
     for limit in LIMITS:
         if reason := limit.reached(settings, after):
-            last = f"; the last failure: {event.failure.sentence}" if isinstance(event, ProgramFailed) else ""
-            return End(limit.exit_code, f"{reason}{last}", after)
+            return End(limit.exit_code, f"{reason}{_last_trouble(event)}", after)
     return replace(decision, status=after)
+
+
+def _last_trouble(event: Event) -> str:
+    match event:
+        case ProgramFailed(failure):
+            return f"; the last failure: {failure.sentence}"
+        case ProgramHung():
+            return f"; the last hang: {event.sentence}"
+        case _:
+            return ""
 
 
 def _describe_change(before: Roster, after: Roster) -> str:

@@ -23,7 +23,7 @@ from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownErro
 from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, AwakeClock
 from laggard.resilience.nodes.node import Node
 
-__all__ = ["RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
+__all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
 RAY_ADDRESS = "RAY_ADDRESS"
 START_DEADLINE_S = 60.0
@@ -36,6 +36,8 @@ STACKS_WAIT_S = 12.0
 # Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
 MAX_VIRTUAL_CHECKS = 8
 TICK_S = 0.25
+HELD = "killed but held in the kernel, they run nothing more; the job goes on beside them"
+"""Why processes that cannot be ended do no harm: one that has been killed never leaves the kernel again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class Cluster:
         node = self.nodes[host]
         if node.gone:
             return "its agent has ended"
+        if node.stuck:
+            return node.stuck
         silent_s = self._awake_clock.now_s() - node.last_heard_s
         return f"no heartbeat for {silent_s:.1f} s"
 
@@ -240,10 +244,14 @@ class Cluster:
         ):
             slow = [node.record.hostname for node in nodes if node.leftovers_ended is None]
             raise LeftoversError("processes of an old launch", slow)
+        if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.stuck:
+            primary.note(f"{primary.stuck}; {HELD}")
         return sum(node.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
         timeout_s = self.heartbeat_timeout_s if node.has_started else FIRST_HEARTBEAT_TIMEOUT_S
+        if node.stuck and node.record != self._primary:
+            return True
         return node.gone or self._awake_clock.now_s() - node.last_heard_s > timeout_s
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
@@ -252,8 +260,7 @@ class Cluster:
                 raise NodeDownError(node.record.hostname, self._last_words(node))
 
     def _last_words(self, node: Node) -> str:
-        del node
-        return "its agent does not answer"
+        return node.stuck or "its agent does not answer"
 
     def _node_directory(self, node: NodeRecord) -> Path:
         # Not named after the host, whose name may be long: sockets are created below.

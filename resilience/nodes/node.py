@@ -99,6 +99,8 @@ class Node:
         Whether the agent has answered the last ping.
     leftovers_ended
         How many processes the last `end_leftovers` ended; ``None`` until it is done.
+    stuck
+        What the last `end_leftovers` could not end; empty if nothing is left.
     last_words
         The end of Ray's log, once Ray has ended.
     task_ends
@@ -127,6 +129,7 @@ class Node:
         self.ray: RayStatus = "down"
         self.answered = False
         self.leftovers_ended: int | None = 0
+        self.stuck = ""
         self.last_words = ""
         self._agent = agent
         self._changed = changed
@@ -251,6 +254,11 @@ class Node:
             notices, self._notices = self._notices, []
         return notices
 
+    def note(self, notice: str) -> None:
+        """Add a message for the user about this node."""
+        with self._changed:
+            self._notices.append(notice)
+
     def mark_ray_ended(self) -> None:
         """Treat Ray on the node as ended, since it did not start or left the cluster."""
         self.ray = "ended"
@@ -370,7 +378,7 @@ class Node:
                 case "pong":
                     self.answered = True
                 case "leftovers-ended":
-                    self.leftovers_ended = int(str(message["ended"]))
+                    self.leftovers_ended, self.stuck = int(str(message["ended"])), str(message["stuck"])
                 case "sidecar-ended" | "task-restarts":
                     self._notices.append(_end_of(message))
                 case "log":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from laggard.resilience.decision.hang import HangTimeout, HangWatch
+import pytest
+
+from laggard.resilience.decision.hang import Counters, HangTimeout, HangWatch, LifeWatch, RankLife, Suspicion
 
 
 def first_hang_s(timeout: HangTimeout, signs_s: list[float], until_s: int) -> float | None:
     """Check a program with signs of life at these moments every second; return when it counted as hung."""
     watch = HangWatch(timeout, 0, 0.0)
     for now_s in range(1, until_s):
-        if watch.check(sum(moment <= now_s for moment in signs_s), now_s) is not None:
+        if watch.check(sum(moment <= now_s for moment in signs_s), [], now_s) is not None:
             return now_s
     return None
 
@@ -32,6 +34,84 @@ def test_the_derived_timeout_needs_five_signs() -> None:
     assert first_hang_s("auto", [1, 2, 3, 4], 100_000) is None
 
 
-def test_a_program_left_hanging_is_reported_once_per_timeout() -> None:
+def test_a_program_left_hanging_is_reported_again_when_its_silence_has_doubled() -> None:
     watch = HangWatch(10.0, 0, 0.0)
-    assert [now_s for now_s in range(40) if watch.check(0, now_s) is not None] == [11, 22, 33]
+    assert [now_s for now_s in range(50) if watch.check(0, [], now_s) is not None] == [11, 22, 44]
+
+
+def life(rank: int | None = 0, silent_s: float = 0.0, longest_s: float = 0.0, state: str = "S") -> RankLife:
+    return RankLife("node2", rank, state, silent_s, longest_s)
+
+
+def suspicion(timeout: HangTimeout, *ranks: RankLife, signs: int = 0, now_s: float = 5000.0) -> Suspicion | None:
+    watch = HangWatch(timeout, 0, 0.0)
+    for sign in range(1, signs + 1):
+        watch.check(sign, [life(silent_s=0.0)], 4000.0 + sign)
+    return watch.check(signs, ranks, now_s)
+
+
+def test_a_program_without_signs_of_its_own_is_judged_by_its_ranks() -> None:
+    assert suspicion(30.0, life(silent_s=29), life(1, silent_s=2)) is None
+    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=2)) == Suspicion(31, "from rank 0 on node2")
+    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=32)) == Suspicion(31, "from any rank")
+
+
+def test_a_rank_that_is_silent_while_others_commit_is_suspected_but_not_sentenced() -> None:
+    silent = suspicion(30.0, life(silent_s=31), life(1), signs=2, now_s=4003)
+    assert silent == Suspicion(31, "from rank 0 on node2", certain=False)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "what"),
+    [
+        ([life(silent_s=179), life(1, silent_s=179)], None),
+        ([life(silent_s=181), life(1, silent_s=182)], "from any rank"),
+        ([life(silent_s=599), life(1)], None),
+        ([life(silent_s=601), life(1)], "from rank 0 on node2"),
+        ([life(silent_s=601, longest_s=61), life(1)], None),
+        ([life(silent_s=611, longest_s=61), life(1)], "from rank 0 on node2"),
+        ([life(None, silent_s=601), life(None)], None),  # a worker may well be idle
+        ([life(silent_s=59, state="T"), life(1)], None),
+        ([life(silent_s=61, state="T"), life(1)], "from rank 0 on node2"),
+        ([life(None, silent_s=61, state="T"), life(None)], "from the program on node2"),
+    ],
+)
+def test_the_derived_timeout_of_ranks_has_a_least_and_grows_with_their_own_past(
+    ranks: list[RankLife], what: str | None
+) -> None:
+    found = suspicion("auto", *ranks)
+    assert (found.what if found else None) == what
+
+
+def test_silence_of_all_ranks_together_is_compared_with_the_longest_before() -> None:
+    watch = HangWatch("auto", 0, 0.0)
+    for now_s in range(0, 100, 2):  # a phase in which nothing moves
+        assert watch.check(0, [life(silent_s=now_s), life(1, silent_s=now_s)], now_s) is None
+    assert watch.check(0, [life(), life(1)], 100) is None
+    assert watch.check(0, [life(None, silent_s=900), life(None, silent_s=900)], 1000) is None
+    assert watch.check(0, [life(None, silent_s=981), life(None, silent_s=981)], 1081) is not None
+
+
+def watched(*looks: tuple[float, Counters]) -> LifeWatch:
+    watch = LifeWatch(Counters(0.0, 0), 0.0)
+    for now_s, counters in looks:
+        watch.look(counters, now_s)
+    return watch
+
+
+def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() -> None:
+    watch = watched((2.0, Counters(1.0, 10)))
+    assert watch.look(Counters(1.01, 10), 4.0) == 2.0  # what a thread that watches a connection takes
+    assert watch.look(Counters(1.02, 10), 6.0) == 4.0
+    assert watch.look(Counters(1.02, 11), 8.0) == 0.0
+    assert watch.longest_s == 4.0
+    assert watch.look(Counters(1.02, 11, children_bytes=5000), 10.0) == 2.0
+    assert watch.look(Counters(1.02, 11, children_bytes=15000), 12.0) == 0.0
+    assert watch.look(Counters(1.1, 11, children_bytes=15000), 14.0) == 0.0
+
+
+def test_where_there_is_a_gpu_its_memory_says_whether_a_rank_does_anything() -> None:
+    watch = watched()
+    assert watch.look(Counters(2.0, 0), 2.0, device_active=False) == 2.0  # it spins while it waits
+    assert watch.look(Counters(4.0, 0), 4.0, device_active=True) == 0.0
+    assert watch.look(Counters(6.0, 1), 6.0, device_active=False) == 0.0

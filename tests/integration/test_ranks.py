@@ -1,0 +1,177 @@
+"""The ranks of a launch, from outside: which processes they are, whether they do anything, and where they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from laggard.kvstore.connection import write_private
+from laggard.kvstore.control import Control
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+from laggard.resilience.agent import stack_dump
+from laggard.resilience.agent.ranks import Rank, RankFinder
+from laggard.resilience.decision.stacks import RankStack
+from tests.waiting import wait_until
+
+TORCHRUN = """
+    import os, signal, subprocess, sys
+
+    for rank in (2, 3):
+        subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, "RANK": str(rank)})
+    signal.pause()
+"""
+RANK = """
+    import os, signal, subprocess, sys, time
+
+    def load_batch():
+        open("fifo").read()
+
+    def spin():
+        while True:
+            pass
+
+    worker = subprocess.Popen(["sleep", "600"])  # as a data loader has
+    open(f"{os.environ['RANK']}.ready", "w").close()
+    load_batch() if os.environ["RANK"] == "3" else spin()
+"""
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the program of launch 7 on node2, with two ranks of which one spins and one reads."""
+    for name, text in (("torchrun.py", TORCHRUN), ("rank.py", RANK)):
+        (tmp_path / name).write_text("\n".join(line[4:] for line in text.splitlines()))
+    os.mkfifo(tmp_path / "fifo")
+    started = []
+
+    def run(**variables: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, LAUNCH: "7", NODE: "node2", **variables}
+        started.append(subprocess.Popen([sys.executable, "torchrun.py"], cwd=tmp_path, env=environment))
+        wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in (2, 3)))
+        return started[-1]
+
+    yield run
+    for process in started:
+        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+            each.kill()
+        process.wait()
+
+
+def stacks_of(launch: int, capsys: pytest.CaptureFixture[str]) -> dict[int | None, RankStack]:
+    stack_dump.main(launch)
+    read = json.loads(capsys.readouterr().out)
+    return {stack.rank: stack for stack in (RankStack.of_json("node2", each) for each in read)}
+
+
+def test_ranks_are_found_among_all_processes_with_their_children(start: Start) -> None:
+    start()
+    finder = RankFinder(7, "node2")
+    ranks = finder.find()
+    assert sorted((rank.rank, len(rank.descendants)) for rank in ranks) == [(2, 1), (3, 1)]
+    assert sorted(finder.find(), key=str) == sorted(ranks, key=str)
+    assert RankFinder(8, "node2").find() == []
+    assert RankFinder(7, "node1").find() == []
+
+
+def test_a_program_without_ranks_is_the_process_that_the_launch_has_begun_with() -> None:
+    program = subprocess.Popen(["sleep", "600"], env={**os.environ, LAUNCH: "6", NODE: "node1"})
+    try:
+        wait_until(lambda: RankFinder(6, "node1").find() == [Rank(None, program.pid)])
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_the_counters_of_a_rank_that_works_grow_and_those_of_one_that_waits_do_not(start: Start) -> None:
+    start()
+    spins, waits = sorted(RankFinder(7, "node2").find(), key=lambda rank: rank.rank or 0)
+    before = spins.counters().cpu_s, waits.counters()
+    wait_until(lambda: spins.counters().cpu_s > before[0] + 0.2)
+    assert waits.counters() == before[1]
+    os.kill(waits.pid, signal.SIGSTOP)
+    wait_until(lambda: waits.state() == "T")
+
+
+def test_stacks_are_read_from_outside_even_those_of_a_process_that_is_stopped(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()
+    monkeypatch.setenv(NODE, "node2")
+    stopped = next(rank for rank in RankFinder(7, "node2").find() if rank.rank == 3)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    stacks = stacks_of(7, capsys)
+    assert stacks[2].place.startswith("spin (rank.py:")
+    assert stacks[2].standing == "works"
+    assert stacks[3].place.startswith("load_batch (rank.py:")
+    assert stacks[3].standing == "stopped"
+
+
+def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "usercustomized").mkdir()
+    hidden = tmp_path / "usercustomized" / "sitecustomize.py"
+    hidden.write_text("import os\nopen(f'{os.getpid()}.hidden', 'w').close()\n")
+    endpoint = str(tmp_path / "endpoint.json")
+    start(**stack_dump.stack_variables({**os.environ, "PYTHONPATH": str(hidden.parent)}), **{ENDPOINT_FILE: endpoint})
+    monkeypatch.setenv(NODE, "node2")
+    monkeypatch.setenv(ENDPOINT_FILE, endpoint)
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
+    stacks = stacks_of(7, capsys)
+    assert stacks[2].place.startswith("spin (rank.py:")
+    assert stacks[3].place.startswith("load_batch (rank.py:")
+    assert (tmp_path / f"{stacks[2].pid}.hidden").exists(), "the sitecustomize that ours hides has not run"
+
+
+def test_a_process_that_would_die_of_the_signal_is_not_asked(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()
+    monkeypatch.setenv(NODE, "node2")
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
+    stacks = stacks_of(7, capsys)
+    assert stacks[2].trouble == "py-spy is not installed"
+    assert psutil.pid_exists(stacks[2].pid)
+    assert stacks[2].state
+
+
+def test_how_the_ranks_look_is_stored_until_a_later_launch_begins(
+    start: Start, state_server: StateServer, tmp_path: Path
+) -> None:
+    start()
+    endpoint = state_server.endpoint
+    client = endpoint.connect()
+    begin_launch(client, endpoint, 7)
+    file = tmp_path / "endpoint.json"
+    write_private(file, endpoint.to_json())
+    watch = subprocess.Popen(
+        [sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch"],
+        env={**os.environ, LAUNCH: "7", NODE: "node2", ENDPOINT_FILE: str(file)},
+    )
+    try:
+        control = Control(client, endpoint, 7)
+
+        def silent_s() -> dict[int, float]:
+            return {each["rank"]: each["silent_s"] for each in control.read_ranks()["node2"]["ranks"]}
+
+        wait_until(lambda: "node2" in control.read_ranks())
+        wait_until(lambda: silent_s()[3] > 3 and silent_s()[2] == 0)
+        begin_launch(client, endpoint, 8)
+        wait_until(lambda: watch.poll() is not None)
+        assert watch.returncode == 0
+    finally:
+        watch.kill()
+        watch.wait()

@@ -1,0 +1,134 @@
+"""Where ranks stand, and which of them the others wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from laggard.resilience.decision.hang import Suspicion
+from laggard.resilience.decision.stacks import (
+    Frame,
+    RankStack,
+    groups_of,
+    is_hang,
+    odd_ones,
+    parse_faulthandler,
+    summary_of,
+)
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+MAIN = Frame("<module>", "/home/u/train.py", 200)
+STEP = Frame("step", "/home/u/train.py", 88)
+ALL_REDUCE = (
+    Frame("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py", 3252),
+    Frame("_exception_logger.<locals>.wrapper", f"{SITE}/torch/distributed/c10d_logger.py", 83),
+    STEP,
+    MAIN,
+)
+BACKWARD = (
+    Frame("_engine_run_backward", f"{SITE}/torch/autograd/graph.py", 823),
+    Frame("backward", f"{SITE}/torch/autograd/__init__.py", 347),
+    Frame("backward", f"{SITE}/torch/_tensor.py", 581),
+    STEP,
+)
+LOAD = (Frame("load_batch", "/home/u/data.py", 41), STEP, MAIN)
+SLEEP = (Frame("sleep", "/usr/lib/python3.11/time.py", 1), Frame("wait_a_little", "/home/u/data.py", 7), MAIN)
+
+
+def rank(number: int, frames: tuple[Frame, ...] = ALL_REDUCE, state: str = "S", cpu_share: float = 0.0) -> RankStack:
+    host = f"node{number // 2 + 1}"
+    return RankStack(host, number, 100 + number, state, "", cpu_share, (frames,) if frames else ())
+
+
+def others(*but: int, frames: tuple[Frame, ...] = ALL_REDUCE, of: int = 64) -> list[RankStack]:
+    return [rank(number, frames) for number in range(of) if number not in but]
+
+
+def test_a_rank_in_a_read_that_does_not_return_is_named_with_its_place() -> None:
+    stacks = [*others(17), rank(17, LOAD, "D")]
+    assert summary_of(stacks) == (
+        "63 ranks wait in all_reduce (train.py:88); rank 17 on node9 is in load_batch (data.py:41), disk sleep"
+    )
+    assert odd_ones(stacks) == (stacks[-1],)
+
+
+@pytest.mark.parametrize(
+    ("odd", "sentence"),
+    [
+        (rank(3, LOAD, "R", cpu_share=1.0), "rank 3 on node2 is in load_batch (data.py:41)"),
+        (rank(3, SLEEP), "rank 3 on node2 is in sleep (data.py:7)"),
+        (rank(3, ALL_REDUCE, "T"), "rank 3 on node2 is in all_reduce (train.py:88), stopped"),
+        (rank(3, (), "T"), "rank 3 on node2 is stopped"),
+        (rank(3, ()), "rank 3 on node2 is at an unknown place"),
+        (rank(3, BACKWARD), "rank 3 on node2 waits in backward (train.py:88)"),
+        (replace(rank(3, LOAD), rank=None), "the program on node2 is in load_batch (data.py:41)"),
+    ],
+)
+def test_the_odd_one_of_four_is_found_and_described(odd: RankStack, sentence: str) -> None:
+    stacks = [odd, *others(3, of=4)]
+    assert odd_ones(stacks) == (odd,)
+    assert summary_of(stacks) == f"3 ranks wait in all_reduce (train.py:88); {sentence}"
+
+
+def test_of_two_ranks_the_one_that_does_not_wait_is_the_odd_one() -> None:
+    assert odd_ones([rank(0), rank(1, LOAD)]) == (rank(1, LOAD),)
+
+
+def test_nobody_is_odd_if_all_stand_at_the_same_place_or_half_here_and_half_there() -> None:
+    assert odd_ones([]) == ()
+    assert odd_ones(others(of=4)) == ()
+    assert odd_ones([rank(0), rank(1), rank(2, BACKWARD), rank(3, BACKWARD)]) == ()
+    assert odd_ones([rank(number, state="D") for number in range(4)]) == ()
+
+
+def test_what_the_kernel_holds_is_odder_than_what_works() -> None:
+    held = rank(2, LOAD, "D")
+    assert odd_ones([rank(0), rank(1, LOAD, cpu_share=1.0), held]) == (held,)
+
+
+def test_a_place_in_a_program_without_code_of_the_users_is_the_innermost_call() -> None:
+    assert rank(0, BACKWARD[:2]).place == "_engine_run_backward (graph.py:823)"
+
+
+def test_many_places_are_cut_to_the_largest_and_the_odd_ones() -> None:
+    stacks = [rank(0), rank(1), *(rank(number, (Frame("f", "/home/u/a.py", number),)) for number in range(2, 9))]
+    assert summary_of(stacks) == (
+        "2 ranks wait in all_reduce (train.py:88); rank 6 on node4 is in f (a.py:6); rank 7 on node4 is in f (a.py:7); "
+        "rank 8 on node5 is in f (a.py:8); and 4 more places"
+    )
+    assert len(groups_of(stacks)) == 8
+
+
+def test_a_rank_that_works_while_others_wait_has_ten_minutes() -> None:
+    stacks = [*others(0, of=4), rank(0, LOAD, "R", cpu_share=1.0)]
+    assert not is_hang(Suspicion(599, certain=False), stacks)
+    assert is_hang(Suspicion(601, certain=False), stacks)
+    assert is_hang(Suspicion(60), stacks)
+
+
+def test_a_rank_that_waits_while_most_work_does_not_hang() -> None:
+    stacks = [rank(0), *(rank(number, LOAD, "R", cpu_share=1.0) for number in range(1, 4))]
+    assert not is_hang(Suspicion(10_000, certain=False), stacks)
+    assert is_hang(Suspicion(10_000, certain=False), [rank(0, LOAD), *stacks[1:]])
+
+
+def test_if_nobody_works_it_is_a_hang() -> None:
+    assert is_hang(Suspicion(181, certain=False), others(of=4))
+    assert is_hang(Suspicion(181, certain=False), [])
+
+
+def test_the_stacks_that_python_writes_at_a_signal_are_read_the_main_thread_first() -> None:
+    text = (
+        "Thread 0x00007f (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 320 in wait\n'
+        "\n"
+        "Current thread 0x00007e (most recent call first):\n"
+        '  File "/home/u/data.py", line 41 in load_batch\n'
+        '  File "/home/u/train.py", line 88 in step\n'
+    )
+    assert parse_faulthandler(text) == (
+        (Frame("load_batch", "/home/u/data.py", 41), Frame("step", "/home/u/train.py", 88)),
+        (Frame("wait", "/usr/lib/python3.11/threading.py", 320),),
+    )
+    assert parse_faulthandler("") == ()
