@@ -85,8 +85,9 @@ _RELAUNCHES = (
     click.option(
         "--hang-timeout",
         metavar="SECONDS|auto",
-        help="Relaunch if the program neither reports a step (Job.progress) nor commits to State for this long; "
-        "auto: ten times the longest step so far, at least a minute.  [default: off]",
+        help="Relaunch if the program shows no sign of life for this long (a commit, a step, processor time, output), "
+        "and name the rank that the others wait for; auto: ten times the longest silence so far, within limits.  "
+        "[default: off]",
     ),
 )
 _TELEMETRY = (

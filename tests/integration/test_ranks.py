@@ -65,8 +65,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield run
     for process in started:
-        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+        for each in psutil.Process(process.pid).children(recursive=True):
             each.kill()
+        process.kill()
         process.wait()
 
 
