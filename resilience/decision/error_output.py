@@ -28,6 +28,7 @@ _OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedErr
 _LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)")
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
+_INDENT = "  "
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -105,6 +106,8 @@ def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     for line in _without_torchruns_own(lines):
         match = _RANK.match(line)
         streams.setdefault(int(match[1]) if match else None, []).append(clean_line(line))
+    for rank, told in _tracebacks_in_summary(lines).items():
+        streams.setdefault(rank, told)  # it wrote to a file of its own
     found = [_complaint(rank, stream) for rank, stream in streams.items()]
     return sorted((each for each in found if each is not None), key=_weight)
 
@@ -125,6 +128,25 @@ def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
         return lines
     begins = [at for at, line in enumerate(lines[: ends[-1]]) if line.startswith(_BEGIN)]
     return lines[: begins[-1]] if begins else lines[: ends[-1]]
+
+
+def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
+    """Return what torchrun's summary quotes from the error files of its ranks, as ``@record`` writes them."""
+    found: dict[int, list[str]] = {}
+    rank: int | None = None
+    told: list[str] | None = None  # the traceback that is being read
+    for line in map(clean_line, lines):
+        if match := _FIELD.match(line):
+            told = None
+            if match[1] == "rank" and (number := re.match(r"\d+", match[2])):
+                rank = int(number[0])
+            elif match[1] == "traceback" and match[2].startswith(_BEGIN) and rank is not None:
+                told = found[rank] = [match[2]]
+        elif told is not None and line.startswith(_INDENT):
+            told.append(line.removeprefix(_INDENT))
+        else:
+            told = None
+    return found
 
 
 def tracebacks_in(lines: Sequence[str]) -> list[tuple[int, Traceback]]:

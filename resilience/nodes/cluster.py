@@ -5,6 +5,7 @@ Between two launches only what must change is changed: the good nodes stay up.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +20,15 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError
+from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, AwakeClock
 from laggard.resilience.nodes.node import Node
 
 __all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
 RAY_ADDRESS = "RAY_ADDRESS"
+_log = logging.getLogger("laggard.resilience.nodes")
+
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 8.0
 # An agent that is busy ending processes answers when it is done.
@@ -200,7 +203,10 @@ class Cluster:
         """Remove a lost node, and end what is left on it if it can be reached."""
         node = self.nodes.pop(host)
         node.kill()
-        self._allocation.clear(node.record)
+        try:
+            self._allocation.clear(node.record)
+        except ProcessesStillRunningError as error:  # held in the kernel, which is why the node is lost
+            _log.warning("on %s: %s", host, error)
 
     def collect_logs(self) -> dict[str, dict[str, str]]:
         """Return the end of each log, by host: as the agents send it, or else from a folder on this machine."""

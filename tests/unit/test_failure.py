@@ -118,6 +118,42 @@ def test_a_process_killed_by_a_signal_comes_before_those_that_noticed() -> None:
     assert (why(other, killed).host, why(other, killed).rank) == ("node2", 3)
 
 
+def test_what_ranks_wrote_to_error_files_of_their_own_is_read_in_torchruns_summary() -> None:
+    """With ``@record``, and standard error redirected to files."""
+
+    def entry(rank: int, error: str) -> str:
+        return textwrap.dedent(
+            f"""
+            [{rank}]:
+              time      : 2026-11-22_13:31:21
+              host      : localhost
+              rank      : {rank} (local_rank: {rank})
+              exitcode  : 1 (pid: 1080{rank})
+              error_file: /tmp/logs/attempt_0/{rank}/error.json
+              traceback : Traceback (most recent call last):
+                File "/home/u/train.py", line 7, in step
+                  dist.barrier()
+              {error}
+
+            """
+        ).strip("\n")
+
+    summary = "\n".join(
+        [
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            "Failures:",
+            entry(1, f"RuntimeError: {ECC}"),
+            "-" * 60,
+            "Root Cause (first observed failure):",
+            entry(0, f"RuntimeError: {GLOO}"),
+            "=" * 60,
+        ]
+    )
+    failure = why(end(summary))
+    assert (failure.rank, failure.quote) == (1, f"RuntimeError: {ECC}")
+    assert failure.fingerprint.endswith("train.py:step")
+
+
 def test_among_equals_the_earliest_was_first() -> None:
     first = end(raised(1, "RuntimeError: lost the plot"), ended_s=T0)
     second = end(raised(2, "RuntimeError: lost the plot"), host="node3", ended_s=T0 + 0.1)
