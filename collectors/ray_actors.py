@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from laggard.collectors.errors import OLDEST_RAY, NoClusterError, RayMissingError, UnknownNodeError
 from laggard.kvstore.control import NodeRecord
+
+RESTART_WAIT_S = 5.0
 
 __all__ = [
     "NodeActors",
@@ -108,14 +111,28 @@ def node_strategy(node: NodeRecord) -> Any:
     raise UnknownNodeError(node.hostname, node.address)
 
 
+def _restarted_after_a_wait(actor_class: type) -> type:
+    """Return the same class; when Ray starts it again, it waits first: one that dies at once must keep nobody busy."""
+
+    def begin(self: Any, *arguments: object) -> None:
+        import ray
+
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            time.sleep(RESTART_WAIT_S)
+        super(actor_class_with_wait, self).__init__(*arguments)
+
+    actor_class_with_wait: Any = type(actor_class.__name__, (actor_class,), {"__init__": begin})
+    return actor_class_with_wait  # type: ignore[no-any-return]
+
+
 def start_on_every_node(nodes: Sequence[NodeRecord], actor_class: type, *arguments: object) -> NodeActors:
-    """Start an actor of a plain class on each node; it reserves no CPU and no GPU."""
+    """Start an actor of a plain class on each node; it reserves no CPU and no GPU. Ray starts it again if it dies."""
     connect()
     import ray
 
-    remote: Any = ray.remote(actor_class)
+    remote: Any = ray.remote(_restarted_after_a_wait(actor_class))
     actors = {}
     for node in nodes:
-        options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": node_strategy(node)}
-        actors[node.hostname] = remote.options(**options).remote(*arguments)
+        placement = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": node_strategy(node)}
+        actors[node.hostname] = remote.options(**placement, max_restarts=-1).remote(*arguments)
     return NodeActors(actors)

@@ -57,8 +57,12 @@ SILENCED = """
 """
 
 
-def test_killed_collectors_are_reported_within_three_rounds(start_job: Callable[..., RunningJob]) -> None:
+def test_killed_collectors_are_reported_within_three_rounds_and_restarted(
+    start_job: Callable[..., RunningJob],
+) -> None:
     job = start_job("--local-nodes=1", "--virtual-gpus=2", program=SILENCED)
     job.wait_for("a round")
     job.process_of("node1", "NodeCollector").kill()
     job.wait_for("gpu-probe-time: no good reading from node1 gpu [01].* for three rounds")
+    before = job.output.count("a round")
+    wait_until(lambda: job.output.count("a round") > before, job.everything)
