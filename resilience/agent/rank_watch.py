@@ -40,7 +40,7 @@ def main() -> None:
     os.nice(NICENESS)
     session = current_session()
     control = Control(session.client, session.endpoint, session.environment.launch)
-    finder = RankFinder(session.environment.launch, session.environment.node)
+    finder = RankFinder(session.environment.launch, str(session.environment.endpoint_file))
     device_active = _device_reader()
     watches: dict[int, LifeWatch] = {}
     for number in itertools.count():

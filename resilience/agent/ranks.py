@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters
 
@@ -75,6 +75,7 @@ class Rank:
             sum(map(_cpu_s, pids)),
             _bytes_moved(Path(f"/proc/{self.pid}/task/{self.pid}/io")),
             sum(_bytes_moved(Path(f"/proc/{pid}/io")) for pid in self.descendants),
+            _wake_ups(self.pid) if self.rank is None else 0,
         )
 
 
@@ -85,13 +86,13 @@ class RankFinder:
     ----------
     launch
         Number of the launch.
-    host
-        The node.
+    endpoint_file
+        The node's file of the job's state server, which no other node and no other job on the machine has.
     """
 
-    def __init__(self, launch: int, host: str) -> None:
+    def __init__(self, launch: int, endpoint_file: str) -> None:
         self._launch = str(launch)
-        self._host = host
+        self._endpoint_file = endpoint_file
         self._known: dict[psutil.Process, _Member | None] = {}
 
     def find(self) -> list[Rank]:
@@ -107,7 +108,7 @@ class RankFinder:
 
     def _look_at(self, process: psutil.Process) -> _Member | None:
         environment = environment_of(process)
-        if environment.get(LAUNCH) != self._launch or environment.get(NODE) != self._host:
+        if environment.get(LAUNCH) != self._launch or environment.get(ENDPOINT_FILE) != self._endpoint_file:
             return None
         numbers = (environment.get(name, "") for name in RANK_VARIABLES)
         rank = next((int(number) for number in numbers if number.isdigit()), None)
@@ -161,6 +162,14 @@ def _stat(pid: int) -> list[str]:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
         return [name, *rest.split()]
     return []
+
+
+def _wake_ups(pid: int) -> int:
+    """Return how often the main thread has waited and gone on."""
+    with contextlib.suppress(OSError):
+        counts = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return int(counts["voluntary_ctxt_switches"])
+    return 0
 
 
 def _bytes_moved(file: Path) -> int:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import Frame, parse_faulthandler
 
@@ -56,7 +56,7 @@ def stack_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def main(launch: int) -> None:
     """Print the stacks of this node's ranks of a launch."""
-    ranks = RankFinder(launch, os.environ[NODE]).find()[:MAX_RANKS]
+    ranks = RankFinder(launch, os.environ[ENDPOINT_FILE]).find()[:MAX_RANKS]
     begun_s = time.monotonic()
     before = [rank.counters().cpu_s for rank in ranks]
     with ThreadPoolExecutor(MAX_WORKERS) as pool:

@@ -46,11 +46,14 @@ class Counters:
         Bytes that its main thread has read and written.
     children_bytes
         Bytes that its descendants have read and written.
+    wake_ups
+        How often its main thread has waited and gone on; only of a program without ranks, which may do little but that.
     """
 
     cpu_s: float
     own_bytes: int
     children_bytes: int = 0
+    wake_ups: int = 0
 
 
 class LifeWatch:
@@ -91,7 +94,8 @@ class LifeWatch:
         self._counters, self._looked_s = counters, now_s
         busy = abs(counters.cpu_s - before.cpu_s) >= ACTIVE_SHARE * passed_s if device_active is None else device_active
         moved = abs(counters.children_bytes - before.children_bytes) >= ACTIVE_BYTES_PER_S * passed_s
-        if busy or moved or counters.own_bytes != before.own_bytes:
+        went_on = counters.own_bytes != before.own_bytes or counters.wake_ups != before.wake_ups
+        if busy or moved or went_on:
             self.longest_s = max(self.longest_s, now_s - passed_s - self._active_s)
             self._active_s = now_s
         return now_s - self._active_s
@@ -185,7 +189,7 @@ class HangWatch:
         self._take(signs, ranks, now_s)
         if now_s < self._quiet_until_s:
             return None
-        suspicion = self._of_own_signs(now_s) or self._of_ranks(ranks)
+        suspicion = self._of_own_signs(now_s) or self._of_ranks(ranks, now_s)
         if suspicion is not None:
             self._quiet_until_s = now_s + suspicion.silent_s  # and then again, if it still is silent
         return suspicion
@@ -215,16 +219,19 @@ class HangWatch:
             return None
         return Suspicion(silent_s)
 
-    def _of_ranks(self, ranks: Sequence[RankLife]) -> Suspicion | None:
+    def _of_ranks(self, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
+        gives_signs = self._count > 0 and now_s - self._last_s <= (self.timeout_s() or MIN_AUTO_S)
         stopped = [each for each in ranks if each.state == "T" and each.silent_s > self._least_s(MIN_STOPPED_S)]
         if stopped:
             return _of_rank(stopped[0], certain=True)
-        if ranks and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
-            # A program that gives signs of its own may wait for something else than its ranks.
-            return Suspicion(self._together_s, "from any rank", certain=self._timeout != "auto" and self._count == 0)
+        certain = self._timeout != "auto"
+        if ranks and not gives_signs and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
+            return Suspicion(self._together_s, "from any rank", certain)
         for each in sorted(ranks, key=lambda rank: -rank.silent_s):
-            if each.rank is not None and each.silent_s > self._least_s(MIN_RANK_S, each.longest_s):
-                return _of_rank(each, certain=self._timeout != "auto" and self._count == 0)
+            # While the program gives signs of its own, a rank may be silent because it has nothing to do.
+            least_s = max(self._least_s(0.0), MIN_RANK_S) if gives_signs else self._least_s(MIN_RANK_S, each.longest_s)
+            if each.rank is not None and each.silent_s > least_s:
+                return _of_rank(each, certain=certain and not gives_signs)
         return None
 
     def _least_s(self, least_s: float, longest_s: float = 0.0) -> float:

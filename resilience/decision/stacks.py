@@ -193,8 +193,8 @@ def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
     working = sum(stack.standing == "works" for stack in stacks)
     if suspicion.certain or not working:
         return True
-    held = any(stack.standing not in {"works", "waits for others"} for stack in stacks)
-    return suspicion.silent_s > MIN_RANK_S and (held or 2 * working < len(stacks))
+    stuck = any(stack.standing not in {"works", "waits for others"} for stack in stacks)
+    return suspicion.silent_s > MIN_RANK_S and (stuck or 2 * working < len(stacks))
 
 
 def parse_faulthandler(text: str) -> tuple[tuple[Frame, ...], ...]:

@@ -50,15 +50,16 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the program of launch 7 on node2, with two ranks of which one spins and one reads."""
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start the program of launch 7, with two ranks of which one spins and one reads."""
+    monkeypatch.setenv(ENDPOINT_FILE, str(tmp_path / "endpoint.json"))
     for name, text in (("torchrun.py", TORCHRUN), ("rank.py", RANK)):
         (tmp_path / name).write_text("\n".join(line[4:] for line in text.splitlines()))
     os.mkfifo(tmp_path / "fifo")
     started = []
 
     def run(**variables: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, LAUNCH: "7", NODE: "node2", **variables}
+        environment = {**os.environ, LAUNCH: "7", **variables}
         started.append(subprocess.Popen([sys.executable, "torchrun.py"], cwd=tmp_path, env=environment))
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in (2, 3)))
         return started[-1]
@@ -79,18 +80,18 @@ def stacks_of(launch: int, capsys: pytest.CaptureFixture[str]) -> dict[int | Non
 
 def test_ranks_are_found_among_all_processes_with_their_children(start: Start) -> None:
     start()
-    finder = RankFinder(7, "node2")
+    finder = RankFinder(7, os.environ[ENDPOINT_FILE])
     ranks = finder.find()
     assert sorted((rank.rank, len(rank.descendants)) for rank in ranks) == [(2, 1), (3, 1)]
     assert sorted(finder.find(), key=str) == sorted(ranks, key=str)
-    assert RankFinder(8, "node2").find() == []
-    assert RankFinder(7, "node1").find() == []
+    assert RankFinder(8, os.environ[ENDPOINT_FILE]).find() == []
+    assert RankFinder(7, "/run/another-job/endpoint.json").find() == []
 
 
 def test_a_program_without_ranks_is_the_process_that_the_launch_has_begun_with() -> None:
-    program = subprocess.Popen(["sleep", "600"], env={**os.environ, LAUNCH: "6", NODE: "node1"})
+    program = subprocess.Popen(["sleep", "600"], env={**os.environ, LAUNCH: "6", ENDPOINT_FILE: "file"})
     try:
-        wait_until(lambda: RankFinder(6, "node1").find() == [Rank(None, program.pid)])
+        wait_until(lambda: RankFinder(6, "file").find() == [Rank(None, program.pid)])
     finally:
         program.kill()
         program.wait()
@@ -98,7 +99,7 @@ def test_a_program_without_ranks_is_the_process_that_the_launch_has_begun_with()
 
 def test_the_counters_of_a_rank_that_works_grow_and_those_of_one_that_waits_do_not(start: Start) -> None:
     start()
-    spins, waits = sorted(RankFinder(7, "node2").find(), key=lambda rank: rank.rank or 0)
+    spins, waits = sorted(RankFinder(7, os.environ[ENDPOINT_FILE]).find(), key=lambda rank: rank.rank or 0)
     before = spins.counters().cpu_s, waits.counters()
     wait_until(lambda: spins.counters().cpu_s > before[0] + 0.2)
     assert waits.counters() == before[1]
@@ -107,11 +108,10 @@ def test_the_counters_of_a_rank_that_works_grow_and_those_of_one_that_waits_do_n
 
 
 def test_stacks_are_read_from_outside_even_those_of_a_process_that_is_stopped(
-    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start()
-    monkeypatch.setenv(NODE, "node2")
-    stopped = next(rank for rank in RankFinder(7, "node2").find() if rank.rank == 3)
+    stopped = next(rank for rank in RankFinder(7, os.environ[ENDPOINT_FILE]).find() if rank.rank == 3)
     os.kill(stopped.pid, signal.SIGSTOP)
     stacks = stacks_of(7, capsys)
     assert stacks[2].place.startswith("spin (rank.py:")
@@ -126,10 +126,7 @@ def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
     (tmp_path / "usercustomized").mkdir()
     hidden = tmp_path / "usercustomized" / "sitecustomize.py"
     hidden.write_text("import os\nopen(f'{os.getpid()}.hidden', 'w').close()\n")
-    endpoint = str(tmp_path / "endpoint.json")
-    start(**stack_dump.stack_variables({**os.environ, "PYTHONPATH": str(hidden.parent)}), **{ENDPOINT_FILE: endpoint})
-    monkeypatch.setenv(NODE, "node2")
-    monkeypatch.setenv(ENDPOINT_FILE, endpoint)
+    start(**stack_dump.stack_variables({**os.environ, "PYTHONPATH": str(hidden.parent)}))
     monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     stacks = stacks_of(7, capsys)
     assert stacks[2].place.startswith("spin (rank.py:")
@@ -141,7 +138,6 @@ def test_a_process_that_would_die_of_the_signal_is_not_asked(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start()
-    monkeypatch.setenv(NODE, "node2")
     monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     stacks = stacks_of(7, capsys)
     assert stacks[2].trouble == "py-spy is not installed"
@@ -149,18 +145,15 @@ def test_a_process_that_would_die_of_the_signal_is_not_asked(
     assert stacks[2].state
 
 
-def test_how_the_ranks_look_is_stored_until_a_later_launch_begins(
-    start: Start, state_server: StateServer, tmp_path: Path
-) -> None:
+def test_how_the_ranks_look_is_stored_until_a_later_launch_begins(start: Start, state_server: StateServer) -> None:
     start()
     endpoint = state_server.endpoint
     client = endpoint.connect()
     begin_launch(client, endpoint, 7)
-    file = tmp_path / "endpoint.json"
-    write_private(file, endpoint.to_json())
+    write_private(Path(os.environ[ENDPOINT_FILE]), endpoint.to_json())
     watch = subprocess.Popen(
         [sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch"],
-        env={**os.environ, LAUNCH: "7", NODE: "node2", ENDPOINT_FILE: str(file)},
+        env={**os.environ, LAUNCH: "7", NODE: "node2"},
     )
     try:
         control = Control(client, endpoint, 7)

@@ -56,9 +56,20 @@ def test_a_program_without_signs_of_its_own_is_judged_by_its_ranks() -> None:
     assert suspicion(30.0, life(silent_s=31), life(1, silent_s=32)) == Suspicion(31, "from any rank")
 
 
-def test_a_rank_that_is_silent_while_others_commit_is_suspected_but_not_sentenced() -> None:
-    silent = suspicion(30.0, life(silent_s=31), life(1), signs=2, now_s=4003)
-    assert silent == Suspicion(31, "from rank 0 on node2", certain=False)
+def test_a_rank_that_is_silent_while_others_commit_is_suspected_after_ten_minutes_but_not_sentenced() -> None:
+    assert suspicion(30.0, life(silent_s=599), life(1), signs=2, now_s=4003) is None
+    silent = suspicion(30.0, life(silent_s=601), life(1), signs=2, now_s=4003)
+    assert silent == Suspicion(601, "from rank 0 on node2", certain=False)
+
+
+def test_ranks_that_do_little_while_the_program_gives_signs_of_its_own_are_let_be() -> None:
+    assert suspicion(30.0, life(silent_s=599), life(1, silent_s=599), signs=2, now_s=4003) is None
+    assert suspicion("auto", life(None, silent_s=5000), signs=2, now_s=4003) is None
+
+
+def test_a_rank_that_is_stopped_while_others_commit_is_sentenced_at_once() -> None:
+    stopped = suspicion(30.0, life(silent_s=31, state="T"), life(1), signs=2, now_s=4003)
+    assert stopped == Suspicion(31, "from rank 0 on node2")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +119,12 @@ def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() ->
     assert watch.look(Counters(1.02, 11, children_bytes=5000), 10.0) == 2.0
     assert watch.look(Counters(1.02, 11, children_bytes=15000), 12.0) == 0.0
     assert watch.look(Counters(1.1, 11, children_bytes=15000), 14.0) == 0.0
+
+
+def test_a_program_without_ranks_that_wakes_up_now_and_then_is_not_silent() -> None:
+    watch = watched()
+    assert watch.look(Counters(0.0, 0, wake_ups=1), 2.0) == 0.0
+    assert watch.look(Counters(0.0, 0, wake_ups=1), 4.0) == 2.0
 
 
 def test_where_there_is_a_gpu_its_memory_says_whether_a_rank_does_anything() -> None:
