@@ -129,7 +129,7 @@ class Control:
         FencedError
             If a later launch has begun.
         """
-        self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(step))
+        self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(float(step)))
 
     def read_progress(self) -> str | None:
         """Return the newest step of this process's launch, as text; None if it has reported none."""

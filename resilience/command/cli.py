@@ -26,6 +26,7 @@ from laggard.logs import LOG_VARIABLE, LogLevelError, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
 from laggard.resilience.command.doctor import doctor
+from laggard.resilience.command.explain import explain
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import report
@@ -189,7 +190,7 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
             account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
 
 
-for command in (status, top, report, doctor, replay, grafana):
+for command in (status, top, explain, report, doctor, replay, grafana):
     cli.add_command(command)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
+from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.decision.options import UsageError
-from laggard.resilience.record.job_record import records, state_home
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
-from laggard.resilience.record.running_jobs import record_of_running
 
 __all__ = ["report"]
 
@@ -32,14 +31,14 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     newest job.
 
     The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers' with
-    the verdicts, utilisation, lost time, and the costs and savings of the relaunches. The pictures need Matplotlib
+    the verdicts, utilisation, where the time went, and the savings of the relaunches. The pictures need Matplotlib
     (pip install 'laggard[report]'); without it, the page has its tables and text.
     """
     from laggard.resilience.report.inputs import read_inputs  # the drawing libraries are slow to load
     from laggard.resilience.report.page import write_report
     from laggard.telemetry.dump import DumpError
 
-    source = _source(job_or_dump)
+    source = kept_job(job_or_dump)
     try:
         inputs = read_inputs(source)
         folder = output or (source if (source / JOURNAL_FILE).exists() else Path(f"report-{_stem(source)}"))
@@ -50,27 +49,6 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     except OSError as error:
         raise UsageError(f"cannot write to {error.filename}: {error.strerror}; name another folder with -o") from error
     return 0
-
-
-def _source(given: str | None) -> Path:
-    """Return the folder or file that the argument means."""
-    kept = records(state_home())
-    if given is None:
-        if not kept:
-            raise UsageError(f"no job record in {state_home()}: name the folder of one, or a dump")
-        return kept[0]
-    path = Path(given)
-    if path.exists():
-        inside = [] if (path / JOURNAL_FILE).exists() else records(path / "reports")
-        return inside[0] if inside else path
-    if (running := record_of_running(given)) is not None:
-        return running
-    for folder in kept:
-        name, _, job_id = folder.name.rpartition("-")
-        if given in {folder.name, name, job_id}:
-            return folder
-    known = ", ".join(folder.name for folder in kept[:5]) or "none"
-    raise UsageError(f"{given!r} is not a running job, a job kept in {state_home()} ({known}), a file or a folder")
 
 
 def _stem(path: Path) -> str:

@@ -100,6 +100,8 @@ def _print(snapshot: Snapshot, console: Console, max_rows: int | None) -> None:
     width = console.width
     for line in header(snapshot, width):
         console.print(line)
+    if snapshot.timeline.launches:
+        console.print(Text(f"   {snapshot.times}", "dim"))
     console.print(Text("\nlaunches", "bold"))
     console.print(launch_table(snapshot))
     console.print(Text(f"\nnodes{_of(len(snapshot.nodes), max_rows)}", "bold"))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -41,7 +42,7 @@ from laggard.resilience.decision.policy import (
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
-from laggard.resilience.record.account import Account
+from laggard.resilience.record.account import Account, LaunchEndCause
 from laggard.resilience.text import duration
 
 _log = logging.getLogger("laggard.resilience.controller")
@@ -54,6 +55,13 @@ LAST_GRACE_S = 5.0
 # Slurm sends SIGTERM twice in a row when a job runs out of time. A user takes longer to press Ctrl-C a second time.
 SIGNAL_DEBOUNCE_S = 1.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CAUSES: Mapping[type[Event], LaunchEndCause] = {
+    ProgramEnded: "end",
+    ProgramFailed: "failure",
+    ProgramHung: "hang",
+    NodesAccused: "exclusion",
+    NodeLost: "node lost",
+}
 
 
 class StopRequested(Exception):  # noqa: N818 - a request, not an error, so it is no LaggardError either
@@ -135,7 +143,7 @@ class Controller:
             failed = exit_code != 0
         except StopRequested as stop:
             failed, exit_code = False, 128 + stop.signum
-            self._account.launch_ended(str(stop))
+            self._account.launch_ended(str(stop), "stop")
             self._account.tell("stop", f"{stop}: ending everything (again to end it at once)", "bold red")
             self._launches.stop_program(min(self._plan.grace_s, LAST_GRACE_S))
         finally:
@@ -168,16 +176,17 @@ class Controller:
         if isinstance(event, NodeLost | NodesAccused):
             self._exclude_slow_reserve()
         lost = event.host if isinstance(event, NodeLost) else None
+        cause = _CAUSES[type(event)]
         match self._decide(event):
             case End() as decision:
-                return self._end(decision)
+                return self._end(decision, cause)
             case Report(status, reason):
                 self._set_status(status)
                 self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
                 self._launches.remove_node(lost)
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
-                self._account.launch_ended(reason)
+                self._account.launch_ended(reason, cause, wait_s)
                 self._account.tell("relaunch", reason, "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
@@ -206,15 +215,14 @@ class Controller:
             self._records.write_exclusions(status.roster.excluded, {*self._hosts} - {self._roster.primary})
         self._status = status
 
-    def _end(self, end: End) -> int:
+    def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
         if end.status is not None:
             self._set_status(end.status)
-        self._account.launch_ended(end.reason)
+        self._account.launch_ended(end.reason, cause)
         self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
         self._launches.stop_program(self._plan.grace_s)
         if end.exit_code != 0 and self._launches.number >= 0:
-            commits, _ = self._records.signs(self._launches.number)
-            self._resumable = commits > 0 or bool(self._roster.excluded)
+            self._resumable = self._launches.see_progress() > 0 or bool(self._roster.excluded)
         return end.exit_code
 
     def _next_event(self) -> Event | None:

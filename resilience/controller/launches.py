@@ -147,7 +147,7 @@ class Launches:
         self.any_started = False
         self._began_s = 0.0
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
-        self._signs_at_start: object = None
+        self._signs_at_start: tuple[int, str | None] | None = None
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
         self._relaunch_s: list[float] = []
 
@@ -164,6 +164,12 @@ class Launches:
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step."""
         return self._records.signs(self.number) != self._signs_at_start
+
+    def see_progress(self) -> int:
+        """Record how far the current launch has come; return the number of commits to State so far."""
+        commits, step = self._records.signs(self.number)
+        self._account.see_progress(self.number, commits, step)
+        return commits
 
     def examine_failure(self, roster: Roster) -> tuple[Failure, dict[str, str]]:
         """Return why the current program failed, and what speaks against which node in use.
@@ -218,6 +224,7 @@ class Launches:
         gap = self._gap()
         self._records.write_launch(self._record(roster, gap))
         self._signs_at_start = self._records.signs(self.number)
+        self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = time.time()
         self._asked_s = None
         self.program = self._start_program(roster)
@@ -250,6 +257,7 @@ class Launches:
         if self.program is not None:
             self.program = None
             self._relaunch_s.append(time.monotonic())
+            self.see_progress()
             self._fence()
             self._relaunch_s.append(time.monotonic())
 

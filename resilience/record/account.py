@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +17,9 @@ from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.policy import ProgramHung
 
-__all__ = ["Account", "Gap", "LaunchSummary", "TakesNote"]
+__all__ = ["Account", "Gap", "LaunchEndCause", "LaunchSummary", "SeesProgress", "TakesNote"]
+
+LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "stop"]
 
 # Of a reason in the closing table: all of it was told before, and is in the report.
 MAX_WHY = 160
@@ -30,8 +32,19 @@ class TakesNote(Protocol):
         """Note an event."""
 
 
+class SeesProgress(Protocol):
+    """Keeps how far a launch has come (:mod:`laggard.resilience.record.progress_log`)."""
+
+    def __call__(self, launch: int, commits: int, step: str | None) -> None:
+        """Note a launch's signs of life."""
+
+
 def _forget(event: str, /, **fields: object) -> None:
     del event, fields
+
+
+def _look_away(launch: int, commits: int, step: str | None) -> None:
+    del launch, commits, step
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,8 @@ class Account:
     ----------
     take_note
         Records an entry; does nothing until it is replaced.
+    see_progress
+        Records how far a launch has come; does nothing until it is replaced.
     launches
         The launches so far.
     """
@@ -116,6 +131,7 @@ class Account:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.take_note: TakesNote = _forget
+        self.see_progress: SeesProgress = _look_away
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._clock = clock
         self._began_s = clock()
@@ -167,12 +183,13 @@ class Account:
         if gap is not None:
             self.tell("gap", str(gap))
 
-    def launch_ended(self, why: str) -> None:
-        """Note the end of the latest launch."""
+    def launch_ended(self, why: str, cause: LaunchEndCause, wait_s: float = 0.0) -> None:
+        """Note the end of the latest launch; the next one begins after a back-off of at least ``wait_s`` seconds."""
         if self.launches and not self.launches[-1].why:
             self.launches[-1].ended_s = self.elapsed_s()
             self.launches[-1].why = why
-            self.take_note("launch-end", launch=self.launches[-1].launch, why=why)
+            launch = self.launches[-1].launch
+            self.take_note("launch-end", launch=launch, why=why, cause=cause, wait_s=wait_s)
 
     def close(self, excluded: Sequence[str], exit_code: int) -> None:
         """Write the table of launches and a summary."""

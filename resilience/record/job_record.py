@@ -21,6 +21,7 @@ from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.journal import FORMAT, JOURNAL_FILE, Journal
+from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
 
 __all__ = ["KEPT_JOBS", "JobCard", "make_record", "recorded", "records", "state_home"]
@@ -122,10 +123,14 @@ def recorded(
     journal = Journal(folder)
     fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
     journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
-    account.take_note = journal.write
+    progress = ProgressLog(journal.write)
+    account.take_note, account.see_progress = journal.write, progress.see
     try:
-        with Recorder(endpoint, journal, folder, card.level):
+        with Recorder(endpoint, journal, progress, folder, card.level):
             yield folder
+    except Exception as error:
+        journal.write("error", why=str(error))
+        raise
     finally:
         trouble = trouble or journal.trouble
         ends_at_once = isinstance(sys.exception(), SystemExit)

@@ -11,7 +11,10 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
                 with ``hostname``, ``address``, ``devices``)
 ``launch``      a launch began: ``launch``, ``nodes``, ``reserve`` (host names), ``gap`` (null, or ``stop_s``,
                 ``fence_s``, ``nodes_s``: the phases of the relaunch that led to it)
-``launch-end``  the launch ended, or a relaunch was decided: ``launch``, ``why``
+``launch-end``  the launch ended, or a relaunch was decided: ``launch``, ``why``; ``cause`` (``end``, ``failure``,
+                ``node lost``, ``hang``, ``exclusion`` or ``stop``); ``wait_s``, the back-off before the next launch
+``progress``    how far a launch has come: ``launch``, ``commits`` (to State, by all launches so far), ``step`` (the
+                newest that it reported, or null), ``seen_s`` (Unix time at which that was first seen)
 ``verdict``     a detector's verdict: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``, ``action``
 ``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
                 ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
@@ -19,7 +22,9 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
 ``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
                 the file in the record's folder with the stacks of all ranks)
 ``told``        a line of the log that the user saw: ``what``, ``text``
-``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow
+``error``       laggard itself had to give up: ``why``
+``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow, and
+                ``progress`` that was held back
 ==============  ====================================================================================================
 
 The state server holds the same entries in the stream ``journal``, for viewers on other nodes. A reused state directory

@@ -19,11 +19,15 @@ import redis
 from numpy.typing import NDArray
 
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.fence import current_launch
 from laggard.kvstore.sample_store import SeriesKey, key_of
 from laggard.kvstore.series import Series
+from laggard.kvstore.state import State
 from laggard.kvstore.timeseries import Floats, Times, TimeSeries
 from laggard.resilience.record.journal import Journal
+from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.bus import NodeAsker, NodeError
 from laggard.telemetry.dump import write_dump
 from laggard.telemetry.gathering import gather
@@ -35,6 +39,7 @@ UTILIZATION = "DeviceUtilization"
 """The one metric of the devices' telemetry that is kept, beside the probe times."""
 SAMPLES = "samples"
 INTERVAL_S = 2.0
+PROGRESS_INTERVAL_S = 0.5
 LOOK_BACK_S = 60.0
 FIRST_SAVE_S = 10.0
 SAVE_INTERVAL_S = 60.0
@@ -114,16 +119,21 @@ class Recorder:
         The job's state server.
     journal
         The journal to publish there.
+    progress
+        Is shown how far the current launch has come, twice a second.
     folder
         Folder for the samples; ``None``: none are kept.
     level
         Telemetry level of the job.
     """
 
-    def __init__(self, endpoint: Endpoint, journal: Journal, folder: Path | None, level: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, journal: Journal, progress: ProgressLog, folder: Path | None, level: int
+    ) -> None:
         self._endpoint = endpoint
         self._client = endpoint.connect()
         self._journal = journal
+        self._progress = progress
         self._folder = folder
         self._level = level
         self._series = Series(self._client, endpoint, launch=0)
@@ -148,16 +158,20 @@ class Recorder:
         self._ended.set()
         self._journal.changed.set()
         self._thread.join(STOP_DEADLINE_S)
+        self._progress.close()
         self._save()
 
     def _run(self) -> None:
-        due_s = 0.0
+        due_s = progress_due_s = 0.0
         while not self._ended.is_set():
             self._journal.changed.clear()
             due = time.monotonic() >= due_s
             if due:
                 due_s = time.monotonic() + INTERVAL_S
             try:
+                if time.monotonic() >= progress_due_s:
+                    progress_due_s = time.monotonic() + PROGRESS_INTERVAL_S
+                    self._read_progress()
                 self._journal.publish(self._client, self._endpoint)
                 if due and self._folder is not None:
                     self._read_probes()
@@ -166,7 +180,13 @@ class Recorder:
                 _log.info("part of the job's record is missing: %s", error)
             if time.monotonic() > self._save_due_s:
                 self._save()
-            self._journal.changed.wait(max(0.0, due_s - time.monotonic()))
+            self._journal.changed.wait(max(0.0, min(due_s, progress_due_s) - time.monotonic()))
+
+    def _read_progress(self) -> None:
+        launch = current_launch(self._client, self._endpoint)
+        if launch is not None:
+            commits = State(self._client, self._endpoint, launch, retry_for_s=0).commits()
+            self._progress.see(launch, commits, Control(self._client, self._endpoint, launch).read_progress())
 
     def _read_probes(self) -> None:
         for metric in self._series.metrics():

@@ -16,6 +16,7 @@ from laggard.telemetry.events import Event
 __all__ = [
     "Launch",
     "LogLine",
+    "Progress",
     "RecordedFailure",
     "RecordedVerdict",
     "Timeline",
@@ -60,8 +61,9 @@ class RecordedFailure:
         Where it began; ``rank`` is None if unknown, and ``host`` of a hang is empty if unknown.
     exit_code
         Minus the signal number if the process was killed by a signal; None if it hangs.
-    kind
-        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``.
+    kind, cause
+        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``; and what it was, in
+        a few words, empty if unknown.
     sentence
         The failure in one sentence.
     stacks
@@ -75,6 +77,16 @@ class RecordedFailure:
     kind: str
     sentence: str
     stacks: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a launch had come at a Unix time: the commits to State by all launches, and the step it reported last."""
+
+    time_s: float
+    commits: int
+    step: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,12 @@ class Launch:
         Length in seconds of each phase of the relaunch that led to this launch; empty for the first launch.
     excluded
         Hosts that the next launch does without.
+    cause
+        What kind of event ended it, as in the journal; empty if unknown.
+    wait_s
+        The back-off before the next launch, in seconds.
+    progress
+        How far it had come, in chronological order; empty if unknown.
     """
 
     number: int
@@ -105,6 +123,9 @@ class Launch:
     why: str = ""
     gap_s: Mapping[str, float] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
+    cause: str = ""
+    wait_s: float = 0.0
+    progress: tuple[Progress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +159,8 @@ class Timeline:
         Device names by host.
     launches, verdicts, log, failures
         In chronological order.
+    error
+        Why laggard itself had to give up; empty if it did not.
     """
 
     name: str
@@ -152,6 +175,7 @@ class Timeline:
     verdicts: tuple[RecordedVerdict, ...]
     log: tuple[LogLine, ...]
     failures: tuple[RecordedFailure, ...] = ()
+    error: str = ""
 
     @property
     def hosts(self) -> list[str]:
@@ -163,6 +187,11 @@ class Timeline:
         """Return the launch that was current at a time."""
         before = [launch for launch in self.launches if launch.began_s <= time_s]
         return before[-1] if before else None
+
+    def failure_of(self, launch: Launch) -> RecordedFailure | None:
+        """Return the failure that a launch ended with, if it failed."""
+        found = [failure for failure in self.failures if self.launch_at(failure.time_s) == launch]
+        return found[-1] if found else None
 
     def verdict_that_ended(self, launch: Launch) -> RecordedVerdict | None:
         """Return the restart verdict that ended a launch, if one did."""
@@ -188,7 +217,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
     """
     try:
         return _timeline(entries)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"an entry lacks {error}" if isinstance(error, KeyError) else str(error)) from error
 
 
@@ -240,7 +269,8 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
     verdicts: list[RecordedVerdict] = []
     log: list[LogLine] = []
     failures: list[RecordedFailure] = []
-    exit_code, ended_s = None, entries[-1].time_s
+    progress: dict[int, list[Progress]] = {}
+    exit_code, ended_s, error = None, entries[-1].time_s, ""
     for entry in entries:
         fields = entry.fields
         match entry.event:
@@ -249,7 +279,9 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
                 nodes, reserve = _names(fields["nodes"]), _names(fields["reserve"])
                 launches.append(Launch(fields["launch"], nodes, reserve, entry.time_s, gap_s=gap_s))
             case "launch-end" if launches:
-                launches[-1] = replace(launches[-1], ended_s=entry.time_s, why=printable(fields["why"]))
+                launches[-1] = _ended(launches[-1], entry.time_s, fields)
+            case "progress":
+                progress.setdefault(int(fields["launch"]), []).append(_progress(fields))
             case "verdict":
                 verdicts.append(_verdict(entry.time_s, fields))
             case "failure":
@@ -258,6 +290,8 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
                 failures.append(_hang(entry.time_s, fields))
             case "told":
                 log.append(LogLine(entry.time_s, printable(fields["what"]), printable(fields["text"])))
+            case "error":
+                error, ended_s = printable(fields["why"]), entry.time_s
             case "end":
                 exit_code, ended_s = fields["exit_code"], entry.time_s
     return Timeline(
@@ -269,17 +303,41 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
         ended_s=ended_s,
         exit_code=exit_code,
         devices={printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
-        launches=_with_excluded(launches),
+        launches=_with_excluded(_with_progress(launches, progress)),
         verdicts=tuple(verdicts),
         log=tuple(log),
         failures=tuple(failures),
+        error=error,
     )
+
+
+def _ended(launch: Launch, time_s: float, fields: Mapping[str, Any]) -> Launch:
+    # Journals of earlier versions lack the cause and the back-off.
+    cause, wait_s = printable(fields.get("cause", "")), _finite(fields.get("wait_s", 0.0))
+    return replace(launch, ended_s=time_s, why=printable(fields["why"]), cause=cause, wait_s=wait_s)
+
+
+def _progress(fields: Mapping[str, Any]) -> Progress:
+    step = None if fields["step"] is None else _finite(fields["step"])
+    return Progress(_finite(fields["seen_s"]), int(fields["commits"]), step)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{value!r} is not a finite number")
+    return number
+
+
+def _with_progress(launches: Iterable[Launch], progress: Mapping[int, Sequence[Progress]]) -> Iterable[Launch]:
+    for launch in launches:
+        seen = sorted(progress.get(launch.number, ()), key=lambda each: each.time_s)
+        yield replace(launch, progress=tuple(seen))
 
 
 def _failure(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:
     rank = None if fields["rank"] is None else int(fields["rank"])
-    host, kind, sentence = (printable(fields[name]) for name in ("host", "kind", "sentence"))
-    return RecordedFailure(time_s, host, rank, int(fields["exit_code"]), kind, sentence)
+    host, kind, sentence, cause = (printable(fields[name]) for name in ("host", "kind", "sentence", "cause"))
+    return RecordedFailure(time_s, host, rank, int(fields["exit_code"]), kind, sentence, cause=cause)
 
 
 def _hang(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:

@@ -1,4 +1,4 @@
-"""Time that slow devices and relaunches cost a job, and time that the relaunches saved: pure.
+"""What a job's time was spent on, and the time that relaunches saved: pure.
 
 While one device takes ``r`` times as long as its peers, a program that waits for its slowest device loses ``1 - 1/r``
 of its time. The probes measure ``r``; only the program's author knows whether it waits. So these are estimates.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.resilience.record.effective_time import EffectiveTime, effective_time
 from laggard.resilience.record.timeline import Launch, Timeline
 from laggard.resilience.report.panel import Panel, forward_filled, ratio_to_peers
 
@@ -24,6 +25,8 @@ class Costs:
 
     Attributes
     ----------
+    times
+        Where all of it went.
     ran_s, slow_s, gap_s
         For each launch: how long its program ran, at most how much of that it waited for a slow device, and how long
         the relaunch that led to it took.
@@ -34,6 +37,7 @@ class Costs:
         How long that work took, relaunches included; NaN if unknown.
     """
 
+    times: EffectiveTime
     ran_s: tuple[float, ...]
     slow_s: tuple[float, ...]
     gap_s: tuple[float, ...]
@@ -51,6 +55,7 @@ def costs_of(timeline: Timeline, probes: Panel | None) -> Costs:
     ran_s = tuple(_end_s(launch, timeline) - launch.began_s for launch in timeline.launches)
     timed = probes if probes is not None and probes.in_seconds else None
     slow_s = tuple(0.0 if timed is None else _slow_s(timeline, launch, timed) for launch in timeline.launches)
+    times = effective_time(timeline, slow_s=None if timed is None else slow_s)
     gap_s = tuple(sum(launch.gap_s.values()) for launch in timeline.launches)
     for index, launch in enumerate(timeline.launches):
         verdict = timeline.verdict_that_ended(launch)
@@ -61,8 +66,8 @@ def costs_of(timeline: Timeline, probes: Panel | None) -> Costs:
             )
             without_relaunch_s = work_device_s * verdict.slowdown / _n_devices(launch, timeline.devices)
             with_relaunch_s = _end_s(timeline.launches[-1], timeline) - launch.ended_s
-            return Costs(ran_s, slow_s, gap_s, without_relaunch_s, with_relaunch_s)
-    return Costs(ran_s, slow_s, gap_s)
+            return Costs(times, ran_s, slow_s, gap_s, without_relaunch_s, with_relaunch_s)
+    return Costs(times, ran_s, slow_s, gap_s)
 
 
 def _end_s(launch: Launch, timeline: Timeline) -> float:

@@ -18,11 +18,10 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 from laggard.collectors.device import DeviceId
 from laggard.kvstore.timeseries import Floats
 from laggard.resilience.record.timeline import Launch, Timeline, natural
-from laggard.resilience.report.costs import Costs
 from laggard.resilience.report.panel import Panel, percentile
-from laggard.resilience.text import clock, duration
+from laggard.resilience.text import clock
 
-__all__ = ["STYLE", "heat_map", "lost_time", "node_timeline", "probe_times"]
+__all__ = ["STYLE", "add_legend", "heat_map", "label_times", "new_figure", "node_timeline", "probe_times"]
 
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -40,7 +39,7 @@ STYLE: Any = {
 }
 # Distinguishable with colour blindness, each with a contrast of at least 3 on white.
 LAUNCH_COLOURS = ("#2a6fb0", "#1b8578", "#7a5bb5", "#8a6d1f")
-RESERVE, EXCLUDED, GAP, SLOW, BAND, QUIET = "#c9d1d8", "#c8372d", "#d9534a", "#cf6a00", "#9db8d2", "#7d98b3"
+RESERVE, EXCLUDED, GAP, BAND, QUIET = "#c9d1d8", "#c8372d", "#d9534a", "#9db8d2", "#7d98b3"
 ACCUSED = ("#c8372d", "#cf6a00", "#8e3f9e", "#8a6d1f", "#1b8578", "#b0307a")
 NO_DATA = "#e6eaed"
 WIDTH_IN = 9.6
@@ -62,7 +61,7 @@ class _Row:
 def node_timeline(timeline: Timeline) -> Figure:
     """Draw each node's role in each launch, the exclusions and the verdicts."""
     rows = _rows(timeline)
-    figure, axes = _figure(1.3 + 0.36 * len(rows))
+    figure, axes = new_figure(1.3 + 0.36 * len(rows))
     for at, row in enumerate(rows):
         for number, launch in enumerate(timeline.launches):
             _draw_launch(axes, at, row, number, launch, timeline)
@@ -81,7 +80,7 @@ def node_timeline(timeline: Timeline) -> Figure:
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.tick_params(axis="y", length=0)
     _time_axis(axes, timeline)
-    _legend(
+    add_legend(
         figure,
         [
             Patch(color=LAUNCH_COLOURS[0], label="in use"),
@@ -96,7 +95,7 @@ def node_timeline(timeline: Timeline) -> Figure:
 
 def probe_times(timeline: Timeline, probes: Panel) -> Figure:
     """Draw the probe times of devices with a verdict against the range of all others, and mark each verdict."""
-    figure, axes = _figure(3.9)
+    figure, axes = new_figure(3.9)
     unit, scale = (", ms", 1000.0) if probes.in_seconds else ("", 1.0)
     accused = list(dict.fromkeys((verdict.host, verdict.gpu or "") for verdict in timeline.verdicts))
     others = [row for row in range(len(probes.devices)) if probes.devices[row] not in accused]
@@ -133,7 +132,7 @@ def probe_times(timeline: Timeline, probes: Panel) -> Figure:
     _time_axis(axes, timeline)
     if timeline.verdicts:
         handles.append(Line2D([], [], color=EXCLUDED, linestyle="--", linewidth=1.2, label="verdict"))
-    _legend(figure, handles)
+    add_legend(figure, handles)
     return figure
 
 
@@ -141,7 +140,7 @@ def heat_map(timeline: Timeline, panel: Panel, label: str) -> Figure:
     """Draw one metric of all devices, one row each."""
     order = sorted(range(len(panel.devices)), key=lambda row: tuple(natural(part) for part in panel.devices[row]))
     few = len(order) <= MAX_LABELS
-    figure, axes = _figure(1.3 + (0.24 * len(order) if few else 5.2))
+    figure, axes = new_figure(1.3 + (0.24 * len(order) if few else 5.2))
     edges_s = panel.edges_s - timeline.began_s
     mesh = axes.imshow(
         np.ma.masked_invalid(panel.values[order]),
@@ -174,38 +173,8 @@ def heat_map(timeline: Timeline, panel: Panel, label: str) -> Figure:
     return figure
 
 
-def lost_time(timeline: Timeline, costs: Costs) -> Figure:
-    """Draw how each launch's time was spent."""
-    figure, axes = _figure(1.25 + 0.42 * len(timeline.launches))
-    for at, (ran_s, slow_s, gap_s) in enumerate(zip(costs.ran_s, costs.slow_s, costs.gap_s, strict=True)):
-        parts = ((gap_s, GAP), (ran_s - slow_s, LAUNCH_COLOURS[0]), (slow_s, SLOW))
-        left_s = 0.0
-        for length_s, colour in parts:
-            axes.barh(at, length_s, left=left_s, height=0.62, color=colour)
-            left_s += length_s
-        labels = [f"{duration(slow_s)} waiting"] if slow_s >= 0.05 else []
-        labels += [f"{duration(gap_s)} relaunching"] if gap_s >= 0.05 else []
-        axes.annotate(
-            ", ".join(labels), (left_s, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9
-        )
-    axes.set_yticks(range(len(timeline.launches)), [f"launch {launch.number}" for launch in timeline.launches])
-    axes.set_ylim(len(timeline.launches) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    longest_s = max((a + b for a, b in zip(costs.ran_s, costs.gap_s, strict=True)), default=1.0)
-    axes.set_xlim(0, max(longest_s, 1e-3) * 1.32)
-    _label_times(axes, longest_s, "duration")
-    _legend(
-        figure,
-        [
-            Patch(color=LAUNCH_COLOURS[0], label="at full speed"),
-            Patch(color=SLOW, label="waiting for a slow device (at most)"),
-            Patch(color=GAP, label="relaunching"),
-        ],
-    )
-    return figure
-
-
-def _figure(height_in: float) -> tuple[Figure, Axes]:
+def new_figure(height_in: float) -> tuple[Figure, Axes]:
+    """Return a figure of the report's width."""
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     return figure, figure.subplots()
 
@@ -264,17 +233,19 @@ def _mark_launches(axes: Axes, timeline: Timeline, colour: str = "#5d6770") -> N
 def _time_axis(axes: Axes, timeline: Timeline) -> None:
     span_s = max(timeline.ended_s - timeline.began_s, 1e-3)
     axes.set_xlim(0, span_s)
-    _label_times(axes, span_s, "time since the job began")
+    label_times(axes, span_s, "time since the job began")
 
 
-def _label_times(axes: Axes, span_s: float, label: str) -> None:
+def label_times(axes: Axes, span_s: float, label: str) -> None:
+    """Label the horizontal axis with round times."""
     step_s = next((step for step in _TIME_STEPS_S if span_s / step <= MAX_TICKS), span_s / MAX_TICKS)
     axes.xaxis.set_major_locator(MultipleLocator(step_s))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: clock(value)))
     axes.set_xlabel(f"{label}, {'min:s' if span_s < 3600 else 'h:min:s'}")
 
 
-def _legend(figure: Figure, handles: Sequence[Any]) -> None:
+def add_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Put a legend below the figure."""
     figure.legend(
         handles=handles,
         loc="outside lower left",

@@ -39,6 +39,11 @@ class ReportInputs:
     probes: tuple[Panel, ...] = ()
     utilization: Panel | None = None
 
+    @property
+    def main_probe(self) -> Panel | None:
+        """The first of the probe times, if there are any."""
+        return self.probes[0] if self.probes else None
+
 
 def read_inputs(path: Path) -> ReportInputs:
     """Read the record of a job, or one or more dumps.

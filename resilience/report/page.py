@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment
 
 from laggard.kvstore.connection import write_private
+from laggard.resilience.record.effective_time import PART_NAMES, SHOWN_FROM_S
 from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.report.costs import Costs, costs_of
 from laggard.resilience.report.inputs import ReportInputs
@@ -37,7 +38,7 @@ def write_report(inputs: ReportInputs, folder: Path) -> Path:
     OSError
         If a file cannot be written.
     """
-    costs = costs_of(inputs.timeline, inputs.probes[0] if inputs.probes else None)
+    costs = costs_of(inputs.timeline, inputs.main_probe)
     pictures = _pictures(inputs, costs, folder)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(duration=duration, abbreviated=abbreviated)
@@ -48,6 +49,8 @@ def write_report(inputs: ReportInputs, folder: Path) -> Path:
     page = template.render(
         timeline=timeline,
         costs=costs,
+        part_names=PART_NAMES,
+        shown_from_s=SHOWN_FROM_S,
         pictures=pictures,
         headline=_headline(timeline),
         missing=_missing(inputs, pictures),

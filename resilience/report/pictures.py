@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from laggard.resilience.report import figures
 from laggard.resilience.report.costs import Costs
 from laggard.resilience.report.inputs import ReportInputs
+from laggard.resilience.report.time_figure import time_spent
 from laggard.resilience.text import counted
 
 __all__ = ["Picture", "draw_pictures"]
@@ -77,8 +78,8 @@ def _sections(inputs: ReportInputs, costs: Costs) -> list[_Section]:
         figure = figures.heat_map(timeline, inputs.utilization, "utilisation, %")
         sections.append(_Section("utilization", "Utilisation", caption, figure))
     if timeline.launches:
-        caption = "Each launch's time: at full speed, waiting for a slow device, and relaunching before it."
-        sections.append(_Section("lost-time", "Lost time", caption, figures.lost_time(timeline, costs)))
+        caption = "What each launch's time was spent on, and that of the relaunch before it."
+        sections.append(_Section("time-spent", "Where the time went", caption, time_spent(timeline, costs.times)))
     return sections
 
 

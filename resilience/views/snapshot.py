@@ -9,7 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.device import DeviceId
-from laggard.resilience.record.timeline import RecordedVerdict, Timeline, natural
+from laggard.resilience.record.effective_time import EffectiveTime, effective_time
+from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline, natural
 from laggard.resilience.text import printable
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ class Snapshot:
     metrics: tuple[UserMetric, ...]
     missing: tuple[str, ...] = ()
 
+    @property
+    def times(self) -> EffectiveTime:
+        """Where the job's time has gone so far."""
+        return effective_time(self.timeline, self.taken_s)
+
     def of(self, *roles: Role) -> list[NodeState]:
         """Return the nodes that have one of these roles."""
         return [node for node in self.nodes if node.role in roles]
@@ -154,7 +160,8 @@ class Snapshot:
             "began_s": timeline.began_s,
             "taken_s": self.taken_s,
             "telemetry": {"level": self.level, "port": self.port if self.level else None},
-            "launches": [_fields(launch, excluded="left_out") for launch in timeline.launches],
+            "launches": [_launch_fields(launch) for launch in timeline.launches],
+            "effective_time": self._times_fields(),
             "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
             "failures": [_fields(failure) for failure in timeline.failures],
             "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
@@ -162,6 +169,12 @@ class Snapshot:
             "metrics": [_fields(metric) for metric in self.metrics],
             "missing_nodes": list(self.missing),
         }
+
+    def _times_fields(self) -> dict[str, Any]:
+        times = self.times
+        launches = [dict(parts.by_name()) for parts in times.launches]
+        fields = {"ratio": times.ratio, "basis": times.basis, "total_s": times.total_s}
+        return fields | dict(times.parts.by_name()) | {"launches": launches}
 
 
 def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: int, port: int) -> Snapshot:
@@ -253,6 +266,12 @@ def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
     if fields.get("role") == "excluded":
         fields["role"] = "left out"
     return {keys.get(name, name): value for name, value in fields.items()}
+
+
+def _launch_fields(launch: Launch) -> dict[str, Any]:
+    fields = _fields(launch, excluded="left_out")
+    del fields["progress"]  # what follows from it is in the effective time
+    return fields
 
 
 def _plain(value: Any) -> Any:

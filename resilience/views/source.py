@@ -7,21 +7,23 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
+import redis
+
 from laggard.collectors.device import DeviceId
 from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.kvstore.series import Series
 from laggard.resilience.agent.reserve_probe import METRIC as RESERVE_PROBE
 from laggard.resilience.decision.options import UsageError
-from laggard.resilience.record.journal import FORMAT, published_entries
+from laggard.resilience.record.journal import FORMAT, Entry, published_entries
 from laggard.resilience.record.running_jobs import RunningJob
-from laggard.resilience.record.timeline import timeline_of_entries
+from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
 from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.gathering import gather
 
-__all__ = ["LiveSource"]
+__all__ = ["LiveSource", "running_timeline"]
 
 # For devices in use and in reserve; the kernel is the same.
 PROBES = (SlowGPUDetector.metric_name, RESERVE_PROBE)
@@ -78,15 +80,8 @@ class LiveSource:
         UsageError
             If the job was started by another version of laggard, or has only just started.
         """
-        entries = published_entries(self._client, self._endpoint)
-        if not entries:
-            raise UsageError(f"{self._job.full_name} has only just started: try again in a few seconds")
+        entries = _entries(self._client, self._job)
         job = entries[0].fields
-        if job["format"] != FORMAT:
-            raise UsageError(
-                f"{self._job.full_name} was started by another version of laggard (its format is {job['format']!r}, "
-                f"this version reads {FORMAT}): use the version that started it"
-            )
         self._read_probes()
         return compose(
             timeline_of_entries(entries),
@@ -136,6 +131,32 @@ class LiveSource:
         for each in gather(self._nodes, self._names, now_us - round(METRICS_BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
         return values
+
+
+def running_timeline(job: RunningJob) -> Timeline:
+    """Return the course of a running job so far.
+
+    Raises
+    ------
+    redis.RedisError
+        If its state server does not answer.
+    UsageError
+        If the job was started by another version of laggard, or has only just started.
+    """
+    with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
+        return timeline_of_entries(_entries(client, job))
+
+
+def _entries(client: redis.Redis, job: RunningJob) -> list[Entry]:
+    entries = published_entries(client, job.endpoint)
+    if not entries:
+        raise UsageError(f"{job.full_name} has only just started: try again in a few seconds")
+    if (version := entries[0].fields["format"]) != FORMAT:
+        raise UsageError(
+            f"{job.full_name} was started by another version of laggard (its format is {version!r}, "
+            f"this version reads {FORMAT}): use the version that started it"
+        )
+    return entries
 
 
 def _is_probe(metric: str) -> bool:

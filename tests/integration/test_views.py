@@ -23,7 +23,10 @@ from pathlib import Path
 import pyte
 import pytest
 
+from laggard.kvstore.server import StateServer
 from laggard.resilience.command.cli import main
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.job_record import JobCard, recorded
 from laggard.telemetry.dump import write_dump
 from tests.browser import browser, find_browser
 from tests.integration.jobs import THREE_NODES, RunningJob
@@ -238,6 +241,80 @@ def test_a_report_is_found_by_the_jobs_name_or_the_folder_around_it(
     del root
 
 
+def test_explain_tells_of_a_running_job_a_kept_one_and_names_what_it_does_not_know(
+    tmp_path: Path, root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "no job record in" in refused(capfd, "explain")
+    assert refused(capfd, "explain", "train").startswith("'train' is not a running job, a job kept in ")
+    assert "has no job.jsonl" in refused(capfd, "explain", str(tmp_path))
+    write_record(tmp_path / "home/laggard/train-old_9")
+    for wanted in ([], ["train"], [str(tmp_path / "home/laggard/train-old_9")]):
+        assert main(["explain", *wanted]) == 0
+        first, _, _, *rest = capfd.readouterr().out.splitlines()
+        assert first == "train-abc_1234: exit code 0 after 10 min 0 s, 2 launches on node1, node2, node3"
+        assert any("for a slow device: node2 gpu 0: 35 % slower than its peers" in line for line in rest)
+    with running_job(root):
+        assert main(["explain"]) == 0
+        assert "train-abc_1234: running for" in capfd.readouterr().out
+        with running_job(root, job_id="other_99"):
+            assert refused(capfd, "explain").startswith("2 jobs are running: name one of ")
+
+
+def test_a_job_that_could_not_begin_a_launch_is_explained(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    card = JobCard("train", "x1", ("train.py",), (), 0, 0)
+    with (
+        StateServer.start(root / "state", job="train") as server,
+        pytest.raises(RuntimeError, match="no agent"),
+        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True),
+    ):
+        raise RuntimeError("no agent on node1")
+    capfd.readouterr()
+    assert main(["explain", "x1"]) == 0
+    assert "it ended before its first launch: no agent on node1" in capfd.readouterr().out
+
+
+# Its steps are kept in State at every tenth; the first launch fails after step 15.
+STEPS = """
+    from laggard import Job, State
+    import json, subprocess, sys, time
+    job, state = Job.current(), State.current()
+    for step in range(state.get("step", 0) + 1, 31):
+        job.progress(step)
+        if step % 10 == 0:
+            state["step"] = step
+        time.sleep(0.1)
+        if step == 15 and not job.restarted:
+            raise SystemExit(7)
+    print(subprocess.run([sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE).stdout.decode())
+"""
+
+
+def test_effective_time_follows_from_steps_and_commits(start_job: Callable[..., RunningJob]) -> None:
+    options = ("--local-nodes=1", "--per-node", "--resilient", "--report", "--state-dir=state")
+    job = start_job(*options, program=STEPS)
+    assert job.finish() == 0, job.everything()
+    (status,) = re.findall(r"{.*}", job.output)
+    found = json.loads(status)["effective_time"]
+    first, second = found["launches"]
+    assert found["basis"] == "steps"
+    assert 0 < found["ratio"] < 1
+    parts = [seconds for name, seconds in found.items() if name.endswith("_s") and name != "total_s"]
+    assert sum(parts) == pytest.approx(found["total_s"])
+    assert first["effective_s"] > 0
+    assert first["lost_s"] > 0
+    assert second["effective_s"] + second["unsaved_s"] > 0
+    explained = subprocess.run(
+        [sys.executable, "-m", "laggard", "explain", "state"], cwd=job.directory, stdout=subprocess.PIPE, check=True
+    ).stdout.decode()
+    assert re.search(r"launch 0 ended: .* exited with 7 .*; \S+ s lost since the last work that was kept", explained)
+    assert "by the steps that it reported" in explained
+    page = next(job.directory.glob("state/reports/*/report.html")).read_text()
+    assert "by the steps that it reported" in page
+    assert "lost work" in page
+
+
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_requests(tmp_path: Path) -> None:
     program = find_browser()
@@ -289,7 +366,7 @@ def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., Running
     assert "excluded: node2" in text
     assert "exit code 3" in text
     events = [json.loads(line)["event"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
-    assert [event for event in events if event != "told"] == [
+    assert [event for event in events if event not in {"told", "progress"}] == [
         "job",
         "launch",
         "launch-end",

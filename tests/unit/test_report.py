@@ -64,7 +64,7 @@ def test_the_page_fetches_nothing_and_its_ids_are_unique(page: Page) -> None:
 
 def test_the_figures_are_also_png_files_beside_the_page(page: Page, record: Path) -> None:
     names = {path.stem for path in record.glob("*.png")}
-    assert names == {"timeline", "probes", "utilization", "lost-time"}
+    assert names == {"timeline", "probes", "utilization", "time-spent"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in record.glob("*.png"))
     assert len(re.findall("<svg ", page.text)) == len(names)
 

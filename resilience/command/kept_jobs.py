@@ -1,0 +1,39 @@
+"""Which record of a job a command's argument means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from laggard.resilience.decision.options import UsageError
+from laggard.resilience.record.job_record import records, state_home
+from laggard.resilience.record.journal import JOURNAL_FILE
+from laggard.resilience.record.running_jobs import record_of_running
+
+__all__ = ["kept_job"]
+
+
+def kept_job(given: str | None) -> Path:
+    """Return the folder or file that an argument means; without one, the record of the newest job.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    kept = records(state_home())
+    if given is None:
+        if not kept:
+            raise UsageError(f"no job record in {state_home()}: name the folder of one, or a dump")
+        return kept[0]
+    path = Path(given)
+    if path.exists():
+        inside = [] if (path / JOURNAL_FILE).exists() else records(path / "reports")
+        return inside[0] if inside else path
+    if (running := record_of_running(given)) is not None:
+        return running
+    for folder in kept:
+        name, _, job_id = folder.name.rpartition("-")
+        if given in {folder.name, name, job_id}:
+            return folder
+    known = ", ".join(folder.name for folder in kept[:5]) or "none"
+    raise UsageError(f"{given!r} is not a running job, a job kept in {state_home()} ({known}), a file or a folder")
