@@ -34,6 +34,7 @@ from laggard.resilience.decision.policy import (
     NodesAccused,
     ProgramEnded,
     ProgramFailed,
+    ProgramHung,
     Relaunch,
     Report,
     begin,

@@ -62,8 +62,8 @@ class RecordedFailure:
     exit_code
         Minus the signal number if the process was killed by a signal; None if it hangs.
     kind, cause
-        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``; and what it was, in
-        a few words, empty if unknown.
+        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``; and what it was,
+        in a few words, empty if unknown.
     sentence
         The failure in one sentence.
     stacks
