@@ -61,6 +61,8 @@ LOOKING = {
     "laggard status slow_gpu": JOB,
     f"laggard status {JOB}": JOB,
     "laggard status --json": f'"job": "{JOB}"',
+    "laggard explain": f"{JOB}: running for",
+    f"laggard explain {JOB}": f"{JOB}: running for",
     "laggard report slow_gpu": f"{RECORD}/report.html",
     "laggard report state/": "state/reports/slow_gpu-later/report.html",
     "laggard report dumps/ -o here": "here/report.html",
