@@ -138,7 +138,7 @@ def _slow(timeline: Timeline, launch: Launch, parts: TimeParts) -> Iterator[_Los
     if verdict is None or parts.slow_s < SHOWN_FROM_S:
         return
     what = f"launch {launch.number} waited {duration(parts.slow_s)} for a slow device: {verdict.evidence}"
-    yield _Loss(verdict.time_s, parts.slow_s, what, _about_device(verdict))
+    yield _Loss(verdict.time_s, parts.slow_s, what, _about_device(verdict, excluded=verdict.host in launch.excluded))
 
 
 def _end(timeline: Timeline, launch: Launch, parts: TimeParts) -> _Loss:
@@ -150,7 +150,9 @@ def _end(timeline: Timeline, launch: Launch, parts: TimeParts) -> _Loss:
     to_do = _to_do(timeline, launch)
     if length_s >= _LONG_LOSS_S:
         to_do += "; to lose less, commit or checkpoint more often"
-    return _Loss(time_s, length_s, f"launch {launch.number} ended: {launch.why}{lost}", to_do)
+    verdict = timeline.verdict_that_ended(launch)
+    evidence = f" ({verdict.evidence})" if verdict is not None and parts.slow_s < SHOWN_FROM_S else ""
+    return _Loss(time_s, length_s, f"launch {launch.number} ended: {launch.why}{evidence}{lost}", to_do)
 
 
 def _to_do(timeline: Timeline, launch: Launch) -> str:
@@ -163,15 +165,16 @@ def _to_do(timeline: Timeline, launch: Launch) -> str:
     if launch.cause == "node lost":
         return "ask who runs the nodes; 'laggard doctor' there before they are used again"
     if verdict is not None:
-        return _about_device(verdict)
+        return _about_device(verdict, excluded=True)
     if failure is not None:
         return _about_failure(failure)
     return "see the job's log"
 
 
-def _about_device(verdict: RecordedVerdict) -> str:
+def _about_device(verdict: RecordedVerdict, *, excluded: bool) -> str:
     cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
-    return f"run 'laggard doctor' on {verdict.host}{cause}; a reserve (--idle) and --resilient replace such a node"
+    rest = "before it is used again" if excluded else "or replace it: --resilient does, with a reserve (--idle)"
+    return f"run 'laggard doctor' on {verdict.host} {rest}{cause}"
 
 
 def _about_failure(failure: RecordedFailure) -> str:

@@ -80,7 +80,10 @@ def test_a_slow_device_is_named_with_what_was_found() -> None:
     verdict = RecordedVerdict(T0 + 20, "node2", "0", 2.0, "slow", "node2 gpu 0: half as fast", "heat", "report")
     text = "\n".join(told(replace(job(failed(0, 0, 100), ended_s=100), verdicts=(verdict,))))
     assert "launch 0 waited 15.0 s for a slow device: node2 gpu 0: half as fast" in text
-    assert "run 'laggard doctor' on node2; likely cause: heat" in text
+    assert (
+        "run 'laggard doctor' on node2 or replace it: --resilient does, with a reserve (--idle); likely cause: heat"
+        in text
+    )
 
 
 @given(st.integers(0, 60), st.booleans())
