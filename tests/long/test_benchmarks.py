@@ -57,6 +57,13 @@ SMALL = {
             "| MAD z > 3.5 |",
         ],
     ),
+    "failures": Small(
+        "--only SIGKILL --limit 120",
+        [
+            "\n| SIGKILL, once | finishes | yes | ",
+            "\nlaggard: 1 of 1 jobs that could finish did; node2 named alone in 1 of 1",
+        ],
+    ),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
     "probes": Small(
         "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",

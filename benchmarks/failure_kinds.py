@@ -1,0 +1,90 @@
+"""The kinds of fault of ``python -m benchmarks failures``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["CGROUPS", "KINDS", "STEPS", "Kind"]
+
+STEPS = 30
+
+# Control groups of version 1 and 2.
+CGROUPS = (
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+    (Path("/sys/fs/cgroup"), "memory.max"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes
+    ----------
+    name
+        What happens.
+    action
+        What the toy program does.
+    node
+        On which node: ``node2``, ``node1``, or ``all``.
+    often
+        Whether it happens each time, or only once on each node.
+    expected
+        ``finish``: the job can go on. ``end``: nothing helps, and the job should end soon with the program's error.
+    culprit
+        The node to name; empty if none is to blame.
+    cleanup_s
+        How long a rank takes to end after an error, in seconds.
+    needs
+        What the machine must allow: ``disk`` to mount a small file system, ``cgroup`` to make a control group.
+    """
+
+    name: str
+    action: str
+    node: Literal["node1", "node2", "all"] = "node2"
+    often: bool = False
+    expected: Literal["finish", "end"] = "finish"
+    culprit: str = "node2"
+    cleanup_s: float = 0.0
+    needs: Literal["", "disk", "cgroup"] = ""
+
+    def environment(self) -> str:
+        """Return what the toy program needs to know, as JSON."""
+        fault = {"action": self.action, "node": self.node, "often": self.often, "cleanup_s": self.cleanup_s}
+        return json.dumps({**fault, "steps": STEPS})
+
+    def missing(self) -> str:
+        """Return why it cannot be made to happen on this machine; empty if it can."""
+        if self.needs and os.geteuid() != 0:
+            return "needs root"
+        if self.needs == "cgroup" and not any((root / "cgroup.procs").exists() for root, _ in CGROUPS):
+            return "needs control groups"
+        return ""
+
+
+KINDS = (
+    Kind("an exception, once", "exception"),
+    Kind("an exception; ranks take 2 s to clean up", "exception", cleanup_s=2.0),
+    Kind("`CUDA error: uncorrectable ECC error`, always on node2", "ecc", often=True),
+    Kind("the same exception on all ranks, always", "bug", "all", often=True, expected="end", culprit=""),
+    Kind("an exception on all ranks, once", "exception", "all", culprit=""),
+    Kind("exit code 2, always", "exit 2", "all", often=True, expected="end", culprit=""),
+    Kind("exit code 0 in the middle of the work, once", "exit 0"),
+    Kind("SIGKILL, once", "kill"),
+    Kind("SIGSEGV, once", "segfault"),
+    Kind("SIGABRT, always on node2", "abort", often=True),
+    Kind("`MemoryError`, once", "memory error"),
+    Kind("killed by the kernel for want of memory, once", "out of memory", needs="cgroup"),
+    Kind("a full disk on node2", "disk", often=True, needs="disk"),
+    Kind("a module is missing on node2", "import", often=True),
+    Kind("an endless loop in Python, once", "loop"),
+    Kind("a rank is stopped (SIGSTOP), once", "stop"),
+    Kind("a rank waits in another collective, once", "wait"),
+    Kind("a node's agent is killed", "agent"),
+    Kind("a node is frozen, all its processes", "freeze"),
+    Kind("the launcher is killed", "launcher", "node1", culprit=""),
+)
