@@ -287,6 +287,11 @@ class Transaction(MutableMapping[str, Value]):
     def __len__(self) -> int:
         return len(self._all_keys())
 
+    def clear(self) -> None:
+        """Delete all keys."""
+        for key in self._all_keys():
+            self._write(key, Write("delete"))
+
     def append(self, key: str, item: Value) -> None:
         """Append an item to a list without reading the list; a missing list is created.
 
@@ -350,11 +355,11 @@ class Transaction(MutableMapping[str, Value]):
         stored = [key for key in self._layout.all_keys() if key not in self._writes]
         return stored + [key for key, write in self._writes.items() if write.name != "delete"]
 
-    def _reads(self) -> dict[str, int]:
+    def _reads(self) -> dict[str, str]:
         """Return the version of everything that was read."""
         reads = {key: ABSENT if record is None else record.version for key, record in self._records.items()}
         if self._key_set_version is not None:
-            reads[KEY_SET] = self._key_set_version
+            reads[KEY_SET] = str(self._key_set_version)
         return reads
 
 

@@ -1,13 +1,18 @@
 r"""How State is stored in the server; all keys are under ``laggard:{job}:state``.
 
-``index``           hash: user's key -> record
-``meta``            hash: ``commits`` (number of commits so far), ``keys`` (changes when a key is added or deleted)
-``list:ID``         list: the pieces of a list;  ``list:ID:big``: which of them have chunks
-``chunk:ID:N``      one chunk of a large piece
-``ack:TRANSACTION`` this transaction is committed; expires, for a thread's newest one after a week
+``index``               hash: user's key -> record; the empty key names a transaction whose staged records come first
+``meta``                hash: ``commits`` (number of commits so far), ``keys`` (changes when a key is added or deleted)
+``list:ID``             list: the pieces of a list;  ``list:ID:big``: which of them have chunks
+``chunk:ID:N``          one chunk of a large piece
+``ack:TRANSACTION``     this transaction is committed; expires, for a thread's newest one after a week
+``staged:TRANSACTION``  hash like the index, of a large transaction: the records that it writes, empty for a deleted key;
+                        until it is committed, the empty key holds the number of its parts so far
+``open``                hash: large transaction that is not committed yet -> Unix time of its newest part
+``lock``                large transaction whose end other commits wait for; expires
 
 A record is ``VERSION PIECE``, ``VERSION lID COUNT\n`` for a list or ``VERSION nNUMBER\n`` for an integer that was
-incremented, where VERSION is the number of the commit that wrote it.
+incremented, where VERSION is the number of the commit that wrote it, or the id of the large transaction.
+A list may have more pieces than its record says: a transaction that was not committed wrote them.
 A piece is ``TAG ID CHUNKS BYTES CRC\n`` and its content: the value itself, or for a large one the sizes and checksums
 of its chunks, ``\n``, and the value's header.
 Tags: ``v`` the only value of a key, ``i`` an item of a list, ``b`` several items of a list.
@@ -20,21 +25,29 @@ If a chunk disappears while it is being read, the reader starts again with the n
 from __future__ import annotations
 
 import json
-import secrets
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.resources import files
 from itertools import chain, islice
 from typing import TypeGuard, cast
 
 import redis
 
 from laggard.kvstore.codec import Buffer, Encoded, Value, decode
+from laggard.kvstore.commits import Committer
 from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.errors import ConflictError, CorruptValueError, FencedError, NotACounterError, NotAListError
-from laggard.kvstore.fence import FENCE_LUA, current_launch, launch_key, raise_if_fenced
+from laggard.kvstore.errors import (
+    ConflictError,
+    CorruptValueError,
+    FencedError,
+    KVStoreError,
+    NotACounterError,
+    NotAListError,
+    StateFullError,
+)
+from laggard.kvstore.fence import current_launch
+from laggard.kvstore.parts import Operation
 from laggard.kvstore.retry import RetryPolicy
 
 __all__ = ["ABSENT", "CHUNK_BYTES", "KEY_SET", "Gone", "Layout", "Record", "Write", "checked_key", "is_key"]
@@ -43,19 +56,22 @@ __all__ = ["ABSENT", "CHUNK_BYTES", "KEY_SET", "Gone", "Layout", "Record", "Writ
 # in flight, so that one is sent while another is written to disk.
 CHUNK_BYTES = 2 << 20
 _BATCH_BYTES = 32 << 20
+# The commit visits each chunk of a value in one step; a value that would have more gets larger ones.
+_MOST_CHUNKS = 4096
 
 # Up to this size a value is part of the commit; above, the script's copies would cost more than a round trip.
 _INLINE_BYTES = 256 << 10
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
-# A process may be stopped for days between a commit whose answer is lost and its next attempt.
-_ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 _LIST_PAGE = 256
-ABSENT = 0
-# The empty text is not a valid key, so in a transaction's reads it stands for the set of keys.
-KEY_SET = ""
-
-_COMMIT_LUA = FENCE_LUA + files("laggard.kvstore").joinpath("commit.lua").read_text(encoding="utf-8")
+# So many keys are listed in one step; of more, the server lists some at a time, unless the set keeps changing.
+_KEYS_AT_ONCE = 20_000
+_SCAN_COUNT = 2000
+_SCAN_ATTEMPTS = 3
+_LONGEST_VERSION = 64
+ABSENT = "0"
+# The empty text is not a valid key. In a transaction's reads it stands for the set of keys.
+NO_KEY = KEY_SET = ""
 
 
 @dataclass(slots=True)
@@ -71,7 +87,7 @@ class Write:
 class Record:
     """What the index holds for one key."""
 
-    version: int
+    version: str
     body: memoryview
 
     @property
@@ -107,38 +123,88 @@ class Layout:
         self._call = retry.call
         self._chunk_bytes = chunk_bytes
         self._prefix = endpoint.key("state", "")
-        self._commit_script = client.register_script(_COMMIT_LUA)
+        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
         self._leftovers_collected = False
-        self._acknowledged = threading.local()  # each thread's newest acknowledgement
-        # Of those before it: longer than anybody retries a commit.
-        self._former_expiry_s = 60 + 2 * retry.retry_for_s
 
     def record(self, key: str) -> Record | None:
         """Return a key's record, or None if there is no such key."""
         if not is_key(key):
             return None
-        stored = self._call(lambda: cast("bytes | None", self._client.hget(self._prefix + "index", key)))
-        if stored is None:
+        stored, settling = self._in_index(key)
+        while settling is not None:
+            staged = self._prefix + "staged:" + settling.decode()
+            newer = self._call(lambda: cast("bytes | None", self._client.hget(staged, key)))  # noqa: B023
+            if newer is not None:
+                stored = newer
+                break
+            before = settling
+            stored, settling = self._in_index(key)  # where it may have moved meanwhile
+            if settling == before:
+                break
+        if not stored:
             return None
-        version, _, _ = stored[:24].partition(b" ")
-        return Record(int(version), memoryview(stored)[len(version) + 1 :])
+        version, _, _ = stored[:_LONGEST_VERSION].partition(b" ")
+        return Record(version.decode(errors="replace"), memoryview(stored)[len(version) + 1 :])
+
+    def _in_index(self, key: str) -> tuple[bytes | None, bytes | None]:
+        """Return a key's record in the index, and the transaction whose staged records come first."""
+        read = self._client.hmget
+        stored, settling = self._call(lambda: cast("list[bytes | None]", read(self._prefix + "index", [key, NO_KEY])))
+        return stored, settling
 
     def has(self, key: str) -> bool:
         """Return whether a key exists."""
-        return self._call(lambda: bool(self._client.hexists(self._prefix + "index", key)))
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.hexists(self._prefix + "index", NO_KEY)
+            pipe.hexists(self._prefix + "index", key)
+            settling, found = self._call(pipe.execute)
+        return self.record(key) is not None if settling else bool(found)
 
     def count(self) -> int:
         """Return the number of keys."""
-        return self._call(lambda: self._client.hlen(self._prefix + "index"))
+        while True:
+            with self._client.pipeline() as pipe:
+                pipe.hget(self._prefix + "index", NO_KEY)
+                pipe.hlen(self._prefix + "index")
+                settling, count = self._call(pipe.execute)
+            if settling is None:
+                return int(count)
+            self._committer.settle(settling.decode())
+
+    def all_keys(self) -> list[str]:
+        """Return all keys."""
+        for _ in range(_SCAN_ATTEMPTS):
+            if self.count() <= _KEYS_AT_ONCE:
+                break
+            version = self.key_set_version()
+            found = set(self._scan_keys())
+            if NO_KEY.encode() not in found and self.key_set_version() == version:
+                return [key.decode() for key in found]
+        while True:  # they are few, or change all the time
+            names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
+            if NO_KEY.encode() not in names:
+                return [key.decode() for key in names]
+            self.count()
+
+    def _scan_keys(self) -> Iterator[bytes]:
+        """Yield all keys, some of them twice, and perhaps without those that come or go meanwhile."""
+        cursor, scan, index = 0, self._client.hscan, self._prefix + "index"
+        while True:
+            try:
+                cursor, found = self._call(
+                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT, no_values=True))  # noqa: B023
+                )
+            except redis.ResponseError:  # of a server before Valkey 8 and Redis 7.4
+                cursor, found = self._call(
+                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT))  # noqa: B023
+                )
+            yield from found
+            if cursor == 0:
+                return
 
     def commits(self) -> int:
         """Return the number of commits so far."""
         return self._counter("commits")
-
-    def all_keys(self) -> list[str]:
-        """Return all keys."""
-        found = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
-        return [key.decode() for key in found]
 
     def key_set_version(self) -> int:
         """Return a number that changes whenever a key is added or deleted."""
@@ -192,42 +258,31 @@ class Layout:
                 raise CorruptValueError(key, f"chunk {number} of {len(manifest)} does not match its checksum")
             yield data
 
-    def commit(self, reads: Mapping[str, int], writes: Mapping[str, Write]) -> None:
+    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write]) -> None:
         """Apply all writes if everything that was read still has the given version, else none."""
         if not reads and not writes:
             return
         uploads: list[str] = []
-        expiries_ms = [int(1000 * expiry_s) for expiry_s in (_ACKNOWLEDGEMENT_EXPIRY_S, self._former_expiry_s)]
-        arguments: list[Buffer | str | int] = [self._launch, *expiries_ms, self._prefix, len(reads)]
-        for key, version in reads.items():
-            arguments += [key, version]
-        for key, write in writes.items():
-            pieces: list[Buffer | int] = [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
-            if write.name == "increment":
-                pieces = [write.by]
-            arguments += [write.name, key, self._fresh_id(), len(pieces), *pieces]
-        # The same name in every retry, so that the script recognizes a transaction that it has already committed.
-        acknowledgement = f"{self._prefix}ack:{_id()}"
-        keys = [
-            launch_key(self._endpoint),
-            self._prefix + "index",
-            self._prefix + "meta",
-            acknowledgement,
-            getattr(self._acknowledged, "newest", acknowledgement),
-        ]
-        reply = self._call(lambda: cast("list[bytes]", self._commit_script(keys=keys, args=arguments)))
-        raise_if_fenced(reply, self._launch)
-        if reply[0] != b"ok":
-            self._drop(uploads)
-            raise _refusal(reply[0], reply[1].decode())
-        if writes:
-            self._acknowledged.newest = acknowledgement
+        try:
+            operations = [self._operation(key, write, uploads) for key, write in writes.items()]
+            self._committer.commit(reads, operations)
+        except (ConflictError, CorruptValueError, NotACounterError, NotAListError, StateFullError):
+            with suppress(redis.RedisError, KVStoreError):  # they expire
+                self._drop(uploads)
+            raise
+
+    def _operation(self, key: str, write: Write, uploads: list[str]) -> Operation:
+        if write.name == "increment":
+            return Operation(write.name, key, (write.by,))
+        before = len(uploads)
+        pieces = [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
+        return Operation(write.name, key, pieces, len(uploads) - before)
 
     def _piece(self, tag: bytes, encoded: Encoded, uploads: list[str]) -> bytes:
         header, rest = encoded.split(_INLINE_BYTES)
         if encoded.nbytes <= _INLINE_BYTES and rest.nbytes <= self._chunk_bytes:
             return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
-        upload = self._fresh_id()
+        upload = self._committer.fresh_id()
         manifest = self._upload(upload, rest, uploads)
         return _join_piece(tag, upload, len(manifest), rest.nbytes, (json.dumps(manifest).encode(), b"\n", header))
 
@@ -237,8 +292,9 @@ class Layout:
             raise FencedError(self._launch, current)
         self._collect_leftovers()
         manifest: list[tuple[int, int]] = []
-        chunks = encoded.chunks(self._chunk_bytes)
-        while batch := list(islice(chunks, max(1, _BATCH_BYTES // self._chunk_bytes))):
+        chunk_bytes = max(self._chunk_bytes, encoded.nbytes // _MOST_CHUNKS)
+        chunks = encoded.chunks(chunk_bytes)
+        while batch := list(islice(chunks, max(1, _BATCH_BYTES // chunk_bytes))):
             names = [self._chunk_key(upload, len(manifest) + n) for n in range(len(batch))]
             uploads += names
             self._call(lambda: self._send(names, batch))  # noqa: B023
@@ -262,14 +318,11 @@ class Layout:
                 self._drop([name.decode()])
 
     def _drop(self, names: list[str]) -> None:
-        if names:
-            self._call(lambda: self._client.unlink(*names))
+        for start in range(0, len(names), _MOST_CHUNKS):
+            self._call(lambda: self._client.unlink(*names[start : start + _MOST_CHUNKS]))  # noqa: B023
 
     def _chunk_key(self, upload: str, number: int) -> str:
         return f"{self._prefix}chunk:{upload}:{number}"
-
-    def _fresh_id(self) -> str:
-        return f"{self._launch}.{_id()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,18 +360,3 @@ def checked_key(key: str) -> str:
     if not is_key(key):
         raise ValueError(f"{key!r} is not a valid key of State; use non-empty text")
     return key
-
-
-def _refusal(kind: bytes, key: str) -> Exception:
-    match kind:
-        case b"conflict":
-            return ConflictError(repr(key) if key else "the set of keys")
-        case b"notalist":
-            return NotAListError(key)
-        case b"notacounter":
-            return NotACounterError(key)
-    return CorruptValueError(key, "its upload is incomplete")
-
-
-def _id() -> str:
-    return secrets.token_hex(8)

@@ -147,7 +147,7 @@ def test_chunks_of_an_interrupted_upload_expire_and_are_collected_by_the_next_la
     state["kept"] = LARGE
     kept = chunks(client)
     interrupted = State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-    interrupted._layout._commit_script = None  # type: ignore[assignment]
+    interrupted._layout._committer._commit_script = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         interrupted["torn"] = LARGE
     torn = set(chunks(client)) - set(kept)
@@ -370,7 +370,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = state._layout._commit_script
+    script = state._layout._committer._commit_script
     lost = iter([True, True, False])
 
     def answer_lost(**kwargs: object) -> object:
@@ -379,7 +379,7 @@ def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch
             raise redis.ConnectionError("cut")
         return reply
 
-    monkeypatch.setattr(state._layout, "_commit_script", answer_lost)
+    monkeypatch.setattr(state._layout._committer, "_commit_script", answer_lost)
     state.append("a", 1)
     assert state["a"] == [1]
     assert state.commits() == 1
