@@ -95,10 +95,12 @@ local function extend(list, count, pieces)
         if not string.match(piece, '^%a%- ') then redis.call('RPUSH', name .. ':big', string.match(piece, '^[^\n]*')) end
     end
 end
+local new_records = {}
 local function put(key, rest)
     local new = rest and version .. ' ' .. rest
     if mine then
-        redis.call('HSET', mine, key, new or '')
+        new_records[#new_records + 1] = key
+        new_records[#new_records + 1] = new or ''
     elseif new then
         key_set_changed = key_set_changed + redis.call('HSET', index, key, new)
     else
@@ -109,7 +111,7 @@ end
 
 for _, write in ipairs(writes) do
     local unsettled = not mine and settling and redis.call('HGET', staged(settling), write.key)
-    if unsettled then settle(settling, write.key, unsettled) end
+    if unsettled then settle(settling, {write.key}, {unsettled}) end
     for _, piece in ipairs(write.pieces) do each_chunk(piece, keep) end
     if write.name == 'append' then
         local list, count = string.match(record(write.key), '^%S+ l(%S+) (%d+)')
@@ -131,6 +133,7 @@ for _, write in ipairs(writes) do
     end
 end
 if mine then
+    call_with('HSET', mine, new_records)
     if not last then return {'ok', '', ''} end
     -- From here on, the staged records count.
     redis.call('HSET', index, '', transaction)

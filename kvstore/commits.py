@@ -4,8 +4,8 @@
 
 Until the last part nobody sees a staged record; from then on every reader looks there first.  Moving the records to the
 index takes many short steps, any of which any client may do: whoever commits next goes on if the first one has died.
-While a transaction checks what it has read, or extends what is stored, in more than one part, it holds a lock, and other
-commits wait.  The lock of a process that has died expires.
+While a transaction checks what it has read, or extends what is stored, in more than one part, it holds a lock, and
+other commits wait.  The lock of a process that has died expires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Committer"]
 _ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 # A transaction of this launch to which nothing was added for this long belongs to a process that is gone.
 _ABANDONED_AFTER_S = 3600
-_SETTLED_AT_ONCE = 1000
+_SETTLED_AT_ONCE = 500
 # How many records of another's transaction a commit settles.
 _HELP = 100
 
@@ -92,7 +92,8 @@ class Committer:
         if len(parts) == 1:
             settling = self._send(transaction, parts[0])
             if settling:
-                self._help(settling.decode())
+                with suppress(redis.RedisError, KVStoreError):  # whoever commits next goes on
+                    self._help(settling.decode())
         else:
             self._commit_in_parts(transaction, parts)
 
@@ -119,7 +120,8 @@ class Committer:
                 self.settle(transaction)
             raise
         # Its records move to the index; what has only read leaves nothing.
-        self.settle(transaction)
+        with suppress(redis.RedisError, KVStoreError):  # it is committed, and whoever commits next goes on
+            self.settle(transaction)
 
     def _send_part(
         self, transaction: str, part: Part, number: int, locking: str, *, is_last: bool, at_once: int
@@ -176,7 +178,7 @@ class Committer:
             cursor, left = self._settle_some(transaction, cursor, _SETTLED_AT_ONCE)
 
     def _settle_some(self, transaction: str, cursor: str, count: int) -> tuple[str, bool]:
-        arguments = [self._launch, self._prefix, transaction, cursor, count]
+        arguments: list[str | int] = [self._launch, self._prefix, transaction, cursor, count]
         reply = self._call(lambda: cast("tuple[bytes, int]", self._settle_script(keys=self._keys, args=arguments)))
         return reply[0].decode(), bool(reply[1])
 
@@ -190,7 +192,7 @@ class Committer:
         """Delete what was staged by earlier launches, or by processes that are gone, and was not committed."""
         get_open = self._client.hgetall
         opened = self._call(lambda: cast("dict[bytes, bytes]", get_open(self._prefix + "open")))
-        now_s = self._call(lambda: cast("tuple[int, int]", self._client.time()))[0] if opened else 0
+        now_s = self._call(self._client.time)[0] if opened else 0
         for name, since_s in opened.items():
             transaction = name.decode()
             if int(transaction.partition(".")[0]) < self._launch or int(since_s) < now_s - _ABANDONED_AFTER_S:

@@ -10,8 +10,8 @@ from laggard.kvstore.codec import Buffer
 __all__ = ["PART_BYTES", "PART_SIZE", "Operation", "Part", "cut"]
 
 # The server takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
-PART_SIZE = 2000
-PART_BYTES = 4 << 20
+PART_SIZE = 1000
+PART_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,18 @@ else
     if redis.call('GET', lock) == transaction then redis.call('UNLINK', lock) end
 end
 local reply = redis.call('HSCAN', name, ARGV[4], 'COUNT', count)
+local keys, records = {}, {}
 for n = 1, #reply[2], 2 do
-    local key, record = reply[2][n], reply[2][n + 1]
-    if committed then
-        settle(transaction, key, record)
-    else
-        redis.call('HDEL', name, key)
+    keys[#keys + 1], records[#records + 1] = reply[2][n], reply[2][n + 1]
+end
+if committed then
+    settle(transaction, keys, records)
+else
+    call_with('HDEL', name, keys)
+    for n, record in ipairs(records) do
         -- A list that it would have extended is not its own.
         local list = list_of(record)
-        if key ~= '' and not (list and string.sub(list, 1, #transaction) ~= transaction) then free(record) end
+        if keys[n] ~= '' and not (list and string.sub(list, 1, #transaction) ~= transaction) then free(record) end
     end
 end
 local left = redis.call('EXISTS', name)

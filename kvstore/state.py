@@ -309,7 +309,8 @@ class Transaction(MutableMapping[str, Value]):
         elif write.name == "delete":
             self._write(key, Write("list", [piece]))
         else:
-            self._write(key, Write(write.name, [*write.pieces, piece]))
+            self._write(key, write)
+            write.pieces.append(piece)
 
     def increment(self, key: str, by: int = 1) -> None:
         """Add to an integer without reading it; a missing one counts as 0.

@@ -5,8 +5,8 @@ r"""How State is stored in the server; all keys are under ``laggard:{job}:state`
 ``list:ID``             list: the pieces of a list;  ``list:ID:big``: which of them have chunks
 ``chunk:ID:N``          one chunk of a large piece
 ``ack:TRANSACTION``     this transaction is committed; expires, for a thread's newest one after a week
-``staged:TRANSACTION``  hash like the index, of a large transaction: the records that it writes, empty for a deleted key;
-                        until it is committed, the empty key holds the number of its parts so far
+``staged:TRANSACTION``  hash like the index: the records that a large transaction writes, empty for a deleted key; until
+                        it is committed, the empty key holds the number of its parts so far
 ``open``                hash: large transaction that is not committed yet -> Unix time of its newest part
 ``lock``                large transaction whose end other commits wait for; expires
 
@@ -312,6 +312,7 @@ class Layout:
         if self._leftovers_collected:
             return
         self._leftovers_collected = True
+        self._committer.collect_abandoned()
         for name in self._call(lambda: list(self._client.scan_iter(match=self._prefix + "chunk:*", count=1000))):
             launch = int(name.decode().removeprefix(self._prefix + "chunk:").partition(".")[0])
             if launch < self._launch and self._call(lambda: self._client.ttl(name)) >= 0:  # noqa: B023

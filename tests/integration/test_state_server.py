@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,10 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -104,6 +108,40 @@ def commit_until_unavailable(state: State, count: int) -> int:
             count += 1
     except StateUnavailableError:
         return count
+
+
+@pytest.mark.parametrize("kill_at", [1, 4, 5, 7])
+def test_a_large_commit_interrupted_by_a_kill_is_stored_whole_or_not_at_all(tmp_path: Path, kill_at: int) -> None:
+    """It has five parts; the last, of number 4, makes it count."""
+    before, after = {f"{n}": 1 for n in range(3000)}, {f"{n}": [n] for n in range(1, 2500)}
+    server = StateServer.start(tmp_path, job="a")
+    with server.endpoint.connect() as client:
+        begin_launch(client, server.endpoint, 0)
+        State(client, server.endpoint, 0).update(before)
+        state = State(client, server.endpoint, 0, retry_for_s=0)
+        calls = itertools.count()
+        committer: Any = state._layout._committer
+
+        def dying(script: Any) -> Callable[..., object]:
+            def call(**arguments: object) -> object:
+                if next(calls) == kill_at:
+                    os.kill(server.pid, signal.SIGKILL)
+                    server.wait_exit(DEADLINE_S)
+                return script(**arguments)
+
+            return call
+
+        committer._commit_script = dying(committer._commit_script)
+        committer._settle_script = dying(committer._settle_script)
+        with suppress(StateUnavailableError), state.transaction() as t:
+            for key, value in after.items():
+                t[key] = value
+            t.increment("0")
+    with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+        state = State(client, server.endpoint, 0)
+        expected = before if kill_at < 5 else {**before, **after, "0": 2}
+        assert {key: state[key] for key in state} == expected
+        assert next(calls) > kill_at
 
 
 def test_the_server_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:

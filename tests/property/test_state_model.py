@@ -202,13 +202,19 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_left_over(self) -> None:
+        assert self.client.keys("laggard:*:state:staged:*") == self.client.keys("laggard:*:state:open") == []
+        assert self.client.keys("laggard:*:state:lock") == []
         chunks = self.client.keys("laggard:*:state:chunk:*")
         assert all(self.client.ttl(name) == -1 for name in chunks)
         if not self.model:
             assert chunks == self.client.keys("laggard:*:state:list:*") == []
 
 
-def test_state_holds_what_a_dict_would(server: StateServer) -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
+def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr("laggard.kvstore.parts.PART_SIZE", 3)
+        monkeypatch.setattr("laggard.kvstore.state_layout._KEYS_AT_ONCE", 0)
     with server.endpoint.connect() as client:
 
         class Bound(Model):
