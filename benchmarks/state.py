@@ -1,7 +1,6 @@
 """State compared with the plain Redis client and with NumPy's files: large arrays and small transactions.
 
-Then large transactions, while another process asks the server for a sign of life every millisecond: how long did it wait
-at most?
+Then large transactions, while another process pings the server every millisecond: how long did it wait at most?
 
 The candidates take turns, array by array and transaction by transaction, so that other load on the machine affects them
 equally; the tables show medians.
@@ -22,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import IO, Any, TypeVar, cast, get_args
 
 import numpy as np
 import redis
@@ -136,14 +135,13 @@ def waits(folder: Path, fsync: Fsync, keys: int) -> None:
     print(f"\n{'large transaction':36}{'took s':>8}{'longest PING ms':>18}   load average {os.getloadavg()[0]:.1f}")
     with clients(folder / "state", fsync, defaultdict(list)) as (raw, state):
         path = folder / "endpoint.json"
-        raw_kwargs = raw.connection_pool.connection_kwargs
-        Endpoint(raw_kwargs["host"], raw_kwargs["port"], "bench", raw_kwargs["password"]).save(path)
+        where = raw.connection_pool.connection_kwargs
+        Endpoint(where["host"], where["port"], "bench", where["password"]).save(path)
         for name, change in work.items():
             with subprocess.Popen(
                 [sys.executable, "-c", PINGER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             ) as pinger:
-                assert pinger.stdout is not None
-                pinger.stdout.readline()
+                cast("IO[str]", pinger.stdout).readline()
                 began_s = time.perf_counter()
                 change(state)
                 took_s = time.perf_counter() - began_s

@@ -98,7 +98,7 @@ SMALL = {
     ),
     "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to first line", "\n│ 1     │"]),
     "state": Small(
-        "--gib 0.05 --repeats 1 --transactions 5",
+        "--gib 0.05 --repeats 1 --transactions 5 --keys 2000",
         ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: "],
     ),
     "telemetry": Small(
