@@ -50,6 +50,9 @@ __all__ = [
     "UnsupportedValueError",
 ]
 
+MEMORY_ADVICE = "delete keys that are no longer needed, keep less in State, or give the primary node more memory"
+"""What to do when State fills the memory."""
+
 
 class KVStoreError(LaggardError):
     """Base of everything that this package raises on purpose."""
@@ -204,17 +207,26 @@ class StateUnavailableError(KVStoreError, ConnectionError):
 
 
 class StateFullError(KVStoreError):
-    """The server has no room left; State is as of the last commit."""
+    """The server has no room left, on disk or in memory; State is as of the last commit.
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(where, reason)
+    Attributes
+    ----------
+    where : str
+        The server's address or directory.
+    reason : str
+        What is used up.
+    advice : str
+        What to do.
+    """
+
+    def __init__(self, where: str, reason: str, advice: str = "free some space") -> None:
+        super().__init__(where, reason, advice)
         self.where = where
         self.reason = reason
+        self.advice = advice
 
     def __str__(self) -> str:
-        return (
-            f"no room left for State at {self.where} ({self.reason}); State is as of the last commit: free some space"
-        )
+        return f"no room left for State at {self.where} ({self.reason}); State is as of the last commit: {self.advice}"
 
 
 class NotInJobError(KVStoreError, LookupError):

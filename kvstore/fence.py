@@ -36,9 +36,11 @@ if current ~= ARGV[1] then return {'fenced', current or ''} end
 """
 """First lines of every script that writes: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch."""
 
+# PERSIST needs no memory, so a server that is full of State lets the script do the rest, too.
 _BEGIN_LUA = """
 local current = redis.call('GET', KEYS[1])
 if current and tonumber(ARGV[1]) <= tonumber(current) then return current end
+redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1])
 return false
 """

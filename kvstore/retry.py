@@ -9,7 +9,7 @@ from typing import TypeVar
 import redis
 
 from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.errors import StateFullError, StateUnavailableError
+from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError, StateUnavailableError
 
 __all__ = ["RetryPolicy"]
 
@@ -20,7 +20,8 @@ _LONGEST_PAUSE_S = 0.5
 # The error of a server that is running somebody's long script, and has done nothing else.
 _BUSY = "BUSY "
 # Error messages of a full server, for a plain command and for one inside a script.
-_FULL = ("MISCONF", "OOM command not allowed", "command not allowed when used memory")
+_DISK_FULL = "MISCONF"
+_MEMORY_FULL = ("OOM command not allowed", "command not allowed when used memory")
 
 
 class RetryPolicy:
@@ -31,7 +32,8 @@ class RetryPolicy:
     endpoint : Endpoint
         Named in errors.
     retry_for_s : float
-        How long to retry one operation, in seconds.
+        How long to retry one operation, in seconds.  Time in which the server is loading its log does not count: who
+        started it sees to it that it gets on.
     """
 
     def __init__(self, endpoint: Endpoint, retry_for_s: float) -> None:
@@ -55,12 +57,16 @@ class RetryPolicy:
                 return operation()
             except redis.AuthenticationError as error:
                 raise self._unavailable(error) from error
+            except redis.BusyLoadingError:
+                deadline = time.monotonic() + self.retry_for_s
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 if time.monotonic() + pause_s > deadline:
                     raise self._unavailable(error) from error
             except redis.ResponseError as error:
-                if any(reason in str(error) for reason in _FULL):
+                if _DISK_FULL in str(error):
                     raise StateFullError(self._endpoint.address, str(error)) from error
+                if any(reason in str(error) for reason in _MEMORY_FULL):
+                    raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from error
                 if not str(error).startswith(_BUSY):
                     raise
                 if time.monotonic() + pause_s > deadline:

@@ -7,23 +7,16 @@ password with the rest of its configuration on standard input, since every user 
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import secrets
 import signal
 import socket
-import stat
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-import psutil
 import redis
 
 from laggard.kvstore.certificates import Authority, Certificate
@@ -37,26 +30,30 @@ from laggard.kvstore.errors import (
     StateFullError,
     StateUnavailableError,
 )
+from laggard.kvstore.loading import Loading, LoadingWatch
+from laggard.kvstore.memory import memory_limit_bytes
 from laggard.kvstore.server_program import choose_program
+from laggard.kvstore.state_directory import claim, locked, unusable
 
 __all__ = ["Fsync", "StateServer"]
 
 Fsync = Literal["always", "everysec", "no"]
 
-_FORMAT = 1
-_IDENTITY = "state.json"
-_LOCK = "lock"
-_HOLDER = "holder.json"
 _LOG = "server.log"
-_DATA = "appendonlydir"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _PORT_ATTEMPTS = 5
-_POLL_S = 0.005
 # A killed process may still be blocked in a write to a network disk.
 _KILL_S = 5.0
+# By now it listens on its port: whoever else wants it is too late.
+_INITIALIZED = "Server initialized"
 _READY = "Ready to accept connections"
+_LOOK_INTERVAL_S = 0.5
+# A server that loads looks after its connections now and then only.
+_LOADING_ANSWER_S = 5.0
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
 
+# Beyond this share of the memory a write is refused, before the kernel ends the server or something else on the node.
+_MEMORY_SHARE = 0.75
 # Below 256 MB the file is not rewritten: compacting one that holds a single checkpoint would write that twice.
 _CONFIG = """\
 bind {host}
@@ -72,6 +69,8 @@ aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 maxclients 100000
 lua-time-limit 2000
+maxmemory {memory_bytes}
+maxmemory-policy noeviction
 """
 _PLAIN = "port {port}"
 _ENCRYPTED = f"""\
@@ -82,6 +81,14 @@ tls-key-file {_KEY}
 tls-auth-clients no
 tls-protocols "TLSv1.2 TLSv1.3"
 """
+
+
+# The first command needs no memory: a server that is full of State lets the script do the rest, too.
+_FLUSH_LUA = "redis.call('PERSIST', KEYS[1]); return redis.call('SET', KEYS[1], ARGV[1])"
+
+
+def _say_nothing(message: str) -> None:
+    del message
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ class StateServer:
         binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
+        on_loading: Callable[[str], None] = _say_nothing,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist.
 
@@ -151,26 +159,28 @@ class StateServer:
         encrypt : bool, optional
             Whether to encrypt connections, if the program can; by default only if `host` is not a loopback address.
         deadline_s : float
-            Limit on the whole start, including loading the file, in seconds.
+            Limit on the start, in seconds; while the server loads its file, on the time in which it gets no further.
+        on_loading : callable
+            Is told now and then how far it is, if loading takes long.
 
         Raises
         ------
         PortTakenError, StateDirectoryError, ServerStartError
         """
-        deadline = time.monotonic() + deadline_s
         program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
         plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
-        return cls._start(plan, port, deadline)
+        return cls._start(plan, port, deadline_s, on_loading)
 
-    def start_again(self, deadline_s: float) -> StateServer:
+    def start_again(self, deadline_s: float, on_loading: Callable[[str], None] = _say_nothing) -> StateServer:
         """Start another server with the files, address and certificate of this one, which has ended."""
-        return self._start(self._plan, self.endpoint.port, time.monotonic() + deadline_s)
+        return self._start(self._plan, self.endpoint.port, deadline_s, on_loading)
 
     @classmethod
-    def _start(cls, plan: _Plan, port: int | None, deadline: float) -> StateServer:
-        with _locked(plan.directory, deadline) as lock_fd:
-            password = _claim(plan.directory, plan.job)
+    def _start(cls, plan: _Plan, port: int | None, deadline_s: float, on_loading: Callable[[str], None]) -> StateServer:
+        watch = LoadingWatch(deadline_s, time.monotonic(), on_loading)
+        with locked(plan.directory, watch.deadline_s) as lock_fd:
+            password = claim(plan.directory, plan.job)
             if plan.certificate is not None:
                 write_private(plan.directory / _CERTIFICATE, plan.certificate.certificate)
                 write_private(plan.directory / _KEY, plan.certificate.key)
@@ -181,7 +191,7 @@ class StateServer:
                 endpoint = Endpoint(plan.host, chosen, plan.job, password, authority)
                 server = cls(_spawn(plan, endpoint, lock_fd), endpoint, plan)
                 try:
-                    server._await_ready(deadline)
+                    server._await_ready(watch)
                 except PortTakenError as error:
                     taken = error
                 except BaseException:
@@ -191,13 +201,18 @@ class StateServer:
                     return server
             raise taken
 
-    def _await_ready(self, deadline: float) -> None:
+    def _await_ready(self, watch: LoadingWatch) -> None:
         # Its own log says so. A reply on the port could come from another program, which would get our password.
-        if self._child.wait_for(_READY, max(0.0, deadline - time.monotonic())):
-            return
-        if not self.alive():
-            raise self._start_error()
-        raise ServerStartError("it was not ready in time; allow it more", self._child.last_output())
+        with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
+            while not self._child.wait_for(
+                _READY, max(0.0, min(_LOOK_INTERVAL_S, watch.deadline_s - time.monotonic()))
+            ):
+                if not self.alive():
+                    raise self._start_error()
+                watch.note(time.monotonic(), _loading(client) if self._child.wait_for(_INITIALIZED, 0) else None)
+                if time.monotonic() >= watch.deadline_s:
+                    reason = "it was not ready in time, and got no further in its log"
+                    raise ServerStartError(reason, self._child.last_output())
 
     def _start_error(self) -> ServerError:
         words = self._child.last_output()
@@ -258,7 +273,7 @@ class StateServer:
             with endpoint.connect(timeout_s=deadline_s) as client:
                 if self._plan.fsync != "always":
                     client.config_set("appendfsync", "always")
-                client.set(endpoint.key("flushed"), repr(time.time()))
+                client.eval(_FLUSH_LUA, 1, endpoint.key("flushed"), repr(time.time()))
                 if self._plan.fsync != "always":
                     client.config_set("appendfsync", self._plan.fsync)
         except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -288,108 +303,15 @@ class StateServer:
         self.wait_exit(_KILL_S)
 
 
-def _claim(directory: Path, job: str) -> str:
-    """Claim the directory for the job and return its password, which is new the first time."""
-    identity = directory / _IDENTITY
-    try:
-        if not identity.exists():
-            write_private(identity, json.dumps({"format": _FORMAT, "job": job, "password": secrets.token_hex(32)}))
-        found = json.loads(identity.read_text(encoding="utf-8"))
-        version, owner, password = found["format"], found["job"], found["password"]
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise StateDirectoryError(
-            str(directory), f"its {_IDENTITY} is damaged ({error!r}); restore it or name another directory"
-        ) from error
-    if version != _FORMAT:
-        raise StateDirectoryError(
-            str(directory),
-            f"its format is {version} and this version of laggard reads {_FORMAT}; use the version that wrote it",
-        )
-    if owner != job:
-        raise StateDirectoryError(
-            str(directory), f"it belongs to job {owner!r}, not {job!r}; name another directory, or that job"
-        )
-    return str(password)
-
-
-@contextmanager
-def _locked(directory: Path, deadline: float) -> Iterator[int]:
-    """Lock the directory and yield the lock's descriptor, which the server inherits and holds until it ends."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _guard(directory)
-        fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    try:
-        while not _try_lock(fd):
-            # The server of a job that was killed ends in a moment; that of a job that runs does not.
-            holder = _living_holder(directory)
-            if holder is not None or time.monotonic() > deadline:
-                who = "another state server" if holder is None else f"a job of process {holder} on this machine"
-                raise StateDirectoryError(str(directory), f"{who} is using it; end that job or name another directory")
-            time.sleep(_POLL_S)
-        try:
-            _write_holder(directory)
-        except OSError as error:
-            raise _unusable(directory, error) from error
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _write_holder(directory: Path) -> None:
-    """Record which process on which machine has the lock, for whoever finds the directory locked."""
-    me = psutil.Process()
-    holder = {"machine": socket.gethostname(), "pid": me.pid, "created_s": me.create_time()}
-    write_private(directory / _HOLDER, json.dumps(holder))
-
-
-def _living_holder(directory: Path) -> int | None:
-    """Return the process id of who has the lock, if it is another process of this machine and still runs."""
-    try:
-        holder = json.loads((directory / _HOLDER).read_text(encoding="utf-8"))
-        machine, pid, created_s = holder["machine"], int(holder["pid"]), float(holder["created_s"])
-        process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE or process.create_time() != created_s
-    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
-        return None  # it is not known, and waiting shows who has it
-    return None if ended or machine != socket.gethostname() or pid == os.getpid() else pid
-
-
-def _guard(directory: Path) -> None:
-    """Refuse a directory that other users can tamper with, and restrict modes that a copy may have widened."""
-    mode = stat.S_IMODE(directory.stat().st_mode)
-    if mode & stat.S_IWOTH:
-        raise StateDirectoryError(
-            str(directory), f"every user can write to it (mode {mode:04o}); name another directory"
-        )
-    trusted = {os.geteuid(), directory.stat().st_uid}
-    for name, private in ((_IDENTITY, 0o600), (_DATA, 0o700)):
-        path = directory / name
-        if os.path.lexists(path):
-            if path.lstat().st_uid not in trusted:
-                raise StateDirectoryError(str(directory), f"its {name} belongs to another user; name another directory")
-            path.chmod(private)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _unusable(directory: Path, error: OSError) -> StateDirectoryError:
-    return StateDirectoryError(str(directory), f"{error.strerror}; name a writable directory on a disk with free space")
-
-
 def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
     listen = (_ENCRYPTED if endpoint.encrypted else _PLAIN).format(port=endpoint.port)
-    config = _CONFIG.format(host=endpoint.host, listen=listen, password=endpoint.password, fsync=plan.fsync)
+    config = _CONFIG.format(
+        host=endpoint.host,
+        listen=listen,
+        password=endpoint.password,
+        fsync=plan.fsync,
+        memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
+    )
     try:
         return ChildProcess(
             [str(plan.program), "-"],
@@ -399,7 +321,14 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
             inherit_fd=lock_fd,
         )
     except OSError as error:
-        raise _unusable(plan.directory, error) from error
+        raise unusable(plan.directory, error) from error
+
+
+def _loading(client: redis.Redis) -> Loading | None:
+    try:
+        return Loading.of(client.info("persistence"))
+    except redis.RedisError:
+        return None  # it is busy, or has just ended
 
 
 def _free_port(host: str) -> int:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
 from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.memory import oom_kills
 from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
 from laggard.resilience.decision.signatures import clean_line, signature_of
 
-__all__ = ["gpu_health", "hardware_lines", "main", "oom_kills", "recent_kernel_lines"]
+__all__ = ["gpu_health", "hardware_lines", "main", "recent_kernel_lines"]
 
 KERNEL_LOG = Path("/dev/kmsg")
 KERNEL_WINDOW_S = 600.0
@@ -63,23 +64,6 @@ def gpu_health(name: str) -> GpuHealth:
     )
 
 
-def oom_kills(root: Path = Path("/")) -> int:
-    """Return how many processes of this node's memory group, or of the machine, were killed for want of memory.
-
-    Parameters
-    ----------
-    root
-        Where ``/proc`` and ``/sys`` are.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        group = (root / "proc/self/cgroup").read_text().partition("0::/")[2].strip()
-        events = (root / "sys/fs/cgroup" / group / "memory.events").read_text()
-        return _counter(events, "oom_kill")
-    with contextlib.suppress(OSError, ValueError):
-        return _counter((root / "proc/vmstat").read_text(), "oom_kill")
-    return 0
-
-
 def recent_kernel_lines(since_s: float, log: Path = KERNEL_LOG) -> Iterator[str]:
     """Yield the lines of the kernel's log since a monotonic time; none where it may not be read."""
     with contextlib.suppress(OSError):
@@ -97,10 +81,6 @@ def hardware_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines that are about failing hardware."""
     found = ((line, signature_of(clean_line(line))) for line in lines)
     return [line for line, signature in found if signature is not None and signature.kind == "hardware"]
-
-
-def _counter(text: str, name: str) -> int:
-    return next(int(value) for key, _, value in (line.partition(" ") for line in text.splitlines()) if key == name)
 
 
 def _free_bytes(paths: Iterable[str]) -> Iterator[tuple[str, int]]:

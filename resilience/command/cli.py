@@ -161,7 +161,14 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
     address = allocation.nodes[0].address
     host = LOOPBACK if is_loopback(address) else address
     try:
-        keeper = StateKeeper(folders.state, job=job, host=host, port=options.state_port, fsync=options.state_fsync)
+        keeper = StateKeeper(
+            folders.state,
+            job=job,
+            host=host,
+            port=options.state_port,
+            fsync=options.state_fsync,
+            on_loading=partial(account.tell, "state"),
+        )
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"

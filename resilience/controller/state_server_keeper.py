@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.errors import KVStoreError, PortTakenError, ServerError, ServerStartError, StateUnavailableError
+from laggard.kvstore.errors import (
+    MEMORY_ADVICE,
+    KVStoreError,
+    PortTakenError,
+    ServerError,
+    ServerStartError,
+    StateFullError,
+    StateUnavailableError,
+)
+from laggard.kvstore.memory import oom_kills
 from laggard.kvstore.server import Fsync, StateServer
 from laggard.resilience.nodes.heartbeat import AwakeClock
 
@@ -23,6 +35,10 @@ POLL_S = 0.05
 # disk that is gone. Time in which we were not scheduled ourselves does not count.
 HANG_TIMEOUT_S = 6.0
 PING_INTERVAL_S = 1.0
+# Two deaths for want of memory within this time are not an accident either: the third would come as well.
+OOM_WINDOW_S = 3600.0
+# The kernel counts such a death some moments before we see it.
+OOM_LOOKS = 5
 # So many deaths or failed starts within a minute are not an accident.
 MAX_STARTS_PER_MINUTE = 60
 
@@ -34,8 +50,8 @@ class StateKeeper:
 
     Parameters
     ----------
-    directory, job, host, port, fsync
-        As for `StateServer.start`.
+    directory, job, host, port, fsync, on_loading
+        As for `StateServer.start`; the first start calls ``on_loading``, later ones add to ``messages``.
 
     Attributes
     ----------
@@ -48,16 +64,32 @@ class StateKeeper:
     """
 
     def __init__(
-        self, directory: Path, *, job: str, host: str, port: int | None = None, fsync: Fsync = "always"
+        self,
+        directory: Path,
+        *,
+        job: str,
+        host: str,
+        port: int | None = None,
+        fsync: Fsync = "always",
+        on_loading: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._server = StateServer.start(
-            directory, job=job, host=host, port=port, fsync=fsync, deadline_s=LOAD_DEADLINE_S
+            directory,
+            job=job,
+            host=host,
+            port=port,
+            fsync=fsync,
+            deadline_s=LOAD_DEADLINE_S,
+            on_loading=on_loading,
         )
         self.changed = threading.Condition()
         self.messages: deque[str] = deque()
         self.failure: KVStoreError | None = None
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
+        self._restarting = False
+        self._oom_kills = deque([oom_kills()], maxlen=OOM_LOOKS)
+        self._oom_death_s = -math.inf
         self._awake_clock = AwakeClock()
         self._awake_clock.start()
         self._answered_s = 0.0  # by that clock
@@ -89,7 +121,8 @@ class StateKeeper:
             try:
                 return self._server.flush_to_disk(FLUSH_TRY_S)
             except StateUnavailableError:
-                if time.monotonic() > until_s or self.failure is not None:
+                # A restart ends by itself: the server is there, or the failure.
+                if self.failure is not None or (time.monotonic() > until_s and not self._restarting):
                     raise
             with self.changed:
                 self.changed.wait(POLL_S)
@@ -115,14 +148,13 @@ class StateKeeper:
 
     def _watch_for_hang(self) -> None:
         while not self._is_stopping_after(PING_INTERVAL_S):
+            self._oom_kills.append(oom_kills())
             server = self._server
             if server.answers(PING_INTERVAL_S):
                 self._answered_s = self._awake_clock.now_s()
             silent_s = self._awake_clock.now_s() - self._answered_s
             if silent_s > HANG_TIMEOUT_S and server is self._server and server.alive():
-                with self.changed:
-                    self.messages.append(f"the server did not answer for {silent_s:.0f} s: it is killed")
-                    self.changed.notify_all()
+                self._say(f"the server did not answer for {silent_s:.0f} s: it is killed")
                 server.kill()
                 self._answered_s = self._awake_clock.now_s()
 
@@ -132,6 +164,7 @@ class StateKeeper:
 
     def _keep(self) -> None:
         while (exit_code := self._server.wait_exit(None)) is not None and not self._stopping:
+            self._restarting = True
             try:
                 self._restart(exit_code)
             except KVStoreError as failure:
@@ -139,12 +172,16 @@ class StateKeeper:
                     self.failure = failure
                     self.changed.notify_all()
                 return
+            finally:
+                self._restarting = False
 
     def _restart(self, exit_code: int) -> None:
         died = self._server
         if full := died.full_disk():
             raise full
         began_s = time.monotonic()
+        if exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills[0]:
+            self._note_oom_death(began_s, str(died.directory))
         server = self._start_again(died)
         with self.changed:
             self._server = server
@@ -158,11 +195,24 @@ class StateKeeper:
         if stopping:
             server.stop()
 
+    def _note_oom_death(self, now_s: float, directory: str) -> None:
+        if now_s - self._oom_death_s < OOM_WINDOW_S:
+            raise StateFullError(directory, "for want of memory, the kernel killed the server again", MEMORY_ADVICE)
+        self._oom_death_s = now_s
+        self._oom_kills.clear()
+        self._oom_kills.append(oom_kills())
+        self._say("for want of memory, the kernel killed the server; it is restarted once")
+
+    def _say(self, message: str) -> None:
+        with self.changed:
+            self.messages.append(message)
+            self.changed.notify_all()
+
     def _start_again(self, died: StateServer) -> StateServer:
         failed: ServerError | None = None
         while not self._too_often(time.monotonic()):
             try:
-                return died.start_again(LOAD_DEADLINE_S)
+                return died.start_again(LOAD_DEADLINE_S, self._say)
             except (ServerStartError, PortTakenError) as error:  # it may have been killed while it was starting
                 failed = error
             with self.changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import psutil
 import pytest
 import redis
 
+from laggard.kvstore.errors import StateFullError
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.state import State
 from laggard.resilience.controller.state_server_keeper import StateKeeper
@@ -91,6 +93,30 @@ def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateKeeper) -> None:
         state["n"] = 1
         script.join(DEADLINE_S)
         assert state["n"] == 1
+
+
+def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = [7]
+    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.oom_kills", lambda: kills[0])
+    with StateKeeper(tmp_path / "state", job="test", host="127.0.0.1") as keeper:
+        for _ in range(2):
+            killed = keeper.pid
+            kills[0] += 1  # as the kernel counts
+            psutil.Process(killed).kill()
+            wait_until(lambda: keeper.failure or (keeper.pid != killed and len(keeper.messages) == 2))  # noqa: B023
+        assert keeper.messages[0] == "for want of memory, the kernel killed the server; it is restarted once"
+        assert isinstance(keeper.failure, StateFullError)
+        assert re.search(r"for want of memory, .* again\); .* give the primary node more memory$", str(keeper.failure))
+
+
+def test_a_server_that_somebody_kills_is_not_taken_for_one_without_memory(keeper: StateKeeper) -> None:
+    for _ in range(2):
+        killed = keeper.pid
+        psutil.Process(killed).kill()
+        wait_until(lambda: keeper.pid != killed)  # noqa: B023
+    assert keeper.failure is None
 
 
 def is_busy(client: redis.Redis) -> bool:

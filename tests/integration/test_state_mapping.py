@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import redis
 
@@ -447,15 +448,39 @@ def test_a_wrong_password_is_reported_at_once(state_server: StateServer) -> None
         State(wrong.connect(), wrong, 0, retry_for_s=600)["a"]
 
 
-def test_a_server_without_memory_keeps_the_last_commit(client: redis.Redis, state: State) -> None:
+def test_a_server_without_memory_keeps_the_last_commit_and_names_the_way_out(client: redis.Redis, state: State) -> None:
     state["a"] = 1
     client.config_set("maxmemory", 1)
-    with pytest.raises(StateFullError, match="State is as of the last commit"):
+    with pytest.raises(
+        StateFullError, match=r"memory is used up\); State is as of the last commit: delete keys that are"
+    ):
         state.update(a=2, b=3)
     with pytest.raises(StateFullError):
         state["large"] = LARGE
+    with pytest.raises(StateFullError):
+        state.update({f"{n}": n for n in range(2000)})
     client.config_set("maxmemory", 0)
     assert dict(state) == {"a": 1}
+    assert not client.keys("laggard:{test}:state:[cso]*")
+
+
+def test_a_server_without_memory_is_freed_by_deleting_and_can_begin_a_launch(
+    client: redis.Redis, state: State, state_server: StateServer
+) -> None:
+    state.update({f"{n}": n for n in range(2000)})
+    client.config_set("maxmemory", 1)
+    del state["7"]
+    assert len(state) == 1999
+    state.clear()
+    assert len(state) == 0
+    begin_launch(client, state_server.endpoint, 1)
+    state_server.flush_to_disk(DEADLINE_S)
+
+
+def test_a_server_is_given_a_limit_on_its_memory(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
+        assert 0 < int(client.config_get("maxmemory")["maxmemory"]) < psutil.virtual_memory().total
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

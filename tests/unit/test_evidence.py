@@ -9,7 +9,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, oom_kills, recent_kernel_lines
+from laggard.kvstore.memory import oom_kills
+from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
 from laggard.resilience.decision.evidence import GpuHealth, NodeCheck, evidence_against, memory_ran_out
 
 GOOD = NodeCheck(1e9, {"0": GpuHealth(), "1": GpuHealth(uncorrectable=3)}, {"/": 1 << 30, "/home": 1 << 30}, 2)

@@ -1,0 +1,64 @@
+"""The memory that this process's group or machine has, and how often the kernel ended a process for want of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["memory_limit_bytes", "oom_kills"]
+
+_GROUPS = "sys/fs/cgroup"
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Return the memory of this machine, or less if a control group that this process is in has less.
+
+    Parameters
+    ----------
+    root
+        Where ``/proc`` and ``/sys`` are.
+    """
+    kib = _value((root / "proc/meminfo").read_text(), "MemTotal:").split()[0]
+    return min([int(kib) << 10, *_group_limits(root)])
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this node's memory group, or of the machine, were killed for want of memory.
+
+    Parameters
+    ----------
+    root
+        Where ``/proc`` and ``/sys`` are.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return int(_value((_group(root) / "memory.events").read_text(), "oom_kill"))
+    with contextlib.suppress(OSError, ValueError):
+        return int(_value((root / "proc/vmstat").read_text(), "oom_kill"))
+    return 0
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError):
+        group = _group(root)
+        for folder in (group, *group.parents):  # a parent's limit counts too
+            with contextlib.suppress(OSError, ValueError):  # "max": none
+                yield int((folder / "memory.max").read_text())
+            if folder == root / _GROUPS:
+                break
+    # The first version of control groups, where the group itself is what is mounted in a container.
+    with contextlib.suppress(OSError, ValueError):
+        yield int((root / _GROUPS / "memory/memory.limit_in_bytes").read_text())
+
+
+def _group(root: Path) -> Path:
+    """Return the folder of this process's control group, of the second version."""
+    return root / _GROUPS / (root / "proc/self/cgroup").read_text().partition("0::/")[2].strip()
+
+
+def _value(text: str, name: str) -> str:
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return value.strip()
+    raise ValueError(f"no {name}")

@@ -1,0 +1,105 @@
+"""How long to wait for a server that loads its log, what memory it gets, and how clients take its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.errors import StateUnavailableError
+from laggard.kvstore.loading import FIRST_MESSAGE_S, MESSAGE_INTERVAL_S, Loading, LoadingWatch
+from laggard.kvstore.memory import memory_limit_bytes
+from laggard.kvstore.retry import RetryPolicy
+
+
+def test_the_deadline_moves_with_each_step_and_not_without_one() -> None:
+    watch = LoadingWatch(10.0, 0.0, lambda _: None)
+    assert watch.deadline_s == 10
+    watch.note(4.0, None)
+    assert watch.deadline_s == 10
+    watch.note(8.0, Loading(1, 100))
+    assert watch.deadline_s == 18
+    watch.note(17.0, Loading(1, 100))
+    assert watch.deadline_s == 18
+    watch.note(17.5, Loading(2, 100))
+    assert watch.deadline_s == 27.5
+
+
+def test_the_user_hears_of_a_long_loading_now_and_then() -> None:
+    told: list[str] = []
+    watch = LoadingWatch(10.0, 0.0, told.append)
+    for second in range(60):
+        watch.note(float(second), Loading(second * 10**9, 100 * 10**9))
+    assert told[0] == "the server is loading its log: 5% of 100.00 GB, about 95 s left"
+    assert len(told) == 1 + (59 - FIRST_MESSAGE_S) // MESSAGE_INTERVAL_S
+
+
+def test_only_a_server_that_loads_says_how_far_it_is() -> None:
+    assert Loading.of({"loading": 0}) is None
+    info = {"loading": 1, "loading_loaded_bytes": 3, "loading_total_bytes": 4}
+    assert Loading.of(info) == Loading(3, 4)
+    assert Loading.of({"loading": 1}) == Loading(0, 0)
+
+
+def system(root: Path, group: str, limits: dict[str, str]) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text("MemTotal:       1000 kB\nMemFree: 3 kB\n")
+    (root / "proc/self/cgroup").write_text(group)
+    for folder, limit in limits.items():
+        (root / "sys/fs/cgroup" / folder).mkdir(parents=True, exist_ok=True)
+        (root / "sys/fs/cgroup" / folder / "memory.max").write_text(limit)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, 1_024_000),
+        ({"a/b": "max\n"}, 1_024_000),
+        ({"a/b": "5000\n"}, 5000),
+        ({"a/b": "max\n", "a": "7000\n"}, 7000),
+        ({"a/b": "9000\n", "a": "7000\n"}, 7000),
+        ({"a/b": "9000000000\n"}, 1_024_000),
+    ],
+)
+def test_the_memory_is_that_of_the_machine_or_of_the_smallest_group(
+    tmp_path: Path, limits: dict[str, str], expected: int
+) -> None:
+    assert memory_limit_bytes(system(tmp_path, "0::/a/b\n", limits)) == expected
+
+
+def test_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
+    root = system(tmp_path, "5:memory:/\n", {})
+    (root / "sys/fs/cgroup/memory").mkdir(parents=True)
+    (root / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text("4096\n")
+    assert memory_limit_bytes(root) == 4096
+
+
+def test_time_in_which_the_server_loads_does_not_count_against_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+
+    monkeypatch.setattr("laggard.kvstore.retry.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("laggard.kvstore.retry.time.sleep", sleep)
+
+    def loading_for_a_minute() -> str:
+        if now_s < 60:
+            raise redis.BusyLoadingError("LOADING")
+        if now_s < 60.5:
+            raise redis.ConnectionError("cut")
+        return "answer"
+
+    policy = RetryPolicy(Endpoint("127.0.0.1", 1, "job", "secret"), 2.0)
+    assert policy.call(loading_for_a_minute) == "answer"
+
+    def gone() -> str:
+        raise redis.ConnectionError("refused")
+
+    with pytest.raises(StateUnavailableError):
+        policy.call(gone)
+    assert now_s < 65
