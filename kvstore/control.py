@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 import redis
 
 from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.errors import NoLaunchRecordError
+from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.kvstore.fence import FencedWriter
 from laggard.kvstore.retry import RetryPolicy
 
@@ -174,7 +174,13 @@ class Control:
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
-        """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
+        """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first.
+
+        Raises
+        ------
+        UnknownRequestError
+            If an entry is not a request.
+        """
         key = self._endpoint.key(_REQUESTS)
         answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
@@ -182,11 +188,7 @@ class Control:
             # RESP3 wraps a stream's entries in another list.
             flat = entries[0] if entries and isinstance(entries[0], list) else entries
             for entry_id, fields in flat:
-                ((kind, text),) = fields.items()
-                message = json.loads(text)
-                if kind.decode() not in get_args(RequestKind):
-                    raise ValueError(f"the state server has a request of unknown kind {kind.decode()!r}")
-                yield entry_id.decode(), Request(kind.decode(), message["launch"], message["body"])
+                yield entry_id.decode(), _request_of(fields)
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, where a new reader begins; ``0-0`` if there is none."""
@@ -198,3 +200,15 @@ class Control:
 
     def _launch_key(self, launch: int) -> str:
         return self._endpoint.key("launch", str(launch))
+
+
+def _request_of(fields: Mapping[bytes, bytes]) -> Request:
+    try:
+        ((kind, text),) = fields.items()
+        message = json.loads(text)
+        request = Request(cast("RequestKind", kind.decode()), int(message["launch"]), list(message["body"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnknownRequestError(repr(fields)) from error
+    if request.kind not in get_args(RequestKind):
+        raise UnknownRequestError(repr(fields))
+    return request

@@ -16,6 +16,7 @@ LaggardError
 ├── DamagedCheckpointError                   a checkpoint whose bytes do not match their checksums
 ├── NotInJobError (LookupError)              the process was not started by laggard
 ├── NoLaunchRecordError (LookupError)        the controller has not written the launch's record
+├── UnknownRequestError (ValueError)         a request to the controller that is none of ours
 ├── EndpointFileError                        the file with address and password cannot be used
 └── ServerError                              the embedded server could not be started
 ├── PortTakenError
@@ -47,6 +48,7 @@ __all__ = [
     "StateDirectoryError",
     "StateFullError",
     "StateUnavailableError",
+    "UnknownRequestError",
     "UnsupportedValueError",
 ]
 
@@ -246,6 +248,23 @@ class NoLaunchRecordError(KVStoreError, LookupError):
 
     def __str__(self) -> str:
         return f"the state server has no record of launch {self.launch}"
+
+
+class UnknownRequestError(KVStoreError, ValueError):
+    """The state server has a request to the controller that none of its processes writes.
+
+    Attributes
+    ----------
+    text : str
+        The request.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"the state server has a request to the controller that cannot be read: {self.text}"
 
 
 class EndpointFileError(KVStoreError):

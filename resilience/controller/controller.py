@@ -231,8 +231,8 @@ class Controller:
         with self._changed:
             self._changed.wait_for(self._has_changed, CHANGE_WAIT_S)
         self._report_messages()
-        if self._keeper.failure is not None:
-            raise self._keeper.failure
+        if (failure := self._failure()) is not None:
+            raise failure
         if lost := self._cluster.lost():
             return self._loss_of(lost[0])
         if (exit_code := self._launches.exit_code) is not None:
@@ -247,9 +247,13 @@ class Controller:
             self._launches.exit_code is not None
             or (self._requests and self._requests.waiting)
             or self._keeper.messages
-            or self._keeper.failure is not None
+            or self._failure() is not None
             or self._cluster.lost()
         )
+
+    def _failure(self) -> Exception | None:
+        """Return what keeps the job from going on, in one of the threads that work for it."""
+        return self._keeper.failure or (None if self._requests is None else self._requests.failure)
 
     def _report_messages(self) -> None:
         for notice in self._cluster.notices():

@@ -5,6 +5,7 @@ Everything here waits for a server that is being restarted.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -21,6 +22,8 @@ from laggard.kvstore.state import State
 from laggard.resilience.decision.roster import Exclusion
 
 __all__ = ["Records", "RequestReader"]
+
+_log = logging.getLogger("laggard.resilience.controller")
 
 RETRY_FOR_S = 60.0
 READ_WAIT_S = 1.0
@@ -95,7 +98,7 @@ class RequestReader:
     """Reads new requests from the stream, in a separate thread.
 
     If the server does not answer, the reader keeps trying: either the server is being restarted, or the controller ends
-    the job.
+    the job. Whatever else goes wrong is a failure, since a controller that hears no request must not go on.
 
     Parameters
     ----------
@@ -110,10 +113,13 @@ class RequestReader:
     ----------
     waiting
         Requests that the controller has not handled yet, oldest first.
+    failure
+        Why no more requests are read; ``None`` while they are.
     """
 
     def __init__(self, endpoint: Endpoint, changed: threading.Condition, after: str) -> None:
         self.waiting: deque[Request] = deque()
+        self.failure: Exception | None = None
         self._control = Control(endpoint.connect(), endpoint, launch=0)
         self._changed = changed
         self._last_id = after
@@ -132,5 +138,11 @@ class RequestReader:
                     with self._changed:
                         self.waiting.append(request)
                         self._changed.notify_all()
-            except (redis.ConnectionError, redis.TimeoutError):
+            except redis.RedisError as error:
+                _log.info("requests cannot be read: %s", error)
                 self._stopped.wait(READ_WAIT_S / 10)
+            except Exception as error:  # noqa: BLE001 - the controller ends the job with it
+                with self._changed:
+                    self.failure = error
+                    self._changed.notify_all()
+                return

@@ -167,9 +167,9 @@ class StateKeeper:
             self._restarting = True
             try:
                 self._restart(exit_code)
-            except KVStoreError as failure:
+            except Exception as error:  # noqa: BLE001 - the controller ends the job with it
                 with self.changed:
-                    self.failure = failure
+                    self.failure = error if isinstance(error, KVStoreError) else ServerError(str(error))
                     self.changed.notify_all()
                 return
             finally:

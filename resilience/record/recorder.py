@@ -178,6 +178,8 @@ class Recorder:
                     self._read_devices()
             except (redis.RedisError, KVStoreError, NodeError) as error:
                 _log.info("part of the job's record is missing: %s", error)
+            except Exception:  # noqa: BLE001 - a record with a gap is better than none
+                _log.exception("part of the job's record is missing")
             if time.monotonic() > self._save_due_s:
                 self._save()
             self._journal.changed.wait(max(0.0, min(due_s, progress_due_s) - time.monotonic()))
