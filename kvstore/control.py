@@ -1,10 +1,10 @@
 """Control records: which nodes a launch runs on, and requests to the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
-``progress:<n>`` (the newest step that launch n reported), ``ranks:<n>`` (how its ranks look from outside, by host) and
-``exclusions`` (host names, and since when).
+``progress:<n>`` (the newest step that launch n reported), ``ranks:<n>`` (how its ranks look from outside, by host),
+``exclusions`` (of nodes, by host name) and ``strikes`` (when each node got its strikes).
 The fence (:mod:`laggard.kvstore.fence`) holds the number of the current launch and refuses every write of an earlier
-launch, except to the exclusions: only the controller writes those, and they outlive launches and jobs.
+launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.kvstore.fence import FencedWriter
 from laggard.kvstore.retry import RetryPolicy
 
-__all__ = ["Control", "LaunchRecord", "NodeRecord", "Request"]
+__all__ = ["Control", "ExclusionRecord", "LaunchRecord", "NodeRecord", "Request"]
 
 RequestKind = Literal["verdicts", "notices", "reboot"]
 
@@ -29,6 +29,7 @@ _REQUESTS = "requests"
 _PROGRESS = "progress"
 _RANKS = "ranks"
 _EXCLUSIONS = "exclusions"
+_STRIKES = "strikes"
 _MAX_REQUESTS = 10_000
 RETRY_FOR_S = 30.0
 
@@ -68,6 +69,20 @@ class LaunchRecord:
             for part in ("nodes", "reserve")
         )
         return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]), fields.get("relaunch_s"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionRecord:
+    """When a node was excluded last (Unix time), whether only since it was lost, and the number of times so far."""
+
+    since_s: float
+    lost: bool = False
+    count: int = 1
+
+    @classmethod
+    def of_json(cls, value: Any) -> ExclusionRecord:
+        """Return a stored record; before they had counts, all of it was the time."""
+        return cls(**value) if isinstance(value, dict) else cls(float(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +166,27 @@ class Control:
         found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_RANKS, str(self._launch))))
         return {host.decode(): json.loads(text) for host, text in found.items()}
 
-    def write_exclusions(self, since_s: Mapping[str, float]) -> None:
-        """Store which hosts are excluded, and since when as Unix time."""
-        self._client.set(self._endpoint.key(_EXCLUSIONS), json.dumps(dict(since_s)))
+    def write_exclusions(self, exclusions: Mapping[str, ExclusionRecord]) -> None:
+        """Store which hosts are excluded, or have been."""
+        self._write_json(_EXCLUSIONS, {host: asdict(exclusion) for host, exclusion in exclusions.items()})
 
-    def read_exclusions(self) -> dict[str, float]:
+    def read_exclusions(self) -> dict[str, ExclusionRecord]:
         """Return what :meth:`write_exclusions` stored last, in this job or an earlier one."""
-        text = cast("bytes | None", self._client.get(self._endpoint.key(_EXCLUSIONS)))
+        return {host: ExclusionRecord.of_json(value) for host, value in self._read_json(_EXCLUSIONS).items()}
+
+    def write_strikes(self, times_s: Mapping[str, Sequence[float]]) -> None:
+        """Store when each host got its strikes, as Unix times."""
+        self._write_json(_STRIKES, {host: list(moments) for host, moments in times_s.items()})
+
+    def read_strikes(self) -> dict[str, list[float]]:
+        """Return what :meth:`write_strikes` stored last, in this job or an earlier one."""
+        return {host: list(map(float, moments)) for host, moments in self._read_json(_STRIKES).items()}
+
+    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        self._client.set(self._endpoint.key(name), json.dumps(dict(values)))
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        text = cast("bytes | None", self._client.get(self._endpoint.key(name)))
         return {} if text is None else dict(json.loads(text))
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:

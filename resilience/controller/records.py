@@ -14,12 +14,13 @@ from typing import Any
 import redis
 
 from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.control import Control, LaunchRecord, Request
+from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.fence import begin_launch, current_launch
 from laggard.kvstore.retry import RetryPolicy
 from laggard.kvstore.state import State
 from laggard.resilience.decision.roster import Exclusion
+from laggard.resilience.decision.strikes import Strike
 
 __all__ = ["Records", "RequestReader"]
 
@@ -67,15 +68,27 @@ class Records:
         self._retry.call(lambda: self._control(record.launch).write_launch(record))
 
     def write_exclusions(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
-        """Store which of ``hosts`` are excluded and since when; exclusions of other hosts stay as they are."""
+        """Store which of ``hosts`` are excluded, or have been; what is stored of other hosts stays as it is."""
         others = [exclusion for exclusion in self.read_exclusions() if exclusion.host not in hosts]
-        since_s = {exclusion.host: exclusion.since_s for exclusion in (*others, *exclusions)}
-        self._retry.call(lambda: self._control(0).write_exclusions(since_s))
+        records = {each.host: ExclusionRecord(each.since_s, each.lost, each.count) for each in (*others, *exclusions)}
+        self._retry.call(lambda: self._control(0).write_exclusions(records))
 
     def read_exclusions(self) -> list[Exclusion]:
-        """Return the stored exclusions, including those by earlier jobs."""
-        since_s = self._retry.call(self._control(0).read_exclusions)
-        return [Exclusion(host, moment) for host, moment in since_s.items()]
+        """Return the stored exclusions, including those by earlier jobs and those that are over."""
+        records = self._retry.call(self._control(0).read_exclusions)
+        return [Exclusion(host, each.since_s, each.lost, each.count) for host, each in records.items()]
+
+    def write_strikes(self, strikes: Sequence[Strike], hosts: Collection[str]) -> None:
+        """Store the strikes of ``hosts``; those of other hosts stay as they are."""
+        times_s: dict[str, list[float]] = {}
+        for strike in (*(each for each in self.read_strikes() if each.host not in hosts), *strikes):
+            times_s.setdefault(strike.host, []).append(strike.time_s)
+        self._retry.call(lambda: self._control(0).write_strikes(times_s))
+
+    def read_strikes(self) -> list[Strike]:
+        """Return the stored strikes, including those by earlier jobs."""
+        times_s = self._retry.call(self._control(0).read_strikes)
+        return [Strike(host, moment) for host, moments in times_s.items() for moment in moments]
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, after which a reader of new ones starts."""

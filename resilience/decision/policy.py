@@ -17,7 +17,15 @@ from typing import Any, Literal
 
 from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.roster import Exclusion, Roster
+from laggard.resilience.decision.roster import MEMORY_S, Exclusion, Roster
+from laggard.resilience.decision.strikes import (
+    MAX_STRIKES,
+    Strike,
+    is_shared,
+    recent_strikes,
+    strikes_of,
+    with_strike,
+)
 from laggard.resilience.text import duration
 
 __all__ = [
@@ -31,7 +39,9 @@ __all__ = [
     "JobStatus",
     "Limit",
     "NodeLost",
+    "NodeReturned",
     "NodesAccused",
+    "NodesMissing",
     "OnFailure",
     "ProgramEnded",
     "ProgramFailed",
@@ -40,7 +50,6 @@ __all__ = [
     "Report",
     "Rule",
     "Settings",
-    "Strike",
     "begin",
     "decide",
 ]
@@ -51,12 +60,6 @@ MAX_LAUNCHES_WITHOUT_PROGRESS = 3
 # A program may write checkpoints of its own that we know nothing of: a launch this long counts as progress.
 LONG_LAUNCH_S = 3600.0
 STORM_WINDOW_S = 3600.0
-# A node is excluded at its second strike within a day.
-MAX_STRIKES = 2
-STRIKE_WINDOW_S = 86400.0
-# Strikes on more than a quarter of the nodes within ten minutes have a cause that the nodes share.
-SHARED_WINDOW_S = 600.0
-SHARED_PART = 0.25
 MAX_BACKOFF_S = 300.0
 
 OnFailure = Literal["relaunch", "end"]
@@ -75,7 +78,7 @@ class Settings:
     exhaust_resources
         Whether to continue with fewer nodes, down to the primary alone.
     quarantine_s
-        How long a node stays excluded, in seconds.
+        How long a node stays excluded the first time, in seconds.
     max_restarts
         Most relaunches in total; ``None``: no limit.
     max_restarts_per_hour
@@ -84,6 +87,8 @@ class Settings:
         What to do when the program fails, with ``resilient``.
     backoff_s
         How long to wait before the second relaunch in a row after failures without progress; each time twice as long.
+    wait_for_nodes_s
+        How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes.
     """
 
     nodes: int
@@ -94,14 +99,7 @@ class Settings:
     max_restarts_per_hour: int = 60
     on_failure: OnFailure = "relaunch"
     backoff_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """A failure that began on a node, without evidence that the node is to blame."""
-
-    host: str
-    time_s: float
+    wait_for_nodes_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +122,8 @@ class JobStatus:
         How many failures there were since the last progress.
     last_failure
         Fingerprint of the latest of them; empty if there was none.
+    waits_since_s
+        Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not.
     """
 
     roster: Roster
@@ -133,6 +133,7 @@ class JobStatus:
     strikes: tuple[Strike, ...] = ()
     failures_in_a_row: int = 0
     last_failure: str = ""
+    waits_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,20 @@ class NodeLost:
     why: str = ""
 
 
-Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost
+@dataclass(frozen=True, slots=True)
+class NodeReturned:
+    """A lost node answers again, or the quarantine of a node is over, and its devices were probed."""
+
+    host: str
+    fault: str = ""  # what the probe has found; empty: nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NodesMissing:
+    """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
+
+
+Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost | NodeReturned | NodesMissing
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,18 +291,24 @@ class Case:
         return self.failure.host if self.failure.response == "strike" else ""
 
     @property
+    def may_strike(self) -> bool:
+        """Whether there is a suspect that may be struck out; the primary is never excluded."""
+        return self.suspect not in ("", self.roster.primary)
+
+    @property
     def struck(self) -> bool:
         """Whether this is a strike against the suspect: not if several nodes fail for a reason that they share."""
-        if not self.suspect or self.suspect == self.roster.primary:
-            return False  # the primary is never excluded, so its strikes would lead to nothing
-        recent = {strike.host for strike in self._strikes(SHARED_WINDOW_S)} | {self.suspect}
-        n_nodes = len({*self.roster.active, *self.roster.reserve})
-        return len(recent) < 2 or len(recent) <= SHARED_PART * n_nodes
+        return self.may_strike and not is_shared(self.suspect, self.status.strikes, self.now_s, self.n_nodes)
 
     @property
     def strikes(self) -> int:
         """How many strikes the suspect has, this one included."""
-        return 1 + sum(strike.host == self.suspect for strike in self._strikes(STRIKE_WINDOW_S))
+        return 1 + strikes_of(self.suspect, self.status.strikes, self.now_s)
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are, but for those that were excluded before."""
+        return len({*self.roster.active, *self.roster.reserve})
 
     @property
     def is_struck_out(self) -> bool:
@@ -298,8 +318,24 @@ class Case:
             return False
         return _too_few(self.settings, self.status_without(frozenset({host}))) is None
 
-    def _strikes(self, window_s: float) -> list[Strike]:
-        return [strike for strike in self.status.strikes if strike.time_s > self.now_s - window_s]
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether a node that could come back must serve its quarantine first, and the job does not wait for it."""
+        host = self.event.host
+        exclusion = self.roster.exclusion_of(host)
+        if exclusion is None or self.now_s >= exclusion.until_s(self.settings.quarantine_s):
+            return False
+        struck_out = strikes_of(host, self.status.strikes, self.now_s) >= MAX_STRIKES
+        return not exclusion.lost or (struck_out and self.status.waits_since_s is None)
+
+    @property
+    def strikes_after(self) -> tuple[Strike, ...]:
+        """The strikes after this failure or hang."""
+        return self.with_strike(self.suspect) if self.may_strike else self.status.strikes
+
+    def with_strike(self, host: str) -> tuple[Strike, ...]:
+        """Return the strikes after another one against a node."""
+        return with_strike(host, self.status.strikes, self.now_s, self.n_nodes)
 
     def status_without(self, hosts: frozenset[str], *, lost: bool = False) -> JobStatus:
         """Return the job's status with some hosts excluded, and free places filled from the reserve.
@@ -347,8 +383,50 @@ def _without_accused(case: Case) -> Decision:
 
 
 def _without_lost(case: Case) -> Decision:
-    after = case.status_without(frozenset({case.event.host}), lost=True)
+    host = case.event.host
+    after = replace(case.status_without(frozenset({host}), lost=True), strikes=case.with_strike(host))
     return Relaunch(after, f"{_lost(case)}; {_describe_change(case.roster, after.roster)}")
+
+
+def _drop_lost(case: Case) -> Report:
+    host = case.event.host
+    strikes = case.with_strike(host) if host in case.roster.reserve else case.status.strikes
+    after = replace(case.status, roster=case.roster.with_lost(host, case.now_s), strikes=strikes)
+    return Report(after, f"{_lost(case)}, but was not in use")
+
+
+def _stay_out(case: Case, exclusion: Exclusion, why: str) -> Report:
+    after = replace(case.status, roster=case.roster.with_renewed(exclusion))
+    left_s = exclusion.until_s(case.settings.quarantine_s) - case.now_s
+    return Report(after, f"{case.event.host} {why}: excluded for {duration(left_s)}")
+
+
+def _unfit(case: Case) -> Report:
+    host, before = case.event.host, _exclusion(case)
+    again = Exclusion(host, case.now_s, count=before.count if before.lost else before.count + 1)
+    return _stay_out(case, again, f"does not pass its probe ({case.event.fault})")
+
+
+def _exclusion(case: Case) -> Exclusion:
+    return case.roster.exclusion_of(case.event.host) or Exclusion(case.event.host, case.now_s)
+
+
+def _returned(case: Case) -> JobStatus:
+    """Return the status with a node back: after a quarantine with one strike, so that one more is enough."""
+    host, strikes = case.event.host, case.status.strikes
+    if not _exclusion(case).lost:
+        strikes = (*(strike for strike in strikes if strike.host != host), Strike(host, case.now_s))
+    return replace(case.status, roster=case.roster.readmitting(host), strikes=strikes)
+
+
+def _to_reserve(case: Case) -> Report:
+    return Report(_returned(case), f"{case.event.host} is back: it is in the reserve")
+
+
+def _go_on(case: Case) -> Relaunch:
+    back = _returned(case)
+    after = replace(back, roster=back.roster.without(frozenset(), case.settings.nodes, case.now_s))
+    return Relaunch(after, f"{case.event.host} is back; {_describe_change(case.roster, after.roster)}")
 
 
 def _lost(case: Case) -> str:
@@ -362,7 +440,7 @@ def _end_of_program(case: Case, remark: str) -> End:
 
 
 def _after_hang(case: Case, excluded: frozenset[str]) -> Relaunch:
-    strikes = (*case.status.strikes, *([Strike(case.suspect, case.now_s)] if case.struck else []))
+    strikes = case.strikes_after
     after = replace(case.status_without(excluded), strikes=strikes)
     reasons = [f"the program hangs: {case.event.sentence}"]
     if case.struck:
@@ -376,10 +454,7 @@ def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
     in_a_row = 1 if case.progressed else case.status.failures_in_a_row + 1
     after = replace(
         case.status_without(excluded),
-        strikes=(
-            *case.status.strikes,
-            *([Strike(failure.host, case.now_s)] if case.struck and not case.proven else []),
-        ),
+        strikes=case.status.strikes if case.proven else case.strikes_after,
         failures_in_a_row=in_a_row,
         last_failure=failure.fingerprint,
     )
@@ -507,7 +582,7 @@ RULES: Sequence[Rule] = (
         "it is not in use",
         "drop it from the job",
         lambda c: c.event.host not in c.roster.active,
-        lambda c: Report(replace(c.status, roster=c.roster.with_lost(c.event.host)), f"{_lost(c)}, but was not in use"),
+        _drop_lost,
     ),
     Rule(
         NodeLost,
@@ -524,6 +599,43 @@ RULES: Sequence[Rule] = (
         lambda c: Relaunch(c.status, f"Ray's head on {_lost(c)}; starting a new cluster", new_cluster=True),
     ),
     Rule(NodeLost, "", "relaunch without it", _always, _without_lost),
+    Rule(
+        NodeReturned,
+        "it is not excluded any more",
+        "report",
+        lambda c: c.roster.exclusion_of(c.event.host) is None,
+        lambda c: Report(c.status, f"{c.event.host} is not excluded"),
+    ),
+    Rule(
+        NodeReturned,
+        "it does not pass its probe",
+        "exclude it anew, twice as long if it had served its quarantine",
+        lambda c: bool(c.event.fault),
+        _unfit,
+    ),
+    Rule(
+        NodeReturned,
+        "its quarantine is not over; a node that was only lost has one if it has two strikes within a day, and the job "
+        "does not wait for it",
+        "keep it excluded",
+        lambda c: c.is_kept_out,
+        lambda c: _stay_out(c, replace(_exclusion(c), lost=False), "answers again"),
+    ),
+    Rule(
+        NodeReturned,
+        "the job waits for lost nodes",
+        "relaunch, once there are enough",
+        lambda c: c.status.waits_since_s is not None,
+        _go_on,
+    ),
+    Rule(NodeReturned, "", "put it at the end of the reserve", _always, _to_reserve),
+    Rule(
+        NodesMissing,
+        "",
+        "end with 69",
+        _always,
+        lambda c: End(EXIT_TOO_FEW_NODES, f"{_too_few(c.settings, c.status)}; {_missing(c)}"),
+    ),
 )
 
 
@@ -533,6 +645,18 @@ def _too_few(settings: Settings, status: JobStatus) -> str | None:
         return None
     good = "1 good node is" if left == 1 else f"{left} good nodes are"
     return f"{good} left for --nodes={settings.nodes}; --exhaust-resources would go on with fewer"
+
+
+def _missing(case: Case) -> str:
+    waited_s = case.now_s - (case.status.waits_since_s or case.now_s)
+    lost = case.roster.lost_hosts
+    return f"{', '.join(lost)} {'has' if len(lost) == 1 else 'have'} not returned within {duration(waited_s)}"
+
+
+def _may_wait(settings: Settings, status: JobStatus) -> bool:
+    """Return whether there would be enough nodes if the lost ones returned."""
+    n_hoped = len(status.roster.active) + len(status.roster.lost_hosts)
+    return settings.wait_for_nodes_s > 0 and n_hoped >= settings.nodes
 
 
 def _no_progress(_: Settings, status: JobStatus) -> str | None:
@@ -556,16 +680,30 @@ def _storm(settings: Settings, status: JobStatus) -> str | None:
     return f"--max-restarts-per-hour={settings.max_restarts_per_hour} is used up"
 
 
+TOO_FEW = Limit(
+    "fewer than `--nodes` good nodes are left, without `--exhaust-resources`, and there are not enough lost ones to "
+    "wait for",
+    EXIT_TOO_FEW_NODES,
+    _too_few,
+)
 LIMITS: Sequence[Limit] = (
-    Limit("fewer than `--nodes` good nodes are left, without `--exhaust-resources`", EXIT_TOO_FEW_NODES, _too_few),
+    TOO_FEW,
     Limit("the last three launches made no progress", EXIT_NO_PROGRESS, _no_progress),
     Limit("`--max-restarts` is used up", EXIT_NO_PROGRESS, _budget),
     Limit("`--max-restarts-per-hour` is used up", EXIT_NO_PROGRESS, _storm),
 )
 
 
-def begin(settings: Settings, hosts: Sequence[str], remembered: Sequence[Exclusion], now_s: float) -> JobStatus | End:
+def begin(
+    settings: Settings,
+    hosts: Sequence[str],
+    remembered: Sequence[Exclusion],
+    now_s: float,
+    strikes: Sequence[Strike] = (),
+) -> JobStatus | End:
     """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes.
+
+    Nodes that were only lost are back, since all nodes have just answered.
 
     Parameters
     ----------
@@ -574,15 +712,24 @@ def begin(settings: Settings, hosts: Sequence[str], remembered: Sequence[Exclusi
     hosts
         The nodes of the allocation; the first one is the primary and is used even if it is remembered as excluded.
     remembered
-        Exclusions by earlier jobs.
+        Exclusions by earlier jobs, those that are over included.
     now_s
         Unix time.
+    strikes
+        Strikes by earlier jobs.
     """
-    others = {*hosts[1:]}
-    excluded = tuple(e for e in remembered if e.since_s > now_s - settings.quarantine_s and e.host in others)
-    out = {exclusion.host for exclusion in excluded}
-    good = tuple(host for host in hosts if host not in out)
-    status = JobStatus(Roster(good[: settings.nodes], good[settings.nodes :], excluded), now_s)
+    quarantine_s = settings.quarantine_s
+    known = [e for e in remembered if e.host in hosts[1:] and e.until_s(quarantine_s) > now_s - MEMORY_S]
+    over = [e for e in known if e.until_s(quarantine_s) <= now_s]
+    back = [e for e in known if e in over or (e.lost and strikes_of(e.host, strikes, now_s) < MAX_STRIKES)]
+    excluded = tuple(replace(e, lost=False) for e in known if e not in back)
+    out, last = {e.host for e in excluded}, {e.host for e in back}
+    good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
+    served = {e.host: e.until_s(quarantine_s) for e in over if not e.lost}
+    of_others = (strike for strike in strikes if strike.host not in served)
+    counting = recent_strikes((*of_others, *(Strike(*each) for each in served.items())), now_s)
+    past = tuple(kept for e in back if (kept := e.kept()))
+    status = JobStatus(Roster(good[: settings.nodes], good[settings.nodes :], excluded, past), now_s, strikes=counting)
     if reason := _too_few(settings, status):
         return End(EXIT_TOO_FEW_NODES, f"{reason}, and --quarantine=1 would take {', '.join(sorted(out))} back")
     return status
@@ -602,23 +749,39 @@ def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float,
     progressed
         Whether the current launch has committed anything to State, or has reported a step.
     """
-    status = replace(status, roster=status.roster.readmitting(now_s - settings.quarantine_s))
     made_progress = progressed or now_s - status.launched_s >= LONG_LAUNCH_S
     case = Case(settings, status, event, now_s, made_progress)
     rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))
     decision = rule.decision(case)
-    if not isinstance(decision, Relaunch):
-        return decision
-    after = replace(
-        decision.status,
-        launched_s=now_s,
-        relaunched_s=(*status.relaunched_s, now_s),
-        launches_without_progress=0 if made_progress else status.launches_without_progress + 1,
-    )
+    if isinstance(decision, Relaunch):
+        return _within_limits(case, decision)
+    if isinstance(decision, Report) and status.waits_since_s is not None and not _may_wait(settings, decision.status):
+        reason = f"{decision.reason}; {_too_few(settings, decision.status)}"
+        return End(EXIT_TOO_FEW_NODES, reason, decision.status)
+    return decision
+
+
+def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
+    """Return a relaunch with its count, one that waits for lost nodes, or the end of the job at a limit."""
+    settings, status, now_s = case.settings, case.status, case.now_s
+    after = decision.status
+    if status.waits_since_s is None:  # else there was no launch since the last relaunch, which is counted
+        after = replace(
+            after,
+            launched_s=now_s,
+            relaunched_s=(*status.relaunched_s, now_s),
+            launches_without_progress=0 if case.progressed else status.launches_without_progress + 1,
+        )
+    waits = _too_few(settings, after) is not None and _may_wait(settings, after)
     for limit in LIMITS:
-        if reason := limit.reached(settings, after):
-            return End(limit.exit_code, f"{reason}{_last_trouble(event)}", after)
-    return replace(decision, status=after)
+        if (reason := limit.reached(settings, after)) and not (limit is TOO_FEW and waits):
+            return End(limit.exit_code, f"{reason}{_last_trouble(case.event)}", after)
+    if not waits:
+        return replace(decision, status=replace(after, launched_s=now_s, waits_since_s=None))
+    since_s = now_s if status.waits_since_s is None else status.waits_since_s
+    left_s = since_s + settings.wait_for_nodes_s - now_s
+    waiting = f"waiting up to {duration(max(0.0, left_s))} for {', '.join(after.roster.lost_hosts)} to return"
+    return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{decision.reason}; {waiting}")
 
 
 def _last_trouble(event: Event) -> str:

@@ -1,10 +1,15 @@
-"""The roster of a job: which nodes are active, in reserve or excluded."""
+"""The roster of a job: which nodes are active, in reserve or excluded, and which were excluded before. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["Exclusion", "Roster"]
+__all__ = ["MAX_QUARANTINE_S", "MEMORY_S", "Exclusion", "Roster"]
+
+MAX_QUARANTINE_S = 7 * 86400.0
+# Exclusions that are over are remembered for as long as "Revisiting Reliability in Large-Scale ML Research Clusters"
+# (HPCA'25) looks back to find the nodes that fail again and again.
+MEMORY_S = 28 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +23,45 @@ class Exclusion:
     since_s
         Unix time of the exclusion. How long it lasts depends on the settings of the job that reads it.
     lost
-        Whether its agent is gone: such a node can only come back in a later job.
+        Whether the loss of its agent is the only reason: then it comes back as soon as an agent answers there again.
+    count
+        How often the node has been excluded, this time included.
     """
 
     host: str
     since_s: float
     lost: bool = False
+    count: int = 1
+
+    def until_s(self, quarantine_s: float) -> float:
+        """Return the Unix time at which it is over: its quarantine doubles with each exclusion, to seven days."""
+        doubled = quarantine_s * 2.0 ** min(self.count - 1, 32)
+        return self.since_s + max(quarantine_s, min(doubled, MAX_QUARANTINE_S))
+
+    def kept(self) -> Exclusion | None:
+        """Return what is remembered once the node is back: a loss that cost it no quarantine does not count."""
+        count = self.count - self.lost
+        return replace(self, lost=False, count=count) if count else None
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The nodes by host name. The first active node is the primary."""
+    """The nodes by host name. The first active node is the primary.
+
+    Attributes
+    ----------
+    active, reserve
+        Nodes in use, and nodes to swap in.
+    excluded
+        Nodes in quarantine.
+    past
+        The last exclusion of each node that is back, since its next one lasts longer.
+    """
 
     active: tuple[str, ...]
     reserve: tuple[str, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
+    past: tuple[Exclusion, ...] = ()
 
     @property
     def primary(self) -> str:
@@ -44,21 +73,48 @@ class Roster:
         """Host names of the nodes in quarantine."""
         return tuple(exclusion.host for exclusion in self.excluded)
 
+    @property
+    def lost_hosts(self) -> tuple[str, ...]:
+        """Host names of the nodes that are excluded only because they are lost."""
+        return tuple(exclusion.host for exclusion in self.excluded if exclusion.lost)
+
+    def exclusion_of(self, host: str) -> Exclusion | None:
+        """Return the exclusion of a node that is in quarantine."""
+        return next((exclusion for exclusion in self.excluded if exclusion.host == host), None)
+
     def without(self, hosts: frozenset[str], places: int, now_s: float, *, lost: bool = False) -> Roster:
         """Return the roster with some hosts excluded, and its ``places`` filled up from the reserve, in order."""
         good = [host for host in self.active if host not in hosts]
         waiting = [host for host in self.reserve if host not in hosts]
         free = max(0, places - len(good))
-        gone = [Exclusion(host, now_s, lost) for host in (*self.active, *self.reserve) if host in hosts]
-        return Roster((*good, *waiting[:free]), tuple(waiting[free:]), (*self.excluded, *gone))
+        counts = {exclusion.host: exclusion.count for exclusion in self.past}
+        gone = [
+            Exclusion(host, now_s, lost, counts.get(host, 0) + 1)
+            for host in (*self.active, *self.reserve)
+            if host in hosts
+        ]
+        return replace(
+            self,
+            active=(*good, *waiting[:free]),
+            reserve=tuple(waiting[free:]),
+            excluded=(*self.excluded, *gone),
+            past=tuple(exclusion for exclusion in self.past if exclusion.host not in hosts),
+        )
 
-    def with_lost(self, host: str) -> Roster:
-        """Return the roster after an unused node was lost: it leaves the reserve, or stays excluded for good."""
-        excluded = (replace(e, lost=True) if e.host == host else e for e in self.excluded)
-        return Roster(self.active, tuple(h for h in self.reserve if h != host), tuple(excluded))
+    def with_lost(self, host: str, now_s: float) -> Roster:
+        """Return the roster after an unused node was lost; one in quarantine stays there."""
+        return self.without(frozenset({host}) & {*self.reserve}, len(self.active), now_s, lost=True)
 
-    def readmitting(self, excluded_until_s: float) -> Roster:
-        """Return the roster with the nodes that were excluded at or before a moment back, at the end of the reserve."""
-        back = [e for e in self.excluded if e.since_s <= excluded_until_s and not e.lost]
-        reserve = (*self.reserve, *(e.host for e in back))
-        return Roster(self.active, reserve, tuple(e for e in self.excluded if e not in back))
+    def with_renewed(self, renewed: Exclusion) -> Roster:
+        """Return the roster with another exclusion in the place of a node's present one."""
+        return replace(self, excluded=tuple(renewed if e.host == renewed.host else e for e in self.excluded))
+
+    def readmitting(self, host: str) -> Roster:
+        """Return the roster with an excluded node back, at the end of the reserve."""
+        over = [exclusion for exclusion in self.excluded if exclusion.host == host]
+        return replace(
+            self,
+            reserve=(*self.reserve, *(exclusion.host for exclusion in over)),
+            excluded=tuple(exclusion for exclusion in self.excluded if exclusion.host != host),
+            past=(*self.past, *(kept for exclusion in over if (kept := exclusion.kept()))),
+        )

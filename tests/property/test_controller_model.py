@@ -21,15 +21,19 @@ from laggard.resilience.decision.policy import (
     Event,
     JobStatus,
     NodeLost,
+    NodeReturned,
     NodesAccused,
+    NodesMissing,
     ProgramFailed,
     Relaunch,
+    Report,
     Settings,
-    Strike,
+
     begin,
     decide,
 )
 from laggard.resilience.decision.roster import Exclusion, Roster
+from laggard.resilience.decision.strikes import Strike
 
 HOSTS = ("n1", "n2", "n3")
 FAILED = ProgramFailed(
@@ -103,7 +107,8 @@ class Model:
         struck = {strike.host for strike in status.strikes} & {*status.roster.active}
         strikes = tuple(Strike(host, 0.0) for host in sorted(struck))
         status = replace(status, relaunched_s=(), launched_s=0.0, strikes=strikes, failures_in_a_row=0, last_failure="")
-        return replace(world, status=status, remembered=status.roster.excluded)
+        roster = status.roster
+        return replace(world, status=status, remembered=(*roster.excluded, *roster.past))
 
     def fence(self, world: World) -> World:
         return replace(world, fence=world.fence + 1)
@@ -130,8 +135,9 @@ class Model:
         if world.phase == "fencing":
             return replace(self.fence(world), phase="serving")
         lost = sorted(world.nodes & world.dead)
-        if world.program is None and not lost:
-            return self.start(self.sweep(world))
+        if world.program is None and not lost and world.event is None:
+            waits_since_s = world.status.waits_since_s
+            return self.start(self.sweep(world)) if waits_since_s is None else None
         event = NodeLost(lost[0]) if lost else world.event
         return None if event is None else self.act(replace(world, event=world.event if lost else None), event)
 
@@ -152,6 +158,8 @@ class Model:
             leftovers = world.leftovers | ({world.program} if world.program else frozenset())
             return replace(world, phase="ended", program=None, leftovers=leftovers)
         world = self.remember(world, decision.status)
+        if isinstance(event, NodeReturned):
+            world = replace(world, nodes=world.nodes | {event.host})
         return replace(world, phase="stopping") if isinstance(decision, Relaunch) else world
 
 
@@ -159,8 +167,8 @@ def convictions(world: World, event: Event, settings: Settings) -> frozenset[tup
     """Return who may not be used from here on, by the words of the design rather than by the policy's."""
     if not settings.resilient:
         return frozenset()
-    hosts = event.hosts if isinstance(event, NodesAccused) else {event.host} if isinstance(event, NodeLost) else set()
-    in_use = world.roster.active if isinstance(event, NodeLost) else (*world.roster.active, *world.roster.reserve)
+    hosts = event.hosts if isinstance(event, NodesAccused) else set()  # a node that is lost may come back at any time
+    in_use = (*world.roster.active, *world.roster.reserve)
     return frozenset((host, world.now_s) for host in hosts if host != HOSTS[0] and host in in_use)
 
 
@@ -198,6 +206,11 @@ def faults(world: World, model: Model) -> Iterator[tuple[str, World]]:
         yield "commit", replace(world, progressed=True)
     if world.now_s < LAST_S:
         yield "time", replace(world, now_s=world.now_s + 1)
+    if world.phase == "serving" and world.event is None:
+        for exclusion in world.roster.excluded:
+            yield f"{exclusion.host} answers again", replace(world, event=NodeReturned(exclusion.host))
+        if world.status.waits_since_s is not None:
+            yield "nobody answers", replace(world, event=NodesMissing())
     if world.faults == 0:
         return
     world = replace(world, faults=world.faults - 1)
@@ -283,8 +296,9 @@ class _ThatNeverEnds(Model):
 
 class _ThatForgets(Model):
     def decide(self, world: World, event: Event) -> Decision:
-        released = replace(world.status, roster=world.roster.readmitting(world.now_s))
-        return super().decide(replace(world, status=released), event)
+        if not isinstance(event, NodeReturned):
+            return super().decide(world, event)
+        return Report(replace(world.status, roster=world.roster.readmitting(event.host)), "at once")
 
 
 class _ThatActsBeforeItRemembers(Model):

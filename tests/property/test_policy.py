@@ -14,6 +14,7 @@ from laggard.resilience.decision.policy import (
     Event,
     JobStatus,
     NodeLost,
+    NodeReturned,
     NodesAccused,
     ProgramEnded,
     ProgramFailed,
@@ -47,6 +48,7 @@ failures = st.builds(
 events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
+    st.builds(NodeReturned, st.sampled_from(HOSTS), st.sampled_from(["", "slow"])),
     st.builds(
         ProgramFailed, failures, st.lists(st.tuples(st.sampled_from(HOSTS), st.just("bad")), max_size=2).map(tuple)
     ),
@@ -101,7 +103,7 @@ def test_an_excluded_node_is_not_taken_back_before_its_time(
         if isinstance(decision, End):
             return
         status = decision.status
-        since_s |= {exclusion.host: exclusion.since_s for exclusion in status.roster.excluded}
+        since_s |= {exclusion.host: exclusion.since_s for exclusion in status.roster.excluded if not exclusion.lost}
         in_use = {*status.roster.active, *status.roster.reserve}
         assert not any(since_s.get(host, -inf) > now_s - chosen.quarantine_s for host in in_use)
 
@@ -117,7 +119,7 @@ def test_fewer_nodes_than_asked_for_are_used_only_with_exhaust_resources(
     chosen: Settings, size: int, event: Event
 ) -> None:
     decision = decide(chosen, beginning(chosen, size), event, now_s=0, progressed=True)
-    if isinstance(decision, Relaunch) and not chosen.exhaust_resources:
+    if isinstance(decision, Relaunch) and not chosen.exhaust_resources and decision.status.waits_since_s is None:
         assert len(decision.status.roster.active) == chosen.nodes
 
 

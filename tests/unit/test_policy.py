@@ -24,19 +24,19 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-    Strike,
+
     begin,
     decide,
 )
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.signatures import Response
+from laggard.resilience.decision.strikes import Strike
 
 PLAIN = Settings(nodes=2)
 RESILIENT = Settings(nodes=2, resilient=True)
 EXHAUSTING = Settings(nodes=2, resilient=True, exhaust_resources=True)
 
 NOW_S = 1e9
-LATER_S = NOW_S + PLAIN.quarantine_s
 
 
 def out(*hosts: str, lost: bool = False) -> tuple[Exclusion, ...]:
@@ -194,14 +194,14 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         RESILIENT,
         THREE,
         NodeLost("n3"),
-        Stay(Roster(("n1", "n2"), (), ()), "n3 is lost, but was not in use"),
+        Stay(Roster(("n1", "n2"), (), out("n3", lost=True)), "n3 is lost, but was not in use"),
     ),
     (
-        "a node that is lost while it is excluded does not come back",
+        "a node that is lost while it is excluded stays in quarantine",
         RESILIENT,
         TWO,
         NodeLost("n2"),
-        Stay(Roster(("n1", "n3"), (), out("n2", lost=True)), "n2 is lost, but was not in use"),
+        Stay(TWO, "n2 is lost, but was not in use"),
     ),
     (
         "a lost node without --resilient ends the job",
@@ -440,7 +440,7 @@ def test_strikes_on_more_than_a_quarter_of_the_nodes_within_ten_minutes_blame_no
     strikes = tuple(Strike(host, NOW_S - 599) for host in ("n2", "n3"))
     shared = after(settings, JobStatus(many, NOW_S, strikes=strikes), failed("n4", "strike"))
     assert isinstance(shared, Relaunch)
-    assert (shared.status.roster, shared.status.strikes) == (many, strikes)
+    assert (shared.status.roster, shared.status.strikes) == (many, ())
     by_itself = after(settings, JobStatus(many, NOW_S, strikes=strikes), failed("n2", "strike"))
     assert isinstance(by_itself, Relaunch)
     assert "n2" not in by_itself.status.roster.active
@@ -507,11 +507,6 @@ def test_a_launch_without_progress_is_counted_and_one_with_progress_begins_the_c
     assert isinstance(relaunched(RESILIENT, first.status, NOW_S + 2, NOW_S + 3, progressed=False), End)
 
 
-def test_a_quarantine_is_a_day_unless_the_user_says_otherwise() -> None:
-    assert isinstance(begin(RESILIENT, ("n1", "n2"), out("n2"), NOW_S + 86_399), End)
-    assert begin(RESILIENT, ("n1", "n2"), out("n2"), NOW_S + 86_400) == JobStatus(Roster(("n1", "n2")), NOW_S + 86_400)
-
-
 def test_the_reserve_fills_free_places_in_order_and_no_more() -> None:
     roster = Roster(("n1", "n2"), ("n3", "n4", "n5"))
     assert roster.without(frozenset({"n4"}), 2, NOW_S) == Roster(("n1", "n2"), ("n3", "n5"), out("n4"))
@@ -520,40 +515,10 @@ def test_the_reserve_fills_free_places_in_order_and_no_more() -> None:
     assert (roster.primary, roster.excluded_hosts) == ("n1", ())
 
 
-def test_a_node_comes_back_to_the_reserve_when_its_quarantine_is_over_and_not_before() -> None:
-    status = JobStatus(Roster(("n1", "n3"), ("n4",), out("n2")), NOW_S)
-    early = after(RESILIENT, status, failed(), now_s=LATER_S - 1)
-    assert isinstance(early, Relaunch)
-    assert early.status.roster == status.roster
-    late = after(RESILIENT, status, failed(), now_s=LATER_S)
-    assert isinstance(late, Relaunch)
-    assert late.status.roster == Roster(("n1", "n3"), ("n4", "n2"))
-
-
-@pytest.mark.parametrize("event", [failed(), failed(response="strike"), ProgramHung(61.2), accused()])
-def test_a_job_that_went_on_with_fewer_nodes_grows_back_when_a_quarantine_is_over(event: Event) -> None:
-    status = JobStatus(ALONE, NOW_S)
-    early = after(EXHAUSTING, status, event, now_s=LATER_S - 1)
-    assert isinstance(early, Relaunch)
-    assert early.status.roster.active == ("n1",)
-    late = after(EXHAUSTING, status, event, now_s=LATER_S)
-    assert isinstance(late, Relaunch)
-    assert late.status.roster == Roster(("n1", "n2"), ("n3",))
-    assert "with n2 from the reserve" in late.reason
-
-
-def test_a_lost_node_does_not_come_back_in_this_job() -> None:
-    status = JobStatus(Roster(("n1", "n3"), (), out("n2", lost=True)), NOW_S)
-    decision = after(RESILIENT, status, failed(), now_s=LATER_S)
-    assert isinstance(decision, Relaunch)
-    assert decision.status.roster == status.roster
-
-
 def test_a_job_begins_without_the_nodes_that_the_jobs_before_it_excluded() -> None:
     hosts = ("n1", "n2", "n3")
     assert begin(RESILIENT, hosts, [], NOW_S) == JobStatus(THREE, NOW_S)
     assert begin(RESILIENT, hosts, out("n2"), NOW_S) == JobStatus(TWO, NOW_S)
-    assert begin(RESILIENT, hosts, out("n2"), LATER_S) == JobStatus(THREE, LATER_S)
     assert begin(RESILIENT, hosts, out("n2", "elsewhere"), NOW_S) == JobStatus(TWO, NOW_S)
     assert begin(EXHAUSTING, hosts, out("n2", "n3"), NOW_S) == JobStatus(ALONE, NOW_S)
 
