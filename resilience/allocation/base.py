@@ -70,6 +70,18 @@ class Allocation(Protocol):
     def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a node, with its standard input and output as pipes."""
 
+    def start_agent_again(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread.
+
+        Raises
+        ------
+        LaggardError, OSError
+            If the node cannot be reached, or something is left there.
+        """
+
+    def word_on(self, node: NodeRecord) -> str:
+        """Return what the resource manager says is wrong with a node, within a few seconds; empty if nothing."""
+
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
 

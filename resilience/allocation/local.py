@@ -43,6 +43,16 @@ class LocalAllocation:
         del node  # they are all on this machine
         return start_here()
 
+    def start_agent_again(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+        """Start the agent of a lost node anew, once nothing of its old one is left."""
+        clear_this_machine(node)
+        return start_here()
+
+    def word_on(self, node: NodeRecord) -> str:
+        """Return nothing: nobody manages virtual nodes."""
+        del node
+        return ""
+
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
         clear_this_machine(node)

@@ -22,7 +22,7 @@ from laggard.collectors.device import gpu_names
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.base import clear_this_machine, device_variables, start_here
+from laggard.resilience.allocation.base import AgentProcess, clear_this_machine, device_variables, start_here
 from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -32,6 +32,8 @@ __all__ = ["RemoteAllocation", "Transport", "env_command"]
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
 CLEAR_DEADLINE_S = 10.0
+# To reach a lost node and to end what is left there; ssh alone takes up to eight seconds to connect.
+REACH_DEADLINE_S = 30.0
 # Variables that a process on another machine needs before it can read anything from our pipe.
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
@@ -51,6 +53,9 @@ class Transport(Protocol):
 
     def is_ending(self) -> bool:
         """Return whether the resource manager is ending the whole job."""
+
+    def word_on(self, host: str) -> str:
+        """Return what the resource manager says is wrong with a node; empty if nothing."""
 
 
 class RemoteAllocation:
@@ -107,16 +112,37 @@ class RemoteAllocation:
             return start_here()
         return (self._pending.pop(node.hostname, None) or self._start(node.hostname)).hand_over()
 
+    def start_agent_again(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a lost node anew, once nothing of its old one is left there.
+
+        Raises
+        ------
+        UnreachableNodesError
+            If the node cannot be reached, or something is left there.
+        """
+        host = node.hostname
+        self._end_leftovers(host)
+        # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
+        self._marks[host] = f"{self._marks[host].partition('.')[0]}.{secrets.token_hex(4)}"
+        pending = self._start(host)
+        if await_handshakes({host: pending}):
+            return pending.hand_over()
+        complaint = pending.last_stderr_line()
+        pending.cancel()
+        raise self._unreachable(host, complaint)
+
+    def word_on(self, node: NodeRecord) -> str:
+        """Return what the resource manager says is wrong with a node; empty if nothing."""
+        return self._transport.word_on(node.hostname)
+
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
         if node.hostname == self._primary:
             clear_this_machine(node)
             return
-        argv = [*env_command(), *LEFTOVERS_COMMAND, self._marks[node.hostname]]
-        command = self._transport.command(node.hostname, argv)
         self._clearing.append(
             subprocess.Popen(
-                command,
+                self._leftovers_command(node.hostname),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -147,6 +173,29 @@ class RemoteAllocation:
             except subprocess.TimeoutExpired:  # the node cannot be reached; its agent, if it lives, ends everything
                 process.kill()
                 process.wait()
+
+    def _end_leftovers(self, host: str) -> None:
+        command = self._leftovers_command(host)
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=REACH_DEADLINE_S,
+                start_new_session=True,
+                cwd="/",
+            )
+        except subprocess.TimeoutExpired:
+            raise self._unreachable(host, f"no answer within {REACH_DEADLINE_S:g} s") from None
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise self._unreachable(host, lines[-1].strip() if lines else "processes of its old agent do not end")
+
+    def _leftovers_command(self, host: str) -> list[str]:
+        return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])
+
+    def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
+        return UnreachableNodesError(self._transport.name, {host: complaint}, self._transport.command(host, ["true"]))
 
     def _start(self, host: str) -> PendingAgent:
         argv = [*env_command(**{AGENT_MARK: self._marks[host]}), *HANDSHAKE_COMMAND]

@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from laggard.resilience.errors import AllocationError, ResourceManagerError
 
-__all__ = ["Srun", "slurm_node_names", "slurm_this_node"]
+__all__ = ["Srun", "slurm_node_names", "slurm_this_node", "word_of_sinfo"]
 
 JOB_ID = "SLURM_JOB_ID"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
+WORD_DEADLINE_S = 5.0
+# States of a node that are as they should be: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
+SOUND = {"allocated", "mixed", "idle", "completing", "reserved", "planned"}
+NOT_RESPONDING = "*"
+FLAGS = "*~#!%$@^-+"
 # States in which nobody is ending the job: https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 LIVING = {"RUNNING", "SUSPENDED", "RESIZING", "SIGNALING"}
 
@@ -50,6 +55,24 @@ class Srun:
             return _output_of(query, STATE_DEADLINE_S).strip() not in LIVING
         except ResourceManagerError:
             return False
+
+    def word_on(self, host: str) -> str:
+        """Return what Slurm says is wrong with a node; empty if nothing, or if Slurm does not answer."""
+        try:
+            said = _output_of(("sinfo", "--noheader", f"--nodes={host}", "--format=%T|%E"), WORD_DEADLINE_S)
+        except ResourceManagerError:
+            return ""
+        return word_of_sinfo(host, said)
+
+
+def word_of_sinfo(host: str, said: str) -> str:
+    """Return what ``sinfo``'s line about a node, ``STATE|REASON``, says is wrong with it; empty if nothing. Pure."""
+    state, _, reason = (said.splitlines() or [""])[0].strip().partition("|")
+    base = state.rstrip(FLAGS)
+    if base in SOUND or not base:
+        return f"Slurm says {host} does not respond" if NOT_RESPONDING in state else ""
+    because = f": {reason}" if reason not in {"", "none"} else ""
+    return f"Slurm says {host} is {base}{because}"
 
 
 def slurm_this_node() -> str | None:

@@ -44,7 +44,8 @@ _RELAUNCHES = (
         default=86400,
         show_default=True,
         metavar="SECONDS",
-        help="How long a bad node stays excluded; with --state-dir, from later jobs there too.",
+        help="How long a bad node stays excluded, and twice as long each further time, up to 7 days; with --state-dir, "
+        "from later jobs there too.",
     ),
     click.option(
         "--max-restarts", type=click.IntRange(min=0), metavar="N", help="Limit on relaunches in total.  [default: none]"
@@ -73,6 +74,15 @@ _RELAUNCHES = (
         show_default=True,
         metavar="SECONDS",
         help="Wait before the second relaunch in a row after failures without progress; doubled each time, to 5 min.",
+    ),
+    click.option(
+        "--wait-for-nodes",
+        "wait_for_nodes_s",
+        type=click.FloatRange(min=0),
+        default=300,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --resilient: how long to wait for lost nodes to return before the job ends for want of nodes.",
     ),
     click.option(
         "--heartbeat-timeout",

@@ -24,6 +24,7 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.decision.policy import (
     Decision,
@@ -31,7 +32,9 @@ from laggard.resilience.decision.policy import (
     Event,
     JobStatus,
     NodeLost,
+    NodeReturned,
     NodesAccused,
+    NodesMissing,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -118,6 +121,7 @@ class Controller:
         self._cluster = plan.cluster(allocation, plan.runtime_dir, NodeFiles(files, environment), self._changed)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
+        self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan, allocation.nodes, self._cluster, keeper, self._records, self._reserve, hangs, account
@@ -139,7 +143,8 @@ class Controller:
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:
-            begun = begin(self._plan.settings, self._hosts, self._records.read_exclusions(), time.time())
+            remembered, strikes = self._records.read_exclusions(), self._records.read_strikes()
+            begun = begin(self._plan.settings, self._hosts, remembered, time.time(), strikes)
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
             failed = exit_code != 0
         except StopRequested as stop:
@@ -165,11 +170,15 @@ class Controller:
         self._cluster.start(self._roster.active)
         self._launches.fence_first()
         while True:
-            is_due = self._launches.program is None and time.monotonic() >= self._begin_at_s
-            if is_due and not self._cluster.lost():
+            if self._is_due() and not self._cluster.lost():
                 self._launches.begin(self._roster)
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
+
+    def _is_due(self) -> bool:
+        """Return whether the next launch is due, as far as time and the policy say."""
+        waits = self._status.waits_since_s is not None
+        return self._launches.program is None and not waits and time.monotonic() >= self._begin_at_s
 
     def _handle(self, event: Event) -> int | None:
         """Do about an event what the policy says; return the exit code if the job has ended."""
@@ -183,14 +192,19 @@ class Controller:
                 return self._end(decision, cause)
             case Report(status, reason):
                 self._set_status(status)
-                self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
+                if isinstance(event, NodeReturned):
+                    self._account.tell("returned", reason, "bold yellow" if event.fault else "bold green")
+                else:
+                    self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
                 self._launches.remove_node(lost)
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                self._account.tell("relaunch", reason, "bold yellow")
+                self._account.tell("relaunch" if status.waits_since_s is None else "waits", reason, "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
+        if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
+            self._returning.bring_back(lost)
         return None
 
     def _decide(self, event: Event) -> Decision:
@@ -211,9 +225,12 @@ class Controller:
                 self._set_status(decision.status)
 
     def _set_status(self, status: JobStatus) -> None:
-        if status.roster.excluded != self._roster.excluded:
-            # stored before we act on it, since we may be killed in between
-            self._records.write_exclusions(status.roster.excluded, {*self._hosts} - {self._roster.primary})
+        # stored before we act on it, since we may be killed in between
+        roster, others = status.roster, {*self._hosts} - {self._roster.primary}
+        if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
+            self._records.write_exclusions((*roster.excluded, *roster.past), others)
+        if status.strikes != self._status.strikes:
+            self._records.write_strikes(status.strikes, others)
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
@@ -240,7 +257,15 @@ class Controller:
         while self._requests and self._requests.waiting:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
-        return self._launches.check_for_hang()
+        return self._returned() or self._launches.check_for_hang()
+
+    def _returned(self) -> NodeReturned | NodesMissing | None:
+        settings = self._plan.settings
+        if returned := self._returning.next_event(self._roster, settings.quarantine_s):
+            return returned
+        since_s = self._status.waits_since_s
+        is_over = since_s is not None and time.time() >= since_s + settings.wait_for_nodes_s
+        return NodesMissing() if is_over else None
 
     def _has_changed(self) -> bool:
         return bool(
@@ -258,6 +283,8 @@ class Controller:
     def _report_messages(self) -> None:
         for notice in self._cluster.notices():
             self._account.tell("notice", notice, "bold yellow")
+        while self._returning.notices:
+            self._account.tell("notice", self._returning.notices.popleft(), "bold yellow")
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
@@ -300,6 +327,7 @@ class Controller:
             last.callback(self._end_descendants)
             last.callback(self._keeper.stop)
             last.callback(self._launches.close, keep_logs=failed)
+            last.callback(self._returning.close)
             if self._requests is not None:
                 self._requests.stop()
 

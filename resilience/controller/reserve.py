@@ -21,10 +21,12 @@ from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.slow_gpu import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN, SlowGPUDetector
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series import Sample, Series
 from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S, METRIC
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.node import Node
 
 __all__ = ["Reserve", "slow_in_reserve"]
 
@@ -47,16 +49,36 @@ class Reserve:
         self._prepared = False
 
     def probe(self, cluster: Cluster, roster: Roster) -> None:
-        """Start probing the nodes of the reserve that have devices, and stop on the active ones; does not wait."""
+        """Start probing the nodes that are not in use, and stop on the active ones; does not wait."""
         if roster.reserve and not self._prepared:
             self._prepared = True
             # the analysis needs it, and its half second of loading must not lengthen a relaunch
             threading.Thread(target=importlib.import_module, args=["scipy.special"], daemon=True).start()
         for host in roster.active:
             cluster.nodes[host].stop_sidecar(NAME)
-        for host in roster.reserve:
-            if cluster.nodes[host].record.devices:
-                cluster.nodes[host].start_sidecar(NAME, list(COMMAND))
+        for host in (*roster.reserve, *roster.excluded_hosts):
+            if host in cluster.nodes:
+                self.probe_node(cluster.nodes[host])
+
+    def probe_node(self, node: Node) -> None:
+        """Start probing a node, if it has devices; does not wait."""
+        if node.record.devices:
+            node.start_sidecar(NAME, list(COMMAND))
+
+    def fault_of(self, node: NodeRecord, roster: Roster, after_s: float) -> str | None:
+        """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.
+
+        Returns
+        -------
+        str or None
+            Empty if nothing; None while there are no such readings.
+        """
+        newer = self._newest(METRIC, {node.hostname}, after_s)
+        if len(newer) < len(node.devices):
+            return None
+        idle = [*newer, *self._newest(METRIC, roster.reserve)]
+        verdicts = slow_in_reserve(idle, self._newest(SlowGPUDetector.metric_name, roster.active))
+        return "; ".join(verdict.evidence for verdict in verdicts if verdict.host == node.hostname)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""
@@ -64,8 +86,8 @@ class Reserve:
         busy = self._newest(SlowGPUDetector.metric_name, roster.active) if idle else []
         return slow_in_reserve(idle, busy)
 
-    def _newest(self, metric: str, hosts: Collection[str]) -> list[Sample]:
-        after = f"{int((time.time() - OLDEST_S) * 1000)}-0"
+    def _newest(self, metric: str, hosts: Collection[str], after_s: float | None = None) -> list[Sample]:
+        after = f"{int((time.time() - OLDEST_S if after_s is None else after_s) * 1000)}-0"
         samples = (sample for _, sample in self._series.read(metric, after) if sample.tags["host"] in hosts)
         return list({(sample.tags["host"], sample.tags.get("gpu")): sample for sample in samples}.values())
 

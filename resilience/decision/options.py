@@ -41,7 +41,8 @@ class JobOptions:
         Number of nodes in use; ``None``: all but the idle ones.
     idle
         Number of nodes kept in reserve; ``None``: all that are not in use.
-    resilient, exhaust_resources, quarantine_s, max_restarts, max_restarts_per_hour, on_failure, backoff_s
+    resilient, exhaust_resources, quarantine_s, wait_for_nodes_s, max_restarts, max_restarts_per_hour, on_failure,
+    backoff_s
         Passed on to the policy (`Settings`).
     virtual_gpus
         Virtual devices per node; 0: the machine's own GPUs.
@@ -89,6 +90,7 @@ class JobOptions:
     max_restarts_per_hour: int = 60
     on_failure: OnFailure = "relaunch"
     backoff_s: float = 10.0
+    wait_for_nodes_s: float = 300.0
     virtual_gpus: int = 0
     telemetry_level: int = 0
     telemetry_config: Path | None = None
@@ -195,6 +197,7 @@ class JobOptions:
             self.max_restarts_per_hour,
             self.on_failure,
             self.backoff_s,
+            self.wait_for_nodes_s,
         )
 
     def hang_timeout_s(self) -> HangTimeout | None:

@@ -17,6 +17,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, NODE
 from laggard.logs import ends_of_logs
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.stacks import RankStack
@@ -83,6 +84,7 @@ class Cluster:
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup
         self._awake_clock = AwakeClock()
+        self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
         self.nodes: dict[str, Node] = {}
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
@@ -202,11 +204,28 @@ class Cluster:
     def remove(self, host: str) -> None:
         """Remove a lost node, and end what is left on it if it can be reached."""
         node = self.nodes.pop(host)
+        if node.first_check is not None:
+            self._first_checks[host] = node.first_check
         node.kill()
         try:
             self._allocation.clear(node.record)
         except ProcessesStillRunningError as error:  # held in the kernel, which is why the node is lost
             _log.warning("on %s: %s", host, error)
+
+    def connect(self, record: NodeRecord, agent: AgentProcess) -> Node:
+        """Return a node by way of an agent that has just been started there; it is not one of ``nodes`` yet."""
+        node = Node(record, agent, self._changed, self._awake_clock.now_s)
+        node.first_check = self._first_checks.get(record.hostname)
+        node.set_up(str(self._node_directory(record)), self._files(record), self.environment(record))
+        return node
+
+    def may_return(self, record: NodeRecord) -> bool:
+        """Return whether nothing in the cluster remains of a node that was lost."""
+        return record.hostname not in self.nodes
+
+    def take_back(self, node: Node) -> None:
+        """Add a node that was lost, with its new agent."""
+        self.nodes[node.record.hostname] = node
 
     def collect_logs(self) -> dict[str, dict[str, str]]:
         """Return the end of each log, by host: as the agents send it, or else from a folder on this machine."""
@@ -234,9 +253,7 @@ class Cluster:
         return self._setup.files
 
     def _start_agent(self, record: NodeRecord) -> None:
-        node = Node(record, self._allocation.start_agent(record), self._changed, self._awake_clock.now_s)
-        node.set_up(str(self._node_directory(record)), self._files(record), self.environment(record))
-        self.nodes[record.hostname] = node
+        self.nodes[record.hostname] = self.connect(record, self._allocation.start_agent(record))
 
     def _end_leftovers(self, launch: int) -> int:
         """End what is left of launches before ``launch`` on every node; return how many processes that were."""

@@ -123,12 +123,12 @@ class DriverProcess:
         """The driver's process ID."""
         return self._process.pid
 
-    def start_agent(self, node_id: str, mark: str) -> RelayedAgent:
-        """Start the agent of a node."""
+    def start_agent(self, node_id: str, mark: str, after: str = "") -> RelayedAgent:
+        """Start the agent of a node, once nothing with the mark ``after`` is left there."""
         its_stdin, our_stdin = os.pipe()
         our_stdout, its_stdout = os.pipe()
         try:
-            self._send({"do": "start-agent", "node": node_id, "mark": mark}, its_stdin, its_stdout)
+            self._send({"do": "start-agent", "node": node_id, "mark": mark, "after": after}, its_stdin, its_stdout)
         finally:
             os.close(its_stdin)
             os.close(its_stdout)
@@ -239,7 +239,8 @@ class RayAllocation:
         self.ids = {record.hostname: node_id for node_id, record in records.items()}
         self.nodes = tuple(records.values())
         self._virtual = virtual_gpus > 0
-        self._mark = secrets.token_hex(8)
+        job = secrets.token_hex(8)
+        self._marks = {record.hostname: f"{job}-{record.hostname}" for record in self.nodes}
 
     def discover(self) -> None:
         """Do nothing: Ray's records say what each node has."""
@@ -248,14 +249,26 @@ class RayAllocation:
         """Start the agent of a node, with its standard input and output piped to this process."""
         if node == self.nodes[0]:
             return start_here()
-        return self.driver.start_agent(self.ids[node.hostname], self._mark_of(node))
+        return self.driver.start_agent(self.ids[node.hostname], self._marks[node.hostname])
+
+    def start_agent_again(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a lost node anew, once nothing of its old one is left there."""
+        old = self._marks[node.hostname]
+        # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
+        self._marks[node.hostname] = f"{old.partition('/')[0]}/{secrets.token_hex(4)}"
+        return self.driver.start_agent(self.ids[node.hostname], self._marks[node.hostname], after=old)
+
+    def word_on(self, node: NodeRecord) -> str:
+        """Return nothing: the cluster says itself which of its nodes are dead."""
+        del node
+        return ""
 
     def clear(self, node: NodeRecord) -> None:
         """End whatever is left on a node whose agent is gone; on another machine this call only begins it."""
         if node == self.nodes[0]:
             clear_this_machine(node)
         else:
-            self.driver.clear(self.ids[node.hostname], self._mark_of(node))
+            self.driver.clear(self.ids[node.hostname], self._marks[node.hostname])
 
     def is_ending(self) -> bool:
         """Return False: Ray does not announce that it is ending a whole job."""
@@ -273,6 +286,3 @@ class RayAllocation:
     def close(self) -> None:
         """Leave the cluster as it was."""
         self.driver.close()
-
-    def _mark_of(self, node: NodeRecord) -> str:
-        return f"{self._mark}-{node.hostname}"

@@ -178,6 +178,15 @@ class RayCluster(Cluster):
         self._wait_until_members(wanted)
         return n_ended
 
+    def may_return(self, record: NodeRecord) -> bool:
+        """Return whether Ray has noticed that the node's old processes have ended: a new one has the same address."""
+        return super().may_return(record) and record.address not in self._members()
+
+    def take_back(self, node: Node) -> None:
+        """Add a node that was lost, with its new agent."""
+        self._joined.discard(node.record.address)
+        super().take_back(node)
+
     def why_lost(self, host: str) -> str:
         """Return why a node counts as lost."""
         node = self.nodes[host]

@@ -17,7 +17,7 @@ command                              answer
 ===================================  ============================================================================
 (none yet)                           ``loaded``; ``answered``: the head is up; ``{"event": "nodes", "nodes": [...]}``
 ``{"do": "start-agent", "node",      the agent's own output; its two pipes are passed with the packet
-"mark"}``
+"mark", "after"}``
 ``{"do": "clear", "node", "mark"}``  none; ends whatever the agent with that mark has left on a node
 ``{"do": "hold", "free": [...]}``    ``{"event": "held", "alive": [...], "missed": [...]}``
 ===================================  ============================================================================
@@ -68,7 +68,9 @@ _LOST = (RayActorError, ActorUnschedulableError, ObjectLostError)
 class AgentRelay:
     """An actor on a node that starts the node's agent and exchanges lines with it."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, after: str) -> None:
+        if after and not end_marked(after, CLEAR_DEADLINE_S):
+            raise RuntimeError("processes of the node's old agent do not end")
         self._agent = subprocess.Popen(
             [sys.executable, "-P", "-c", _DETACH, sys.executable, "-P", *_AGENT],
             stdin=subprocess.PIPE,
@@ -99,11 +101,11 @@ class AgentRelay:
             yield line
 
 
-def start_agent(node_id: str, mark: str, commands: int, answers: int) -> None:
-    """Start an agent on a node and relay its two pipes, in threads."""
+def start_agent(node_id: str, mark: str, after: str, commands: int, answers: int) -> None:
+    """Start an agent on a node, once what has the mark ``after`` is ended, and relay its two pipes, in threads."""
     decorate: Any = ray.remote  # its types do not know concurrency groups
     remote = decorate(num_cpus=0, concurrency_groups={"commands": 1, "answers": 1})(AgentRelay)
-    actor = remote.options(scheduling_strategy=node_affinity(node_id)).remote(mark)
+    actor = remote.options(scheduling_strategy=node_affinity(node_id)).remote(mark, after)
     name = node_id[:8]
     relay = threading.Thread(target=_relay_answers, args=(actor, answers), name=f"answers-{name}", daemon=True)
     relay.start()
@@ -223,7 +225,7 @@ def main(arguments: Sequence[str]) -> int:
         command = json.loads(packet)
         match command["do"]:
             case "start-agent":
-                start_agent(command["node"], command["mark"], *pipes)
+                start_agent(command["node"], command["mark"], command["after"], *pipes)
             case "clear":
                 clear(command["node"], command["mark"])
             case "hold":

@@ -28,7 +28,6 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-
     begin,
     decide,
 )

@@ -24,7 +24,6 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-
     begin,
     decide,
 )

@@ -134,9 +134,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
 @pytest.mark.parametrize(
     ("status", "event", "now_s", "roster", "reason"), [row[1:] for row in RETURNS], ids=[row[0] for row in RETURNS]
 )
-def test_a_node_that_returns(
-    status: JobStatus, event: NodeReturned, now_s: float, roster: Roster, reason: str
-) -> None:
+def test_a_node_that_returns(status: JobStatus, event: NodeReturned, now_s: float, roster: Roster, reason: str) -> None:
     decision = after(RESILIENT, status, event, now_s)
     assert isinstance(decision, Report)
     assert (decision.status.roster, decision.reason) == (roster, reason)

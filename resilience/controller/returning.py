@@ -1,0 +1,218 @@
+"""Nodes that come back: those that were lost, and those whose quarantine is over.
+
+::
+
+    lost ──▶ agent started anew ──▶ examined ──▶ back in the cluster, and an event for the policy
+              │         ▲             │
+              └─ wait ──┘  ◀── lost ──┘       a quarantine that is over ──▶ examined ──▶ an event for the policy
+
+The first attempt is made at once, the next after 10 s, then after twice as long each time, up to five minutes. What
+waits for another machine runs in a thread of its own; everything else is done when the controller looks for events.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from laggard.errors import LaggardError
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.decision.backoff import Backoff
+from laggard.resilience.decision.evidence import evidence_against
+from laggard.resilience.decision.policy import NodeReturned
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.node import Node
+from laggard.resilience.text import duration
+
+__all__ = ["Returning"]
+
+FIRST_WAIT_S = 10.0
+LONGEST_WAIT_S = 300.0
+# A node that was back for this long is started at once again when it is lost.
+GOOD_RUN_S = 600.0
+# Loading a driver and compiling the probe takes most of it; longer than the interval between two readings.
+EXAMINATION_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 2.0
+
+
+class _Attempt:
+    """One attempt to start a node's agent anew, in a thread."""
+
+    def __init__(self, allocation: Allocation, record: NodeRecord, changed: threading.Condition) -> None:
+        self.agent: AgentProcess | None = None
+        self.trouble = ""
+        self._allocation = allocation
+        self._record = record
+        self._changed = changed
+        name = f"return-{record.hostname}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.agent = self._allocation.start_agent_again(self._record)
+        except (LaggardError, OSError) as error:
+            self.trouble = "; ".join(filter(None, [str(error), self._allocation.word_on(self._record)]))
+        with self._changed:
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class _Examination:
+    """Is a node that would come back fit? Its state is compared with the job's start, and its devices are probed."""
+
+    node: Node
+    began_s: float = field(default_factory=time.time)
+
+    def fault(self, reserve: Reserve, roster: Roster) -> str | None:
+        """Return what speaks against the node, empty if nothing; None while it is not known."""
+        record = self.node.record
+        reading = reserve.fault_of(record, roster, self.began_s) if record.devices else ""
+        if time.time() > self.began_s + EXAMINATION_DEADLINE_S:
+            return "its devices give no reading" if reading is None else reading
+        if reading is None or not (self.node.has_started and self.node.checked):
+            return None
+        first, last = self.node.first_check, self.node.last_check
+        found = evidence_against({record.hostname: (first, last)}) if first and last else {}
+        return "; ".join(filter(None, [found.get(record.hostname, ""), reading]))
+
+
+@dataclass(slots=True)
+class _Absent:
+    """A node that was lost, on its way back."""
+
+    record: NodeRecord
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, GOOD_RUN_S))
+    due_s: float = 0.0  # monotonic time of the next attempt
+    back_s: float = 0.0  # monotonic time at which it came back last
+    trouble: str = ""  # why the last attempt failed
+    attempt: _Attempt | None = None
+    examination: _Examination | None = None
+
+
+class Returning:
+    """Brings nodes back into the cluster, in the background.
+
+    Parameters
+    ----------
+    allocation, cluster, reserve
+        How to start agents, where the nodes come back to, and how their devices are probed.
+    changed
+        Notified when there may be something new.
+
+    Attributes
+    ----------
+    notices
+        What the user should be told.
+    """
+
+    def __init__(
+        self, allocation: Allocation, cluster: Cluster, reserve: Reserve, changed: threading.Condition
+    ) -> None:
+        self.notices: deque[str] = deque()
+        self._allocation = allocation
+        self._cluster = cluster
+        self._reserve = reserve
+        self._changed = changed
+        self._records = {node.hostname: node for node in allocation.nodes}
+        self._known: dict[str, _Absent] = {}
+        self._away: dict[str, _Absent] = {}
+        self._quarantined: dict[str, _Examination] = {}
+
+    def bring_back(self, host: str) -> None:
+        """Begin to bring back a node that was removed from the cluster."""
+        self._quarantined.pop(host, None)
+        absent = self._known.get(host)
+        if absent is None:
+            absent = self._known[host] = _Absent(self._records[host])
+        else:
+            absent.due_s = time.monotonic() + absent.backoff.next_s(time.monotonic() - absent.back_s)
+        self._away[host] = absent
+
+    def next_event(self, roster: Roster, quarantine_s: float) -> NodeReturned | None:
+        """Do what is due, and return a node that is back; it is in the cluster then."""
+        for host, absent in list(self._away.items()):
+            if (fault := self._advance(absent, roster)) is not None:
+                del self._away[host]
+                return NodeReturned(host, fault)
+        return self._after_quarantine(roster, quarantine_s)
+
+    def close(self) -> None:
+        """End the agents of nodes that are not back yet."""
+        nodes = [absent.examination.node for absent in self._away.values() if absent.examination]
+        for node in nodes:
+            node.close()
+        for node in nodes:
+            node.wait(STOP_DEADLINE_S)
+        self._away.clear()
+
+    def _advance(self, absent: _Absent, roster: Roster) -> str | None:
+        """Take a node a step further; return what speaks against it, which may be nothing, once it is back."""
+        if absent.examination is not None:
+            return self._examined(absent, absent.examination, roster)
+        if absent.attempt is None:
+            if time.monotonic() >= absent.due_s:
+                absent.attempt = _Attempt(self._allocation, absent.record, self._changed)
+        elif absent.attempt.done:
+            self._after_attempt(absent, absent.attempt)
+        return None
+
+    def _after_attempt(self, absent: _Absent, attempt: _Attempt) -> None:
+        absent.attempt = None
+        if attempt.agent is None:
+            self._put_off(absent, attempt.trouble)
+            return
+        node = self._cluster.connect(absent.record, attempt.agent)
+        absent.examination = self._examine(node)
+
+    def _examined(self, absent: _Absent, examination: _Examination, roster: Roster) -> str | None:
+        node = examination.node
+        if node.gone:
+            absent.examination = None
+            node.kill()
+            self._put_off(absent, "its agent has ended again")
+            return None
+        fault = examination.fault(self._reserve, roster)
+        if fault is None or not self._cluster.may_return(absent.record):
+            return None
+        absent.examination = None
+        absent.trouble = ""
+        absent.back_s = time.monotonic()
+        self._cluster.take_back(node)
+        return fault
+
+    def _after_quarantine(self, roster: Roster, quarantine_s: float) -> NodeReturned | None:
+        now_s = time.time()
+        for exclusion in roster.excluded:
+            node = self._cluster.nodes.get(exclusion.host)
+            if node is None or now_s < exclusion.until_s(quarantine_s):
+                continue
+            if exclusion.host not in self._quarantined:
+                self._quarantined[exclusion.host] = self._examine(node)
+            elif (fault := self._quarantined[exclusion.host].fault(self._reserve, roster)) is not None:
+                del self._quarantined[exclusion.host]
+                return NodeReturned(exclusion.host, fault)
+        return None
+
+    def _examine(self, node: Node) -> _Examination:
+        node.check(node.record.devices)
+        self._reserve.probe_node(node)
+        return _Examination(node)
+
+    def _put_off(self, absent: _Absent, trouble: str) -> None:
+        wait_s = absent.backoff.next_s(0.0)
+        absent.due_s = time.monotonic() + wait_s
+        if trouble != absent.trouble:
+            host = absent.record.hostname
+            self.notices.append(f"{host} is not back: {trouble}; the next attempt is in {duration(wait_s)}")
+        absent.trouble = trouble
