@@ -44,7 +44,7 @@ _RELAUNCHES = (
         default=86400,
         show_default=True,
         metavar="SECONDS",
-        help="How long a bad node stays excluded, and twice as long each further time, up to 7 days; with --state-dir, "
+        help="How long a bad node stays excluded, and twice as long each further time, up to 7 times; with --state-dir, "
         "from later jobs there too.",
     ),
     click.option(

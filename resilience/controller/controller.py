@@ -260,10 +260,10 @@ class Controller:
         return self._returned() or self._launches.check_for_hang()
 
     def _returned(self) -> NodeReturned | NodesMissing | None:
-        settings = self._plan.settings
-        if returned := self._returning.next_event(self._roster, settings.quarantine_s):
+        settings, since_s = self._plan.settings, self._status.waits_since_s
+        urgent = since_s is not None
+        if returned := self._returning.next_event(self._roster, settings.quarantine_s, urgent=urgent):
             return returned
-        since_s = self._status.waits_since_s
         is_over = since_s is not None and time.time() >= since_s + settings.wait_for_nodes_s
         return NodesMissing() if is_over else None
 

@@ -93,8 +93,9 @@ class _Absent:
 
     record: NodeRecord
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, GOOD_RUN_S))
-    due_s: float = 0.0  # monotonic time of the next attempt
-    back_s: float = 0.0  # monotonic time at which it came back last
+    tried_s: float = 0.0  # monotonic times: of the last attempt
+    due_s: float = 0.0  # of the next attempt
+    back_s: float = 0.0  # at which it came back last
     trouble: str = ""  # why the last attempt failed
     attempt: _Attempt | None = None
     examination: _Examination | None = None
@@ -139,9 +140,21 @@ class Returning:
             absent.due_s = time.monotonic() + absent.backoff.next_s(time.monotonic() - absent.back_s)
         self._away[host] = absent
 
-    def next_event(self, roster: Roster, quarantine_s: float) -> NodeReturned | None:
-        """Do what is due, and return a node that is back; it is in the cluster then."""
+    def next_event(self, roster: Roster, quarantine_s: float, *, urgent: bool) -> NodeReturned | None:
+        """Do what is due, and return a node that is back; it is in the cluster then.
+
+        Parameters
+        ----------
+        roster
+            The present one.
+        quarantine_s
+            How long a first quarantine lasts.
+        urgent
+            Whether the job waits for lost nodes: then the wait between two attempts does not grow.
+        """
         for host, absent in list(self._away.items()):
+            if urgent:
+                absent.due_s = min(absent.due_s, absent.tried_s + FIRST_WAIT_S)
             if (fault := self._advance(absent, roster)) is not None:
                 del self._away[host]
                 return NodeReturned(host, fault)
@@ -162,6 +175,7 @@ class Returning:
             return self._examined(absent, absent.examination, roster)
         if absent.attempt is None:
             if time.monotonic() >= absent.due_s:
+                absent.tried_s = time.monotonic()
                 absent.attempt = _Attempt(self._allocation, absent.record, self._changed)
         elif absent.attempt.done:
             self._after_attempt(absent, absent.attempt)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["MAX_QUARANTINE_S", "MEMORY_S", "Exclusion", "Roster"]
+__all__ = ["MEMORY_S", "Exclusion", "Roster"]
 
-MAX_QUARANTINE_S = 7 * 86400.0
+# How many times as long as the first a quarantine may be: by default a week.
+LONGEST_QUARANTINE = 7
 # Exclusions that are over are remembered for as long as "Revisiting Reliability in Large-Scale ML Research Clusters"
 # (HPCA'25) looks back to find the nodes that fail again and again.
 MEMORY_S = 28 * 86400.0
@@ -34,9 +35,8 @@ class Exclusion:
     count: int = 1
 
     def until_s(self, quarantine_s: float) -> float:
-        """Return the Unix time at which it is over: its quarantine doubles with each exclusion, to seven days."""
-        doubled = quarantine_s * 2.0 ** min(self.count - 1, 32)
-        return self.since_s + max(quarantine_s, min(doubled, MAX_QUARANTINE_S))
+        """Return the Unix time at which it is over: each quarantine is twice as long as the one before, up to a limit."""
+        return self.since_s + quarantine_s * min(1 << min(self.count - 1, 32), LONGEST_QUARANTINE)
 
     def kept(self) -> Exclusion | None:
         """Return what is remembered once the node is back: a loss that cost it no quarantine does not count."""

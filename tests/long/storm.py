@@ -35,6 +35,7 @@ OPTIONS = (
     "--resilient",
     "--grace=1",
     "--quarantine=1",
+    "--wait-for-nodes=5",
     "--max-restarts-per-hour=100000",
     "--state-dir=state",
 )

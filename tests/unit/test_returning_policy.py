@@ -97,7 +97,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
         "n2 answers again: excluded for 24 h 0 min",
     ),
     (
-        "no quarantine takes more than a week",
+        "no quarantine takes more than seven times as long as the first",
         job_without(excluded(count=9)),
         NodeReturned("n2"),
         NOW_S + 7 * DAY_S,
