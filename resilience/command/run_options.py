@@ -44,8 +44,8 @@ _RELAUNCHES = (
         default=86400,
         show_default=True,
         metavar="SECONDS",
-        help="How long a bad node stays excluded, and twice as long each further time, up to 7 times; with --state-dir, "
-        "from later jobs there too.",
+        help="How long a bad node stays excluded, and each further time twice as long, up to 7 times; "
+        "with --state-dir, from later jobs there too.",
     ),
     click.option(
         "--max-restarts", type=click.IntRange(min=0), metavar="N", help="Limit on relaunches in total.  [default: none]"

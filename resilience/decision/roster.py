@@ -35,7 +35,7 @@ class Exclusion:
     count: int = 1
 
     def until_s(self, quarantine_s: float) -> float:
-        """Return the Unix time at which it is over: each quarantine is twice as long as the one before, up to a limit."""
+        """Return the Unix time at which it is over; each quarantine of a node is twice as long as its last."""
         return self.since_s + quarantine_s * min(1 << min(self.count - 1, 32), LONGEST_QUARANTINE)
 
     def kept(self) -> Exclusion | None:
