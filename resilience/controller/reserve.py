@@ -13,6 +13,7 @@ import importlib
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from laggard.collectors.device import VirtualDevice
@@ -33,6 +34,8 @@ __all__ = ["Reserve", "slow_in_reserve"]
 NAME = "reserve-probe"
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.reserve_probe")
 OLDEST_S = 4 * LONGEST_INTERVAL_S
+# The first reading of a device is taken cold: a node that would come back is slow if it still is at its third.
+MIN_SLOW_LOOKS = 3
 
 
 class Reserve:
@@ -73,12 +76,16 @@ class Reserve:
         str or None
             Empty if nothing; None while there are no such readings.
         """
-        newer = self._newest(METRIC, {node.hostname}, after_s)
-        if len(newer) < len(node.devices):
+        newer = self._since(METRIC, {node.hostname}, after_s)
+        looks = Counter(sample.tags["gpu"] for sample in newer)
+        if len(looks) < len(node.devices):
             return None
-        idle = [*newer, *self._newest(METRIC, roster.reserve)]
-        verdicts = slow_in_reserve(idle, self._newest(SlowGPUDetector.metric_name, roster.active))
-        return "; ".join(verdict.evidence for verdict in verdicts if verdict.host == node.hostname)
+        idle = [*_newest(newer), *self._newest(METRIC, roster.reserve)]
+        found = slow_in_reserve(idle, self._newest(SlowGPUDetector.metric_name, roster.active))
+        own = [verdict for verdict in found if verdict.host == node.hostname]
+        if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
+            return None if own else ""
+        return "; ".join(verdict.evidence for verdict in own)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""
@@ -86,10 +93,16 @@ class Reserve:
         busy = self._newest(SlowGPUDetector.metric_name, roster.active) if idle else []
         return slow_in_reserve(idle, busy)
 
-    def _newest(self, metric: str, hosts: Collection[str], after_s: float | None = None) -> list[Sample]:
-        after = f"{int((time.time() - OLDEST_S if after_s is None else after_s) * 1000)}-0"
-        samples = (sample for _, sample in self._series.read(metric, after) if sample.tags["host"] in hosts)
-        return list({(sample.tags["host"], sample.tags.get("gpu")): sample for sample in samples}.values())
+    def _newest(self, metric: str, hosts: Collection[str]) -> list[Sample]:
+        return _newest(self._since(metric, hosts, time.time() - OLDEST_S))
+
+    def _since(self, metric: str, hosts: Collection[str], after_s: float) -> list[Sample]:
+        read = self._series.read(metric, f"{int(after_s * 1000)}-0")
+        return [sample for _, sample in read if sample.tags["host"] in hosts]
+
+
+def _newest(samples: Iterable[Sample]) -> list[Sample]:
+    return list({(sample.tags["host"], sample.tags.get("gpu")): sample for sample in samples}.values())
 
 
 def slow_in_reserve(idle: Iterable[Sample], busy: Iterable[Sample]) -> list[Verdict]:

@@ -13,6 +13,7 @@ import pytest
 
 from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
 from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.clusters.machines import Machine, Network, missing_for_machines, wait_for
@@ -32,7 +33,12 @@ class SshFromLogin:
         self._key = key
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        settings = {"StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null", "BatchMode": "yes"}
+        settings = {
+            "StrictHostKeyChecking": "no",
+            "UserKnownHostsFile": "/dev/null",
+            "BatchMode": "yes",
+            "ConnectTimeout": 1,
+        }
         options = [f"-o{name}={value}" for name, value in settings.items()]
         return self._login.command("ssh", "-F", "none", "-q", "-i", str(self._key), *options, host, shlex.join(argv))
 
@@ -62,7 +68,12 @@ def network(tmp_path: Path) -> Iterator[Network]:
     network.shut_down()
 
 
-def test_a_node_whose_network_is_cut_is_lost_and_is_not_waited_for(network: Network, tmp_path: Path) -> None:
+def agents_on(machine: Machine) -> set[int]:
+    module = "laggard.resilience.agent.agent"
+    return {process.pid for process in machine.processes() if module in process.cmdline()}
+
+
+def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(network: Network, tmp_path: Path) -> None:
     transport = SshFromLogin(network.login, tmp_path / "id")
     allocation = RemoteAllocation({"here": "127.0.0.1", "far": network.nodes["far"].address}, transport, 1)
     allocation.discover()
@@ -77,7 +88,18 @@ def test_a_node_whose_network_is_cut_is_lost_and_is_not_waited_for(network: Netw
     cut_s = time.monotonic()
     wait_for(lambda: cluster.lost() == ["far"], "the loss", DEADLINE_S)
     print(f"noticed after {time.monotonic() - cut_s:.1f} s")
+    far = network.nodes["far"]
+    (record,) = (node for node in allocation.nodes if node.hostname == "far")
+    old = agents_on(far)
     cluster.remove("far")
+    assert old == agents_on(far)  # nobody could tell it
+    with pytest.raises(UnreachableNodesError, match="no answer by ssh from far"):
+        allocation.start_agent_again(record)
+    network.mend("far")
+    cluster.take_back(cluster.connect(record, allocation.start_agent_again(record)))
+    wait_for(lambda: cluster.nodes["far"].has_started, "the new agent's first heartbeat", DEADLINE_S)
+    assert len(agents_on(far)) == 1
+    assert old.isdisjoint(agents_on(far))
     cluster.stop()
     allocation.close()
 

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
+from laggard.collectors.device import VirtualDevice
+from laggard.collectors.probes import WRONG
+from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.server import StateServer
+from laggard.resilience.agent.reserve_probe import METRIC
+from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.controller.records import Records
+from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.controller.returning import Returning
+from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
+from laggard.resilience.decision.policy import NodeReturned
+from laggard.resilience.decision.roster import Exclusion, Roster
+from laggard.resilience.decision.strikes import Strike
+from laggard.resilience.errors import AllocationError
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from tests.integration.jobs import THREE_NODES, RunningJob
-from tests.waiting import Gate
+from tests.waiting import Gate, wait_until
 
 Start = Callable[..., RunningJob]
 
 # Counts in State on every node, forever; a later launch says what it has found, and ends when the test says so.
 COUNT = """
-    import os, time
+    import os, subprocess, time
     from laggard.kvstore import State
     from laggard.resilience import Job
 
@@ -27,6 +47,7 @@ COUNT = """
         if rank == 0:
             open("end").readline()
         raise SystemExit(0)
+    subprocess.Popen(["sleep", "1234"], start_new_session=True)
     while True:
         state[f"n{rank}"] = state.get(f"n{rank}", 0) + 1
         if state[f"n{rank}"] == 5:
@@ -57,9 +78,173 @@ def test_two_nodes_that_are_silent_do_not_end_a_job_with_one_spare(start_job: St
         before[node].suspend()
     job.wait_for(r"waits .*waiting up to 5 min 0 s for node[23](, node[23])? to return")
     job.wait_for(r"\[node1\] counted True")
+    assert not [process for process in job.processes() if "1234" in process.cmdline()]  # nothing of the old launch
     job.wait_for(r"returned +node[23] is back")
     end.open()
     assert job.finish() == 0, job.everything()
     assert re.search(r"launch 1 on node1 node[23]", job.output)
     assert "0 nodes excluded" in job.account
     assert [process.cmdline() for process in job.processes()] == []
+
+
+def test_an_excluded_node_is_probed_and_comes_back_when_its_quarantine_is_over(
+    start_job: Start, tmp_path: Path
+) -> None:
+    program = """
+        import os, signal
+        from laggard.resilience import Job
+        from laggard.telemetry import AnalysisClient
+
+        if Job.current().restarted:
+            if os.environ["NODE_RANK"] == "0":
+                open("end").readline()
+            raise SystemExit(0)
+        if os.environ["NODE_RANK"] == "0":
+            client = AnalysisClient()
+            client.connect()
+            client.reboot("node2")
+        signal.pause()
+    """
+    end = Gate(tmp_path / "end")
+    options = (*THREE_NODES, "--resilient", "--per-node", "--quarantine=1", "--state-dir=state")
+    job = start_job(*options, program=program, directory=tmp_path)
+    job.wait_for("without node2; node3 comes in from the reserve")
+    job.wait_for("returned +node2 is back: it is in the reserve")
+    end.open()
+    assert job.finish() == 0, job.everything()
+    with StateServer.start(tmp_path / "state", job="program") as server:
+        records = Records(server.endpoint)
+        (exclusion,), (strike,) = records.read_exclusions(), records.read_strikes()
+    assert (exclusion.host, exclusion.lost, exclusion.count) == ("node2", False, 1)
+    assert strike.host == "node2"
+    assert strike.time_s >= exclusion.until_s(1)
+
+
+def test_records_of_exclusions_without_a_count_are_still_read(state_server: StateServer) -> None:
+    endpoint = state_server.endpoint
+    endpoint.connect().set(endpoint.key("exclusions"), '{"node2": 1700000000.5}')
+    records = Records(endpoint)
+    assert records.read_exclusions() == [Exclusion("node2", 1700000000.5)]
+    third = Exclusion("node3", 1700000001.0, lost=True, count=3)
+    records.write_exclusions([third], {"node1", "node3"})
+    assert records.read_exclusions() == [Exclusion("node2", 1700000000.5), third]
+
+
+def test_strikes_of_other_nodes_stay_as_they_are(state_server: StateServer) -> None:
+    records = Records(state_server.endpoint)
+    assert records.read_strikes() == []
+    elsewhere, *here = Strike("elsewhere", 1.0), Strike("node2", 2.0), Strike("node2", 3.0)
+    records.write_strikes([elsewhere, *here], {"elsewhere", "node2"})
+    records.write_strikes(here[1:], {"node2"})
+    assert records.read_strikes() == [elsewhere, here[1]]
+
+
+class Unreachable(LocalAllocation):
+    """Nodes whose agents cannot be started anew until ``mended``; their manager knows why."""
+
+    mended = threading.Event()
+
+    def start_agent_again(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+        if not self.mended.is_set():
+            raise AllocationError("no answer by pigeon")
+        return super().start_agent_again(node)
+
+    def word_on(self, node: NodeRecord) -> str:
+        del node
+        return "the manager says it is down: rain"
+
+
+class Site:
+    """A cluster of two virtual nodes, and what brings them back."""
+
+    def __init__(self, allocation: LocalAllocation, directory: Path, server: StateServer) -> None:
+        self.changed = threading.Condition()
+        launch = Records(server.endpoint).next_launch()
+        self.series = Series(server.endpoint.connect(), server.endpoint, launch)
+        self.host = allocation.nodes[1].hostname
+        files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
+        self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
+        self.cluster.start([])
+        wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
+        self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed)
+
+    def lose(self) -> None:
+        """Lose the second node, and begin to bring it back."""
+        self.cluster.remove(self.host)
+        self.returning.bring_back(self.host)
+
+    def event(self, *excluded: Exclusion) -> NodeReturned:
+        """Wait for a node to return."""
+        found: list[NodeReturned] = []
+        roster = Roster(("node1",), (), excluded)
+
+        def look() -> bool:
+            found.extend(filter(None, [self.returning.next_event(roster, 1.0, urgent=True)]))
+            return bool(found)
+
+        wait_until(look)
+        return found[0]
+
+    def close(self) -> None:
+        self.returning.close()
+        self.cluster.stop()
+
+
+@pytest.fixture
+def site(state_server: StateServer, tmp_path: Path) -> Iterator[Callable[[LocalAllocation], Site]]:
+    sites: list[Site] = []
+
+    def build(allocation: LocalAllocation) -> Site:
+        sites.append(Site(allocation, tmp_path, state_server))
+        return sites[-1]
+
+    yield build
+    for each in sites:
+        each.close()
+
+
+def test_a_lost_node_has_a_new_agent_when_it_is_back(site: Callable[[LocalAllocation], Site]) -> None:
+    here = site(LocalAllocation(2, 0))
+    before = here.cluster.nodes[here.host]
+    here.lose()
+    assert here.event() == NodeReturned(here.host)
+    assert here.cluster.nodes[here.host] is not before
+    assert here.cluster.lost() == []
+
+
+def test_a_node_that_comes_back_with_a_gpu_less_is_not_fit(site: Callable[[LocalAllocation], Site]) -> None:
+    here = site(LocalAllocation(2, 0))
+    here.cluster.nodes[here.host].first_check = NodeCheck(0.0, {"9": GpuHealth()})
+    here.lose()
+    assert here.event() == NodeReturned(here.host, "gpu 9 is gone")
+
+
+def test_a_node_that_cannot_be_reached_is_tried_again_and_the_user_is_told_why(
+    site: Callable[[LocalAllocation], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laggard.resilience.controller.returning.FIRST_WAIT_S", 0.1)
+    here = site(Unreachable(2, 0))
+    here.lose()
+    roster = Roster(("node1",))
+    wait_until(lambda: here.returning.next_event(roster, 1.0, urgent=True) or here.returning.notices)
+    told = "node2 is not back: no answer by pigeon; the manager says it is down: rain; the next attempt is in 0.1 s"
+    assert list(here.returning.notices) == [told]
+    Unreachable.mended.set()
+    assert here.event() == NodeReturned("node2")
+    assert list(here.returning.notices) == [told]
+
+
+def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_node_out(
+    site: Callable[[LocalAllocation], Site],
+) -> None:
+    here = site(LocalAllocation(2, 1))
+    over = Exclusion(here.host, time.time() - 60)
+    assert here.event(over) == NodeReturned(here.host)
+    here.cluster.nodes[here.host].stop_sidecar("reserve-probe")
+    wrong = Sample(
+        METRIC, 0.0, (0.1,), {"host": here.host, "gpu": "0", "model": VirtualDevice.model, WRONG: "3 wrong results"}
+    )
+    here.cluster.nodes[here.host].start_sidecar("reserve-probe", ["sleep", "1000"])
+    assert here.returning.next_event(Roster(("node1",), (), (over,)), 1.0, urgent=False) is None
+    here.series.add([wrong])
+    assert "3 wrong results" in here.event(over).fault
