@@ -85,6 +85,12 @@ _RELAUNCHES = (
         help="With --resilient: how long to wait for lost nodes to return before the job ends for want of nodes.",
     ),
     click.option(
+        "--grow-back",
+        is_flag=True,
+        help="With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
+        "otherwise its next relaunch uses them.",
+    ),
+    click.option(
         "--heartbeat-timeout",
         "heartbeat_timeout_s",
         type=click.FloatRange(min=2, max=3600),

@@ -12,6 +12,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from laggard.kvstore.control import Request
 from laggard.kvstore.environment import TELEMETRY_LEVEL
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.records import Records, RequestReader
@@ -30,6 +32,7 @@ from laggard.resilience.decision.policy import (
     Decision,
     End,
     Event,
+    GrowthPays,
     JobStatus,
     NodeLost,
     NodeReturned,
@@ -56,6 +59,8 @@ __all__ = ["SIGNAL_DEBOUNCE_S", "Controller", "StopRequested", "stop_on_signals"
 # Most events notify us. A node that falls silent and a program that hangs do not, so we look for them this often.
 CHANGE_WAIT_S = 0.5
 LAST_GRACE_S = 5.0
+# What the resource manager says of a lost node is worth this much of a relaunch, and no more.
+WORD_WAIT_S = 1.0
 # Slurm sends SIGTERM twice in a row when a job runs out of time. A user takes longer to press Ctrl-C a second time.
 SIGNAL_DEBOUNCE_S = 1.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -65,6 +70,9 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     ProgramHung: "hang",
     NodesAccused: "exclusion",
     NodeLost: "node lost",
+    NodeReturned: "node lost",
+    NodesMissing: "node lost",
+    GrowthPays: "growth",
 }
 
 
@@ -121,6 +129,8 @@ class Controller:
         self._cluster = plan.cluster(allocation, plan.runtime_dir, NodeFiles(files, environment), self._changed)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
+        self._growth = Growth(plan.settings)
+        self._asking = ThreadPoolExecutor(1, "resource-manager")
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
@@ -257,7 +267,11 @@ class Controller:
         while self._requests and self._requests.waiting:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
-        return self._returned() or self._launches.check_for_hang()
+        if returned := self._returned():
+            return returned
+        if self._growth.pays(self._roster, self._launches):
+            return GrowthPays()
+        return self._launches.check_for_hang()
 
     def _returned(self) -> NodeReturned | NodesMissing | None:
         settings, since_s = self._plan.settings, self._status.waits_since_s
@@ -298,9 +312,14 @@ class Controller:
         return ProgramFailed(failure, tuple(evidence.items()))
 
     def _loss_of(self, host: str) -> NodeLost:
+        node = self._cluster.nodes[host].record
+        word = self._asking.submit(self._allocation.word_on, node)
         if self._allocation.is_ending():  # the other nodes are told to end before we are
             raise StopRequested(signal.SIGTERM)
-        return NodeLost(host, self._cluster.why_lost(host))
+        why = [self._cluster.why_lost(host)]
+        with contextlib.suppress(TimeoutError):  # it says so later, if an agent cannot be started there
+            why.append(word.result(WORD_WAIT_S))
+        return NodeLost(host, "; ".join(filter(None, why)))
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launches.number:
@@ -328,6 +347,7 @@ class Controller:
             last.callback(self._keeper.stop)
             last.callback(self._launches.close, keep_logs=failed)
             last.callback(self._returning.close)
+            self._asking.shutdown(wait=False, cancel_futures=True)
             if self._requests is not None:
                 self._requests.stop()
 

@@ -146,6 +146,7 @@ class Launches:
         self.program: Program | Copies | None = None
         self.any_started = False
         self._began_s = 0.0
+        self._first_progress_s: float | None = None
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: tuple[int, str | None] | None = None
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
@@ -160,6 +161,15 @@ class Launches:
     def exit_code(self) -> int | None:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
+
+    def restart_cost_s(self) -> float | None:
+        """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
+        if self._first_progress_s is None and self.program is not None and self.made_progress():
+            self._first_progress_s = time.time()
+        gap = self._account.launches[-1].gap if self._account.launches else None
+        if gap is None or self._first_progress_s is None:
+            return None
+        return gap.total_s + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step."""
@@ -226,6 +236,7 @@ class Launches:
         self._signs_at_start = self._records.signs(self.number)
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = time.time()
+        self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)
         self.any_started = True

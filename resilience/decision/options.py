@@ -41,8 +41,8 @@ class JobOptions:
         Number of nodes in use; ``None``: all but the idle ones.
     idle
         Number of nodes kept in reserve; ``None``: all that are not in use.
-    resilient, exhaust_resources, quarantine_s, wait_for_nodes_s, max_restarts, max_restarts_per_hour, on_failure,
-    backoff_s
+    resilient, exhaust_resources, quarantine_s, wait_for_nodes_s, grow_back, max_restarts, max_restarts_per_hour,
+    on_failure, backoff_s
         Passed on to the policy (`Settings`).
     virtual_gpus
         Virtual devices per node; 0: the machine's own GPUs.
@@ -91,6 +91,7 @@ class JobOptions:
     on_failure: OnFailure = "relaunch"
     backoff_s: float = 10.0
     wait_for_nodes_s: float = 300.0
+    grow_back: bool = False
     virtual_gpus: int = 0
     telemetry_level: int = 0
     telemetry_config: Path | None = None
@@ -188,6 +189,8 @@ class JobOptions:
         """
         if self.exhaust_resources and not self.resilient:
             raise UsageError("--exhaust-resources", "has no effect without --resilient", "add it, or leave this out")
+        if self.grow_back and not self.exhaust_resources:
+            raise UsageError("--grow-back", "has no effect without --exhaust-resources", "add it, or leave this out")
         return Settings(
             self._active_nodes(total),
             self.resilient,
@@ -198,6 +201,7 @@ class JobOptions:
             self.on_failure,
             self.backoff_s,
             self.wait_for_nodes_s,
+            self.grow_back,
         )
 
     def hang_timeout_s(self) -> HangTimeout | None:

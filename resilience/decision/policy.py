@@ -36,6 +36,7 @@ __all__ = [
     "Decision",
     "End",
     "Event",
+    "GrowthPays",
     "JobStatus",
     "Limit",
     "NodeLost",
@@ -89,6 +90,8 @@ class Settings:
         How long to wait before the second relaunch in a row after failures without progress; each time twice as long.
     wait_for_nodes_s
         How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes.
+    grow_back
+        Whether a job on fewer than ``nodes`` relaunches on its own when there are others, and that pays.
     """
 
     nodes: int
@@ -100,6 +103,7 @@ class Settings:
     on_failure: OnFailure = "relaunch"
     backoff_s: float = 10.0
     wait_for_nodes_s: float = 300.0
+    grow_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,12 @@ class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
 
-Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost | NodeReturned | NodesMissing
+@dataclass(frozen=True, slots=True)
+class GrowthPays:
+    """A job on fewer nodes than `--nodes` has had others in reserve for so long that a relaunch with them pays."""
+
+
+Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost | NodeReturned | NodesMissing | GrowthPays
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +438,12 @@ def _go_on(case: Case) -> Relaunch:
     return Relaunch(after, f"{case.event.host} is back; {_describe_change(case.roster, after.roster)}")
 
 
+def _grow(case: Case) -> Relaunch:
+    after = case.status_without(frozenset())
+    change = _describe_change(case.roster, after.roster)
+    return Relaunch(after, f"there are more nodes again, and a relaunch pays; {change}")
+
+
 def _lost(case: Case) -> str:
     why = f" ({case.event.why})" if case.event.why else ""
     return f"{case.event.host} is lost{why}"
@@ -629,6 +644,14 @@ RULES: Sequence[Rule] = (
         _go_on,
     ),
     Rule(NodeReturned, "", "put it at the end of the reserve", _always, _to_reserve),
+    Rule(
+        GrowthPays,
+        "with `--grow-back`",
+        "relaunch with them",
+        lambda c: c.settings.grow_back,
+        _grow,
+    ),
+    Rule(GrowthPays, "", "report", _always, lambda c: Report(c.status, "--grow-back would relaunch with more nodes")),
     Rule(
         NodesMissing,
         "",

@@ -19,7 +19,7 @@ from laggard.resilience.decision.policy import ProgramHung
 
 __all__ = ["Account", "Gap", "LaunchEndCause", "LaunchSummary", "SeesProgress", "TakesNote"]
 
-LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "stop"]
+LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "growth", "stop"]
 
 # Of a reason in the closing table: all of it was told before, and is in the report.
 MAX_WHY = 160
