@@ -26,6 +26,7 @@ from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.decision.evidence import evidence_against
 from laggard.resilience.decision.policy import NodeReturned
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.text import duration
@@ -61,10 +62,15 @@ class _Attempt:
     def _run(self) -> None:
         try:
             self.agent = self._allocation.start_agent_again(self._record)
+        except UnreachableNodesError as error:
+            self._give_up(f"no answer by {error.transport} ({', '.join(error.complaints.values())})")
         except (LaggardError, OSError) as error:
-            self.trouble = "; ".join(filter(None, [str(error), self._allocation.word_on(self._record)]))
+            self._give_up(str(error))
         with self._changed:
             self._changed.notify_all()
+
+    def _give_up(self, why: str) -> None:
+        self.trouble = "; ".join(filter(None, [why, self._allocation.word_on(self._record)]))
 
 
 @dataclass(slots=True)

@@ -201,10 +201,11 @@ def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(
     words = STATUS_STEP.replace("ID", job_id(slurm)).split()
     shown = network.login.run(*words, environment=environment(slurm.environment))
     assert len(re.findall(r"^train-\w+ .* on 2 nodes, 1 in reserve$", shown, re.MULTILINE)) == 3, shown  # one a node
+    slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=test")
     slurm.run(*DOWN.replace("...", "node2").split(), "reason=test")
     job.wait_for(r"launch 1 on node1 node3 after .*'saved': 0")
     job.wait_for("counting", times=2)
-    job.wait_for("Slurm says node2 is down: test")
+    job.wait_for(r"Slurm says node2 is \w+: test")
     slurm.run("scancel", job_id(slurm))
     job.wait_for("saved in launch 1")
     assert job.finish() == 143, job.output
