@@ -22,7 +22,7 @@ the controller sends                                     the agent
 ``{"do": "signal-task", "name", "signal"}``              sends it a signal
 ``{"do": "printed", "bytes"}``                           passes on more of the tasks' output
 ``{"do": "send-logs"}``                                  sends the end of each log on this node
-``{"do": "check-node", "devices"}``                      has the node checked (:mod:`.node_check`), and sends the result
+``{"do": "check-node", "devices", "probe"}``             has the node checked (:mod:`.node_check`), and sends the result
 ``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`)
 =======================================================  ============================================================
 
@@ -139,7 +139,7 @@ class Agent:
             self._later.run_due()
             if self._pinged:
                 self._pinged = False
-                self._send("pong")
+                self._send("pong", time_s=time.time())
             if time.monotonic() >= self._looked_s + LOOK_INTERVAL_S:
                 if time.monotonic() > self._heard_s + self._lease_s:
                     return
@@ -198,7 +198,7 @@ class Agent:
             case "send-logs":
                 self._send_logs()
             case "check-node":
-                self._check_node(command["devices"])
+                self._check_node(command["devices"], probe=command["probe"])
             case "dump-stacks":
                 self._dump_stacks(int(command["launch"]))
             case unknown:
@@ -232,8 +232,8 @@ class Agent:
             self._send("log", name=name, text=text)
         self._send("logs-sent")
 
-    def _check_node(self, devices: list[str]) -> None:
-        command = [*CHECK_COMMAND, *devices]
+    def _check_node(self, devices: list[str], *, probe: bool) -> None:
+        command = [*CHECK_COMMAND, *(["--probe"] if probe else []), *devices]
         self._inquiries.ask(Inquiry("node-checked", command, self._environment, CHECK_DEADLINE_S))
 
     def _dump_stacks(self, launch: int) -> None:

@@ -25,7 +25,7 @@ class Inquiry:
     event
         The message that answers it; its field ``found`` is what the process has written, or null.
     command
-        Command line of a process that writes one line of JSON.
+        Command line of a process that writes a line of JSON, or several, of which the last complete one counts.
     environment
         Its variables in addition to the agent's own.
     deadline_s
@@ -86,7 +86,7 @@ class Inquiries:
         self._later.after(inquiry.deadline_s, self._asked.kill)
 
     def _take(self, event: str, reader: int, found: list[bytes]) -> bool:
-        """Take a piece of the answer; after the last one pass it on, or nothing if the process was killed."""
+        """Take a piece of the answer; after the last one pass on the last line, or nothing if there is none."""
         if piece := os.read(reader, 1 << 16):
             found.append(piece)
             return True
@@ -95,8 +95,8 @@ class Inquiries:
         if self._asked is not None:
             self._asked.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
             self._asked = None
-        text = b"".join(found)
-        self._send(event, found=json.loads(text) if text.endswith(b"\n") else None)
+        *lines, _ = b"".join(found).split(b"\n")
+        self._send(event, found=json.loads(lines[-1]) if lines else None)
         if self._waiting:
             self._ask_next()
         return True

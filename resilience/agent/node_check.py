@@ -1,7 +1,8 @@
-"""``python -m laggard.resilience.agent.node_check [GPU ...]``: the state of this node, as one line of JSON.
+"""``python -m laggard.resilience.agent.node_check [--probe] [GPU ...]``: the state of this node, as JSON.
 
 The agent starts it when the job begins and after a failure, and ends it if it takes too long: a driver or a file system
-that hangs must not hold up the agent. What cannot be read is left out.
+that hangs must not hold up the agent. What cannot be read is left out. With ``--probe``, a test kernel is run on each
+GPU too, and a line is written after each, so that the last one says as much as there was time for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
@@ -31,7 +32,9 @@ _RECORD_BYTES = 1 << 14
 
 
 def main(devices: Sequence[str]) -> None:
-    """Print the state of this node; the arguments are the names of its devices."""
+    """Print the state of this node; the arguments are the names of its devices, after ``--probe`` if that is wanted."""
+    probes = "--probe" in devices
+    devices = [name for name in devices if name != "--probe"]
     own_folder = str(Path(os.environ.get(ENDPOINT_FILE, "")).absolute().parent)
     check = NodeCheck(
         time.time(),
@@ -40,7 +43,31 @@ def main(devices: Sequence[str]) -> None:
         oom_kills(),
         tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
     )
+    _write(check)
+    if probes and check.gpus:
+        faults: dict[str, str] = {}
+        for name, fault in _probed():
+            faults[name] = fault
+            _write(replace(check, faults={name: fault for name, fault in faults.items() if fault}))
+
+
+def _write(check: NodeCheck) -> None:
     sys.stdout.write(json.dumps(asdict(check)) + "\n")
+    sys.stdout.flush()
+
+
+def _probed() -> Iterator[tuple[str, str]]:
+    """Yield each GPU with what is wrong with the results of a test kernel; none that cannot run one now."""
+    from laggard.collectors.device import device_makers  # they load the GPU's libraries, after all else is done
+    from laggard.collectors.errors import NoDeviceError
+    from laggard.collectors.probes import gemm_probe
+
+    with contextlib.suppress(NoDeviceError):
+        for name, make in device_makers().items():
+            with contextlib.suppress(RuntimeError):  # CuPy's: the program that is ending may have all of the memory
+                probe = gemm_probe(make())
+                probe.seconds()
+                yield name, probe.fault()
 
 
 def gpu_health(name: str) -> GpuHealth:

@@ -31,7 +31,7 @@ from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, explain
+from laggard.resilience.decision.failure import Failure, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.policy import ProgramHung, Settings
 from laggard.resilience.decision.roster import Roster
@@ -182,7 +182,7 @@ class Launches:
         return commits
 
     def examine_failure(self, roster: Roster) -> tuple[Failure, dict[str, str]]:
-        """Return why the current program failed, and what speaks against which node in use.
+        """Return why the current program failed, and what speaks against which node in use or in reserve.
 
         It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest
         of the program ends.
@@ -194,13 +194,14 @@ class Launches:
         """
         if self.program is None:
             raise ValueError("no program is running")
-        self._cluster.begin_checks(roster.active)
-        ends = self.program.failed()
+        hosts_to_check = (*roster.active, *roster.reserve)
+        self._cluster.begin_checks(hosts_to_check, probe=True)
+        ends = by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
         since_s = max(self._began_s, time.time() - RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._nodes.values()}
         failure = explain([*ends, *self._cluster.killed_workers(since_s)], hosts)
-        checks = self._cluster.finish_checks(roster.active)
+        checks = self._cluster.finish_checks(hosts_to_check)
         if failure.host in checks and memory_ran_out(*checks[failure.host]):
             failure = failure.for_want_of_memory()
         return failure, evidence_against(checks)
@@ -381,7 +382,8 @@ class Launches:
         return Copies(command, self.number, nodes, port, changed, self._printer, writes_stacks=watched)
 
     def _start_helpers(self, roster: Roster) -> None:
-        self._cluster.begin_checks(host for host in roster.active if self._cluster.nodes[host].first_check is None)
+        hosts = (*roster.active, *roster.reserve)
+        self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].first_check is None)
         self._cluster.warm_up(roster.reserve[:1])
         if self._plan.settings.resilient:
             self._reserve.probe(self._cluster, roster)

@@ -225,7 +225,7 @@ class Returning:
         return None
 
     def _examine(self, node: Node) -> _Examination:
-        node.check(node.record.devices)
+        node.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
         self._reserve.probe_node(node)
         return _Examination(node)
 

@@ -51,6 +51,8 @@ class NodeCheck:
         Processes that the kernel has killed for want of memory, since the machine or its container started.
     kernel_lines
         Lines that the kernel has written in the last ten minutes about failing hardware.
+    faults
+        What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time.
     """
 
     time_s: float
@@ -58,6 +60,7 @@ class NodeCheck:
     free_bytes: Mapping[str, int] = field(default_factory=dict)
     oom_kills: int = 0
     kernel_lines: tuple[str, ...] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
@@ -68,6 +71,7 @@ class NodeCheck:
             {path: int(free) for path, free in read["free_bytes"].items()},
             int(read["oom_kills"]),
             tuple(map(str, read["kernel_lines"])),
+            {str(name): str(fault) for name, fault in read["faults"].items()},
         )
 
 
@@ -105,6 +109,7 @@ def _findings(before: NodeCheck, after: NodeCheck) -> Sequence[str]:
         if gpu.remap_failed and not earlier.remap_failed:
             found.append(f"gpu {name} cannot replace a broken row of its memory")
     found += [f"gpu {name} is gone" for name in sorted(before.gpus.keys() - after.gpus.keys())]
+    found += [f"gpu {name} gives {fault}" for name, fault in after.faults.items()]
     for path, free in after.free_bytes.items():
         if free < FULL_BELOW_BYTES <= before.free_bytes.get(path, FULL_BELOW_BYTES):
             found.append(f"the disk of {path} is full")

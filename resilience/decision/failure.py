@@ -2,7 +2,7 @@
 
 All processes of a launch may end within seconds of each other, since each notices the end of the others. So time alone
 does not say which was first: whoever wrote why it ended comes before whoever was killed by a signal that we did not
-send, and last come those who only noticed another's end. Among equals the earliest counts, by the clock of its node.
+send, and last come those who only noticed another's end. Among equals the earliest counts, by the primary's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laggard.resilience.decision.error_output import Complaint, complaints_of, r
 from laggard.resilience.decision.signatures import Kind, Response
 from laggard.resilience.text import duration
 
-__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "explain", "only_noticed_another", "says_why"]
+__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "by_one_clock", "explain", "only_noticed_another", "says_why"]
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
@@ -119,6 +119,11 @@ class Failure:
         if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
             return self
         return replace(self, kind="capacity", cause="no memory left", response="once")
+
+
+def by_one_clock(ends: Sequence[ProcessEnd], corrections_s: Mapping[str, float]) -> list[ProcessEnd]:
+    """Return the ends with their times by the primary's clock, given what to subtract from the times of each host."""
+    return [replace(end, ended_s=end.ended_s - corrections_s.get(end.host, 0.0)) for end in ends]
 
 
 def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:

@@ -293,6 +293,12 @@ class Case:
         return frozenset(host for host, _ in self.event.evidence) & frozenset(self.roster.active[1:])
 
     @property
+    def unfit_reserve(self) -> frozenset[str]:
+        """The nodes in reserve that were found bad when they were checked after a failure."""
+        evidence = self.event.evidence if isinstance(self.event, ProgramFailed) else ()
+        return frozenset(host for host, _ in evidence) & frozenset(self.roster.reserve)
+
+    @property
     def suspect(self) -> str:
         """The node that may be to blame for a failure or a hang; empty if there is none."""
         if isinstance(self.event, ProgramHung):
@@ -325,7 +331,7 @@ class Case:
         host = self.suspect
         if not self.struck or self.strikes < MAX_STRIKES or host not in self.roster.active[1:]:
             return False
-        return _too_few(self.settings, self.status_without(frozenset({host}))) is None
+        return _too_few(self.settings, self.status_without(self.unfit_reserve | {host})) is None
 
     @property
     def is_kept_out(self) -> bool:
@@ -468,7 +474,7 @@ def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
     failure = case.failure
     in_a_row = 1 if case.progressed else case.status.failures_in_a_row + 1
     after = replace(
-        case.status_without(excluded),
+        case.status_without(excluded | case.unfit_reserve),
         strikes=case.status.strikes if case.proven else case.strikes_after,
         failures_in_a_row=in_a_row,
         last_failure=failure.fingerprint,
@@ -510,7 +516,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         ProgramFailed,
-        "a check of the nodes in use finds a bad one: a GPU is lost or has new memory errors, a disk is full",
+        "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a bad one "
+        "in reserve is excluded in any case",
         "relaunch without it",
         lambda c: bool(c.proven),
         lambda c: _after_failure(c, c.proven),

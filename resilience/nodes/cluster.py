@@ -173,11 +173,15 @@ class Cluster:
         del since_s
         return []  # there are no workers without Ray
 
-    def begin_checks(self, hosts: Iterable[str]) -> None:
-        """Begin to check these nodes side by side, without waiting."""
+    def clock_corrections_s(self) -> dict[str, float]:
+        """Return what to subtract from each node's times for those of this machine, in seconds."""
+        return {host: node.clock.correction_s for host, node in self.nodes.items() if node.clock is not None}
+
+    def begin_checks(self, hosts: Iterable[str], *, probe: bool = False) -> None:
+        """Begin to check these nodes, and to probe their devices, side by side, without waiting."""
         for node in (self.nodes[host] for host in hosts if host in self.nodes):
             if len(self.nodes) <= MAX_VIRTUAL_CHECKS or not is_loopback(node.record.address):
-                node.check(node.record.devices)
+                node.check(node.record.devices, probe=probe)
 
     def finish_checks(self, hosts: Iterable[str]) -> dict[str, tuple[NodeCheck, NodeCheck]]:
         """Wait for the checks, and return each node's state when the job began and now; others are left out."""
@@ -217,6 +221,7 @@ class Cluster:
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
         node.first_check = self._first_checks.get(record.hostname)
         node.set_up(str(self._node_directory(record)), self._files(record), self.environment(record))
+        node.ping()
         return node
 
     def may_return(self, record: NodeRecord) -> bool:

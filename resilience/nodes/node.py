@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.decision.clock_offset import ClockOffset
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration
@@ -111,6 +112,8 @@ class Node:
         Whether the agent has sent all of them.
     first_check, last_check
         The node's state when the job began, and when it was checked last; None: not known.
+    clock
+        How far the node's clock is from ours, by the ping with the shortest round trip; None: not known yet.
     stacks
         Where the ranks on it stand, by the last `dump_stacks`; ``None`` until it is done.
     """
@@ -142,6 +145,8 @@ class Node:
         self.logs_sent = False
         self.first_check: NodeCheck | None = None
         self.last_check: NodeCheck | None = None
+        self.clock: ClockOffset | None = None
+        self._pinged_s = 0.0
         self._checks_asked = self._checks_answered = 0
         self.stacks: list[RankStack] | None = []
         self._outputs: dict[str, Output] = {}
@@ -266,6 +271,7 @@ class Node:
     def ping(self) -> None:
         """Have the agent answer, after it has reported everything that it has noticed by then."""
         self.answered = False
+        self._pinged_s = time.time()
         self._send(do="ping")
 
     def send_logs(self) -> None:
@@ -273,10 +279,10 @@ class Node:
         self.logs_sent = False
         self._send(do="send-logs")
 
-    def check(self, devices: Sequence[str]) -> None:
-        """Have the agent check its node and these GPUs; the result will be in ``last_check``."""
+    def check(self, devices: Sequence[str], *, probe: bool = False) -> None:
+        """Have the agent check its node and these GPUs, and probe them; the result will be in ``last_check``."""
         self._checks_asked += 1
-        self._send(do="check-node", devices=list(devices))
+        self._send(do="check-node", devices=list(devices), probe=probe)
 
     def dump_stacks(self, launch: int) -> None:
         """Have the agent find out where a launch's ranks stand; the result will be in ``stacks``."""
@@ -331,6 +337,14 @@ class Node:
         self.first_check = self.first_check or self.last_check
         self._checks_answered += 1
 
+    def _take_time(self, answered_s: float) -> None:
+        measured = ClockOffset.of_ping(self._pinged_s, answered_s, time.time())
+        if measured.is_much and not (self.clock and self.clock.is_much):
+            where = "ahead of" if measured.offset_s > 0 else "behind"
+            self._notices.append(f"its clock is {duration(abs(measured.offset_s))} {where} the primary's")
+        if self.clock is None or measured.uncertainty_s <= self.clock.uncertainty_s:
+            self.clock = measured
+
     def _mark_gone(self) -> None:
         with self._changed:
             self.gone = True
@@ -377,6 +391,7 @@ class Node:
                         self._notices.append(_end_of(message))
                 case "pong":
                     self.answered = True
+                    self._take_time(float(str(message["time_s"])))
                 case "leftovers-ended":
                     self.leftovers_ended, self.stuck = int(str(message["ended"])), str(message["stuck"])
                 case "sidecar-ended" | "task-restarts":

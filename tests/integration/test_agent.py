@@ -260,7 +260,7 @@ def test_the_tasks_of_an_old_launch_are_ended_with_all_their_descendants(agent: 
 
 def test_an_agent_checks_its_node(agent: AgentAtWork, tmp_path: Path) -> None:
     agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
-    agent.send(do="check-node", devices=["0"])
+    agent.send(do="check-node", devices=["0"], probe=True)
     check = agent.receive("node-checked")["found"]
     assert check["free_bytes"][str(Path.cwd())] > 0
     assert check["gpus"].keys() == {"0"}
@@ -274,6 +274,6 @@ def test_a_check_that_hangs_is_ended(tmp_path: Path) -> None:
     )
     agent = AgentAtWork("-c", source)
     agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
-    agent.send(do="check-node", devices=[])
+    agent.send(do="check-node", devices=[], probe=False)
     assert agent.receive("node-checked")["found"] is None
     agent.end()

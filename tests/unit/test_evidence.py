@@ -12,6 +12,8 @@ import pytest
 from laggard.kvstore.memory import oom_kills
 from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
 from laggard.resilience.decision.evidence import GpuHealth, NodeCheck, evidence_against, memory_ran_out
+from tests.fake_cupy.kernels import host_compiler
+from tests.fake_cupy.machine import Board, cupy_on
 
 GOOD = NodeCheck(1e9, {"0": GpuHealth(), "1": GpuHealth(uncorrectable=3)}, {"/": 1 << 30, "/home": 1 << 30}, 2)
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus."
@@ -129,3 +131,22 @@ def test_recent_lines_of_the_kernel_about_hardware_are_read(tmp_path: Path) -> N
     assert list(recent_kernel_lines(5.0, log)) == [XID]
     assert list(recent_kernel_lines(5.1, log)) == []
     assert hardware_lines([XID, "usb 1-1: new device", "Memory cgroup out of memory: Killed process 1"]) == [XID]
+
+
+def test_wrong_results_of_a_test_kernel_speak_against_a_node() -> None:
+    wrong = replace(GOOD, faults={"1": "wrong results of the probe gemm_fp32: 3"})
+    found = "gpu 1 gives wrong results of the probe gemm_fp32: 3"
+    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.skipif(host_compiler() is None, reason="there is no C++ compiler")
+def test_each_gpu_is_probed_after_all_else_and_a_line_is_written_after_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with cupy_on(Board(), Board(wrong_by=1.0), Board(others_bytes=80 << 30)):
+        main(["--probe", "0", "1", "2"])
+    lines = [NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(line.faults) for line in lines] == [[], [], ["1"]]  # the third has no memory left
+    assert "wrong results" in lines[-1].faults["1"]
+    assert lines[0] == replace(lines[-1], faults={})

@@ -165,6 +165,23 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         Go(THREE, "on the same nodes"),
     ),
     (
+        "a spare node that is found bad when the others are checked is not swapped in",
+        Settings(nodes=2, resilient=True),
+        Roster(("n1", "n2"), ("n3", "n4")),
+        ProgramFailed(failed().failure, (("n2", "gpu 1 is lost"), ("n3", "gpu 0 is lost"))),
+        Go(
+            Roster(("n1", "n4"), (), out("n2", "n3")),
+            f"{SENTENCE}; n2: gpu 1 is lost; n3: gpu 0 is lost; without n2; n4 comes in from the reserve",
+        ),
+    ),
+    (
+        "a bad spare node is excluded although the nodes in use stay",
+        RESILIENT,
+        THREE,
+        ProgramFailed(failed().failure, (("n3", "gpu 0 is lost"),)),
+        Go(Roster(("n1", "n2"), (), out("n3")), f"{SENTENCE}; n3: gpu 0 is lost; on the same nodes"),
+    ),
+    (
         "a lost active node is replaced",
         RESILIENT,
         THREE,
@@ -431,6 +448,13 @@ def test_a_struck_out_node_stays_where_there_is_no_other() -> None:
     alone = after(EXHAUSTING, without_spare, failed(response="strike"))
     assert isinstance(alone, Relaunch)
     assert alone.status.roster.active == ("n1",)
+
+
+def test_a_struck_out_node_stays_where_the_only_other_one_is_bad() -> None:
+    struck = JobStatus(THREE, NOW_S, strikes=(Strike("n2", NOW_S),))
+    decision = after(RESILIENT, struck, ProgramFailed(failed(response="strike").failure, (("n3", "gpu 0 is lost"),)))
+    assert isinstance(decision, Relaunch)
+    assert decision.status.roster == Roster(("n1", "n2"), (), out("n3"))
 
 
 def test_strikes_on_more_than_a_quarter_of_the_nodes_within_ten_minutes_blame_nobody() -> None:
