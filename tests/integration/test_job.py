@@ -111,11 +111,12 @@ def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it
 
 
 def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
-    job = start_job("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0", program=COUNT_FOR_EVER)
+    job = start_job("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0.01", program=COUNT_FOR_EVER)
     job.wait_for("counting")
     job.agent_of("node2").kill()
     assert job.finish() == 69, job.everything()
-    assert "1 good node is left for --nodes=2" in job.account
+    assert "waiting up to 0.0 s for node2 to return" in job.account
+    assert re.search("1 good node is left for --nodes=2; .*; node2 has not returned within", job.account)
     assert_nothing_is_left(job)
 
 
