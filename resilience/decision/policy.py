@@ -516,8 +516,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         ProgramFailed,
-        "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a bad one "
-        "in reserve is excluded in any case",
+        "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a bad "
+        "one in reserve is excluded in any case",
         "relaunch without it",
         lambda c: bool(c.proven),
         lambda c: _after_failure(c, c.proven),

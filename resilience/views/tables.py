@@ -37,7 +37,22 @@ WIDE = 110
 HIGHLIGHT_RATIO = 1.1
 SPARKS = "▁▂▃▄▅▆▇█"
 _INDENT = 18
-_NOTABLE = frozenset({"verdict", "relaunch", "stays", "notice", "reserve", "warning", "lost", "end", "stop", "request"})
+_NOTABLE = frozenset(
+    {
+        "verdict",
+        "relaunch",
+        "waits",
+        "returned",
+        "stays",
+        "notice",
+        "reserve",
+        "warning",
+        "lost",
+        "end",
+        "stop",
+        "request",
+    }
+)
 _DETAILS = {
     "utilization_percent": ("utilisation", "%"),
     "power_w": ("power", "W"),

@@ -111,7 +111,9 @@ def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it
 
 
 def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
-    job = start_job("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0.01", program=COUNT_FOR_EVER)
+    job = start_job(
+        "--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0.01", program=COUNT_FOR_EVER
+    )
     job.wait_for("counting")
     job.agent_of("node2").kill()
     assert job.finish() == 69, job.everything()
