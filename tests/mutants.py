@@ -38,8 +38,8 @@ DEADLINE_FACTOR, SHORTEST_DEADLINE_S = 5.0, 60.0
 
 GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "policy": (
-        ("resilience/decision/policy.py", "resilience/decision/roster.py"),
-        ("tests/unit/test_policy.py", "tests/property/test_policy.py"),
+        ("resilience/decision/policy.py", "resilience/decision/roster.py", "resilience/decision/strikes.py"),
+        ("tests/unit/test_policy.py", "tests/unit/test_returning_policy.py", "tests/property/test_policy.py"),
     ),
     "failure": (
         tuple(f"resilience/decision/{name}.py" for name in ("failure", "error_output", "evidence", "backoff")),

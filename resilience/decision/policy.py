@@ -12,10 +12,28 @@ cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from laggard.resilience.decision.backoff import backoff_s
+from laggard.resilience.decision.events import (
+    Decision,
+    End,
+    Event,
+    GrowthPays,
+    JobStatus,
+    NodeLost,
+    NodeReturned,
+    NodesAccused,
+    NodesMissing,
+    OnFailure,
+    ProgramEnded,
+    ProgramFailed,
+    ProgramHung,
+    Relaunch,
+    Report,
+    Settings,
+)
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.roster import MEMORY_S, Exclusion, Roster
 from laggard.resilience.decision.strikes import (
@@ -62,202 +80,6 @@ MAX_LAUNCHES_WITHOUT_PROGRESS = 3
 LONG_LAUNCH_S = 3600.0
 STORM_WINDOW_S = 3600.0
 MAX_BACKOFF_S = 300.0
-
-OnFailure = Literal["relaunch", "end"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user asked for.
-
-    Attributes
-    ----------
-    nodes
-        Nodes in use.
-    resilient
-        Whether to relaunch at all.
-    exhaust_resources
-        Whether to continue with fewer nodes, down to the primary alone.
-    quarantine_s
-        How long a node stays excluded the first time, in seconds.
-    max_restarts
-        Most relaunches in total; ``None``: no limit.
-    max_restarts_per_hour
-        Most relaunches within any hour.
-    on_failure
-        What to do when the program fails, with ``resilient``.
-    backoff_s
-        How long to wait before the second relaunch in a row after failures without progress; each time twice as long.
-    wait_for_nodes_s
-        How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes.
-    grow_back
-        Whether a job on fewer than ``nodes`` relaunches on its own when there are others, and that pays.
-    """
-
-    nodes: int
-    resilient: bool = False
-    exhaust_resources: bool = False
-    quarantine_s: float = 86400.0
-    max_restarts: int | None = None
-    max_restarts_per_hour: int = 60
-    on_failure: OnFailure = "relaunch"
-    backoff_s: float = 10.0
-    wait_for_nodes_s: float = 300.0
-    grow_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """Where the job stands: everything that the policy remembers from one event to the next.
-
-    Attributes
-    ----------
-    roster
-        Which node does what.
-    launched_s
-        Unix time at which the latest launch was decided on.
-    relaunched_s
-        Unix time of each relaunch so far.
-    launches_without_progress
-        How many launches in a row ended without progress.
-    strikes
-        The nodes on which failures began, and when.
-    failures_in_a_row
-        How many failures there were since the last progress.
-    last_failure
-        Fingerprint of the latest of them; empty if there was none.
-    waits_since_s
-        Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not.
-    """
-
-    roster: Roster
-    launched_s: float
-    relaunched_s: tuple[float, ...] = ()
-    launches_without_progress: int = 0
-    strikes: tuple[Strike, ...] = ()
-    failures_in_a_row: int = 0
-    last_failure: str = ""
-    waits_since_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramEnded:
-    """The program ended with exit code 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramFailed:
-    """The program exited with an error, or was killed by a signal that we did not send."""
-
-    failure: Failure
-    evidence: tuple[tuple[str, str], ...] = ()  # hosts, and what was found on each when it was checked
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramHung:
-    """The program hangs: it has shown no sign of life for too long.
-
-    Attributes
-    ----------
-    silent_s
-        For how many seconds.
-    silent
-        Who was silent, if not all: ``from rank 3 on node2``.
-    stacks
-        Where its ranks stand, in one sentence; empty if that is not known.
-    suspect
-        The node of the rank that the others wait for; empty if that is not known.
-    """
-
-    silent_s: float
-    silent: str = ""
-    stacks: str = ""
-    suspect: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The hang in one sentence."""
-        silent = f" {self.silent}" if self.silent else ""
-        stacks = f": {self.stacks}" if self.stacks else ""
-        return f"no sign of life{silent} for {self.silent_s:.0f} s{stacks}"
-
-
-@dataclass(frozen=True, slots=True)
-class NodesAccused:
-    """A detector, or the program itself, asks for a relaunch without some nodes (or on the same ones)."""
-
-    hosts: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLost:
-    """A node does not answer, or its processes have ended."""
-
-    host: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReturned:
-    """A lost node answers again, or the quarantine of a node is over, and its devices were probed."""
-
-    host: str
-    fault: str = ""  # what the probe has found; empty: nothing
-
-
-@dataclass(frozen=True, slots=True)
-class NodesMissing:
-    """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthPays:
-    """A job on fewer nodes than `--nodes` has had others in reserve for so long that a relaunch with them pays."""
-
-
-Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost | NodeReturned | NodesMissing | GrowthPays
-
-
-@dataclass(frozen=True, slots=True)
-class Relaunch:
-    """Begin the next launch.
-
-    Attributes
-    ----------
-    status
-        The job's status from now on.
-    reason
-        Why, and on which nodes.
-    new_cluster
-        Whether a new Ray cluster is needed, since the old one has lost its head.
-    wait_s
-        How long to wait before it, in seconds.
-    """
-
-    status: JobStatus
-    reason: str
-    new_cluster: bool = False
-    wait_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """End the job; ``status``: the new status of the job, if the event changed it."""
-
-    exit_code: int
-    reason: str
-    status: JobStatus | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Let the program go on, and tell the user why."""
-
-    status: JobStatus
-    reason: str
-
-
-Decision = Relaunch | End | Report
 
 
 @dataclass(frozen=True, slots=True)
