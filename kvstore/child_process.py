@@ -30,6 +30,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 _PRIVATE = 0o077
 _TAIL_LINES = 30
+# The report of a server that crashes has hundreds of lines, after the one that says why.
+_KEPT_LINES = 1000
 _DRAIN_S = 1.0
 
 
@@ -74,7 +76,7 @@ class ChildProcess:
 
     def __init__(self, command: list[str], *, stdin: bytes, directory: Path, log: Path, inherit_fd: int) -> None:
         log.touch(mode=0o600)
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._ended = False
         self._changed = threading.Condition()
         started: Future[subprocess.Popen[bytes]] = Future()
@@ -102,9 +104,25 @@ class ChildProcess:
 
     def last_output(self) -> str:
         """Return the last lines of output; of a process that has ended, the very last."""
+        return "".join(self.output().splitlines(keepends=True)[-_TAIL_LINES:])
+
+    def output(self) -> str:
+        """Return what is kept of the output; of a process that has ended, the very last is there."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self.process.poll() is None, _DRAIN_S)
             return "".join(self._tail)
+
+    def output_after(self, text: str, before: str) -> str | None:
+        """Return the last lines of output that follow a line with one text, and precede one with another.
+
+        None if the first text has not been seen.
+        """
+        lines = self.output().splitlines(keepends=True)
+        first = next((at for at, line in enumerate(lines) if text in line), None)
+        if first is None:
+            return None
+        last = next((at for at, line in enumerate(lines) if before in line), len(lines))
+        return "".join(lines[first + 1 : last][-_TAIL_LINES:])
 
     def _follow(self, process: subprocess.Popen[bytes], log: Path) -> None:
         output = cast("IO[bytes]", process.stdout)

@@ -33,10 +33,10 @@ from laggard.kvstore.fence import FENCE_LUA, launch_key, raise_if_fenced
 from laggard.kvstore.parts import PART_BYTES, Operation, Part, cut
 from laggard.kvstore.retry import RetryPolicy
 
-__all__ = ["Committer"]
+__all__ = ["ACKNOWLEDGEMENT_EXPIRY_S", "Committer"]
 
 # A process may be stopped for days between a commit whose answer is lost and its next attempt.
-_ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
+ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 # A transaction of this launch to which nothing was added for this long belongs to a process that is gone.
 _ABANDONED_AFTER_S = 3600
 _SETTLED_AT_ONCE = 500
@@ -147,7 +147,7 @@ class Committer:
         is_last: bool = True,
         at_once: int = 0,
     ) -> bytes:
-        expiries_ms = [int(1000 * expiry_s) for expiry_s in (_ACKNOWLEDGEMENT_EXPIRY_S, self._former_expiry_s)]
+        expiries_ms = [int(1000 * expiry_s) for expiry_s in (ACKNOWLEDGEMENT_EXPIRY_S, self._former_expiry_s)]
         arguments: list[Buffer | str | int] = [self._launch, self._prefix, *expiries_ms]
         arguments += [transaction, number, locking, int(is_last and number > 0), at_once, len(part.reads)]
         for key, version in part.reads.items():

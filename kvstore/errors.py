@@ -21,6 +21,7 @@ LaggardError
 └── ServerError                              the embedded server could not be started
 ├── PortTakenError
 ├── StateDirectoryError
+├── DamagedLogError                      its log cannot be loaded; the message says how to repair it
 └── ServerStartError
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "ConflictError",
     "CorruptValueError",
     "DamagedCheckpointError",
+    "DamagedLogError",
     "EndpointFileError",
     "FencedError",
     "KVStoreError",
@@ -305,6 +307,29 @@ class StateDirectoryError(ServerError):
 
     def __str__(self) -> str:
         return f"cannot keep state in {self.path}: {self.reason}"
+
+
+class DamagedLogError(ServerError):
+    """The server cannot load its log.
+
+    Attributes
+    ----------
+    path : str
+        The state directory.
+    advice : str
+        What to do.
+    words : str
+        The server's words.
+    """
+
+    def __init__(self, path: str, advice: str, words: str) -> None:
+        super().__init__(path, advice, words)
+        self.path = path
+        self.advice = advice
+        self.words = words
+
+    def __str__(self) -> str:
+        return f"the log of State in {self.path} is damaged: {self.advice}\n{self.words}".rstrip()
 
 
 class ServerStartError(ServerError):

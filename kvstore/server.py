@@ -7,6 +7,7 @@ password with the rest of its configuration on standard input, since every user 
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,8 +24,10 @@ from laggard.kvstore.certificates import Authority, Certificate
 from laggard.kvstore.child_process import ChildProcess
 from laggard.kvstore.connection import Endpoint, is_loopback, write_private
 from laggard.kvstore.errors import (
+    MEMORY_ADVICE,
+    DamagedLogError,
+    KVStoreError,
     PortTakenError,
-    ServerError,
     ServerStartError,
     StateDirectoryError,
     StateFullError,
@@ -35,11 +38,12 @@ from laggard.kvstore.memory import memory_limit_bytes
 from laggard.kvstore.server_program import choose_program
 from laggard.kvstore.state_directory import claim, locked, unusable
 
-__all__ = ["Fsync", "StateServer"]
+__all__ = ["SNAPSHOT", "Fsync", "StateServer"]
 
 Fsync = Literal["always", "everysec", "no"]
 
 _LOG = "server.log"
+SNAPSHOT = "snapshot.rdb"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _PORT_ATTEMPTS = 5
 # A killed process may still be blocked in a write to a network disk.
@@ -51,7 +55,11 @@ _LOOK_INTERVAL_S = 0.5
 # A server that loads looks after its connections now and then only.
 _LOADING_ANSWER_S = 5.0
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
+_CRASH_REPORT = "BUG REPORT START"
+_NO_MEMORY = "Out Of Memory allocating"
 
+# Of the size of State: the log goes on growing, too.
+_SNAPSHOT_ROOM = 3
 # Beyond this share of the memory a write is refused, before the kernel ends the server or something else on the node.
 _MEMORY_SHARE = 0.75
 # Below 256 MB the file is not rewritten: compacting one that holds a single checkpoint would write that twice.
@@ -63,6 +71,8 @@ requirepass {password}
 daemonize no
 dir .
 save ""
+dbfilename {snapshot}
+stop-writes-on-bgsave-error no
 appendonly yes
 appendfsync {fsync}
 aof-load-truncated yes
@@ -214,15 +224,21 @@ class StateServer:
                     reason = "it was not ready in time, and got no further in its log"
                     raise ServerStartError(reason, self._child.last_output())
 
-    def _start_error(self) -> ServerError:
+    def _start_error(self) -> KVStoreError:
         words = self._child.last_output()
         if "Address already in use" in words:
             return PortTakenError(self.endpoint.host, self.endpoint.port)
         if "Permission denied" in words:
             return StateDirectoryError(str(self.directory), "its files belong to another user; name another directory")
-        if full := self.full_disk():
+        if full := self.full():
+            if full.advice == MEMORY_ADVICE:
+                return full
             reason = f"{full.reason}; free some space or name another directory"
             return StateDirectoryError(str(self.directory), reason)
+        while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
+        if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
+            advice = f"repair it with `laggard repair-state {self.directory}`, which keeps a copy"
+            return DamagedLogError(str(self.directory), advice, while_loading)
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
@@ -247,15 +263,17 @@ class StateServer:
         except subprocess.TimeoutExpired:
             return None
 
-    def full_disk(self) -> StateFullError | None:
-        """Return an error if the server ended because its disk is full, else None.
+    def full(self) -> StateFullError | None:
+        """Return an error if the server ended because its disk or its memory is full, else None.
 
         With ``fsync="always"`` a server that cannot write exits rather than acknowledge what is not on disk.
         """
-        words = "" if self.alive() else self._child.last_output()
-        if not any(reason in words for reason in _FULL):
-            return None
-        return StateFullError(str(self.directory), "no space left on its disk")
+        words = "" if self.alive() else self._child.output()
+        if any(reason in words for reason in _FULL):
+            return StateFullError(str(self.directory), "no space left on its disk")
+        if _NO_MEMORY in words:
+            return StateFullError(str(self.directory), "no memory left for its server", MEMORY_ADVICE)
+        return None
 
     def flush_to_disk(self, deadline_s: float = 10.0) -> None:
         """Wait until everything that was acknowledged is on disk.
@@ -278,6 +296,32 @@ class StateServer:
                     client.config_set("appendfsync", self._plan.fsync)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
+
+    def snapshot(self) -> bool:
+        """Have the server write a snapshot in the background, if anything has changed since the last one.
+
+        It replaces the last one when it is complete.  Nothing happens if the disk has no room for it.
+
+        Returns
+        -------
+        bool
+            Whether a snapshot was begun.
+
+        Raises
+        ------
+        redis.RedisError
+            If the server does not answer.
+        """
+        with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
+            used_bytes = int(client.info("memory")["used_memory"])
+            free_bytes = shutil.disk_usage(self.directory).free
+            if (
+                free_bytes < _SNAPSHOT_ROOM * used_bytes
+                or not client.info("persistence")["rdb_changes_since_last_save"]
+            ):
+                return False
+            client.bgsave(schedule=True)
+            return True
 
     def answers(self, deadline_s: float) -> bool:
         """Return whether the server answers in time, if only that it is busy or loading."""
@@ -310,6 +354,7 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
         listen=listen,
         password=endpoint.password,
         fsync=plan.fsync,
+        snapshot=SNAPSHOT,
         memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
     )
     try:

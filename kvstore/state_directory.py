@@ -18,11 +18,11 @@ import psutil
 from laggard.kvstore.connection import write_private
 from laggard.kvstore.errors import StateDirectoryError
 
-__all__ = ["DATA", "claim", "locked", "unusable"]
+__all__ = ["DATA", "IDENTITY", "claim", "locked", "unusable"]
 
 DATA = "appendonlydir"
 _FORMAT = 1
-_IDENTITY = "state.json"
+IDENTITY = "state.json"
 _LOCK = "lock"
 _HOLDER = "holder.json"
 _POLL_S = 0.005
@@ -30,7 +30,7 @@ _POLL_S = 0.005
 
 def claim(directory: Path, job: str) -> str:
     """Claim the directory for the job and return its password, which is new the first time."""
-    identity = directory / _IDENTITY
+    identity = directory / IDENTITY
     try:
         if not identity.exists():
             write_private(identity, json.dumps({"format": _FORMAT, "job": job, "password": secrets.token_hex(32)}))
@@ -40,7 +40,7 @@ def claim(directory: Path, job: str) -> str:
         raise unusable(directory, error) from error
     except (ValueError, TypeError, KeyError) as error:
         raise StateDirectoryError(
-            str(directory), f"its {_IDENTITY} is damaged ({error!r}); restore it or name another directory"
+            str(directory), f"its {IDENTITY} is damaged ({error!r}); restore it or name another directory"
         ) from error
     if version != _FORMAT:
         raise StateDirectoryError(
@@ -107,7 +107,7 @@ def _guard(directory: Path) -> None:
             str(directory), f"every user can write to it (mode {mode:04o}); name another directory"
         )
     trusted = {os.geteuid(), directory.stat().st_uid}
-    for name, private in ((_IDENTITY, 0o600), (DATA, 0o700)):
+    for name, private in ((IDENTITY, 0o600), (DATA, 0o700)):
         path = directory / name
         if os.path.lexists(path):
             if path.lstat().st_uid not in trusted:

@@ -179,11 +179,11 @@ class Layout:
             version = self.key_set_version()
             found = set(self._scan_keys())
             if NO_KEY.encode() not in found and self.key_set_version() == version:
-                return [key.decode() for key in found]
+                return [key.decode(errors="replace") for key in found]
         while True:  # they are few, or change all the time
             names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
             if NO_KEY.encode() not in names:
-                return [key.decode() for key in names]
+                return [key.decode(errors="replace") for key in names]
             self.count()
 
     def _scan_keys(self) -> Iterator[bytes]:
@@ -222,6 +222,12 @@ class Layout:
         Gone
             If part of it no longer exists: the key was replaced, or is damaged if its record is still the same.
         """
+        try:
+            return self._read(key, record)
+        except ValueError as error:
+            raise CorruptValueError(key, f"its record cannot be read: {error}") from error
+
+    def _read(self, key: str, record: Record) -> Value:
         if record.tag == b"n":
             return int(record.body[1:])
         if record.tag != b"l":

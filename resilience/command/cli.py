@@ -29,6 +29,7 @@ from laggard.resilience.command.doctor import doctor
 from laggard.resilience.command.explain import explain
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
+from laggard.resilience.command.repair_state import repair_state
 from laggard.resilience.command.report import report
 from laggard.resilience.command.run_options import run_options
 from laggard.resilience.command.telemetry import grafana, replay
@@ -197,7 +198,7 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
             account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")
 
 
-for command in (status, top, explain, report, doctor, replay, grafana):
+for command in (status, top, explain, report, doctor, replay, grafana, repair_state):
     cli.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import redis
 
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.errors import (
@@ -28,6 +31,8 @@ from laggard.resilience.nodes.heartbeat import AwakeClock
 
 __all__ = ["StateKeeper"]
 
+_log = logging.getLogger(__name__)
+
 LOAD_DEADLINE_S = 60.0
 FLUSH_TRY_S = 2.0
 POLL_S = 0.05
@@ -35,12 +40,17 @@ POLL_S = 0.05
 # disk that is gone. Time in which we were not scheduled ourselves does not count.
 HANG_TIMEOUT_S = 6.0
 PING_INTERVAL_S = 1.0
+# Of State, beside the log. A job that ends sooner has less to lose.
+FIRST_SNAPSHOT_S = 600.0
+SNAPSHOT_INTERVAL_S = 3600.0
 # Two deaths for want of memory within this time are not an accident either: the third would come as well.
 OOM_WINDOW_S = 3600.0
 # The kernel counts such a death some moments before we see it.
 OOM_LOOKS = 5
 # So many deaths or failed starts within a minute are not an accident.
 MAX_STARTS_PER_MINUTE = 60
+# Starts that only fail end here; one that gets on with its log has not failed.
+FAILED_STARTS_LIMIT_S = 300.0
 
 
 class StateKeeper:
@@ -90,6 +100,7 @@ class StateKeeper:
         self._restarting = False
         self._oom_kills = deque([oom_kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
+        self._snapshot_at_s = time.monotonic() + FIRST_SNAPSHOT_S
         self._awake_clock = AwakeClock()
         self._awake_clock.start()
         self._answered_s = 0.0  # by that clock
@@ -152,11 +163,21 @@ class StateKeeper:
             server = self._server
             if server.answers(PING_INTERVAL_S):
                 self._answered_s = self._awake_clock.now_s()
+                self._take_snapshot(server)
             silent_s = self._awake_clock.now_s() - self._answered_s
             if silent_s > HANG_TIMEOUT_S and server is self._server and server.alive():
                 self._say(f"the server did not answer for {silent_s:.0f} s: it is killed")
                 server.kill()
                 self._answered_s = self._awake_clock.now_s()
+
+    def _take_snapshot(self, server: StateServer) -> None:
+        if time.monotonic() < self._snapshot_at_s:
+            return
+        self._snapshot_at_s = time.monotonic() + SNAPSHOT_INTERVAL_S
+        try:
+            server.snapshot()
+        except (redis.RedisError, OSError) as error:  # the next one may do
+            _log.warning("no snapshot of State: %s", error)
 
     def _is_stopping_after(self, wait_s: float) -> bool:
         with self.changed:
@@ -177,11 +198,11 @@ class StateKeeper:
 
     def _restart(self, exit_code: int) -> None:
         died = self._server
-        if full := died.full_disk():
+        if full := died.full():
             raise full
         began_s = time.monotonic()
-        if exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills[0]:
-            self._note_oom_death(began_s, str(died.directory))
+        if exit_code == -signal.SIGKILL:
+            self._check_memory(str(died.directory))
         server = self._start_again(died)
         with self.changed:
             self._server = server
@@ -195,7 +216,11 @@ class StateKeeper:
         if stopping:
             server.stop()
 
-    def _note_oom_death(self, now_s: float, directory: str) -> None:
+    def _check_memory(self, directory: str) -> None:
+        """Note that a server was killed, perhaps for want of memory; raise an error if that comes again."""
+        if oom_kills() <= self._oom_kills[0]:
+            return
+        now_s = time.monotonic()
         if now_s - self._oom_death_s < OOM_WINDOW_S:
             raise StateFullError(directory, "for want of memory, the kernel killed the server again", MEMORY_ADVICE)
         self._oom_death_s = now_s
@@ -210,11 +235,15 @@ class StateKeeper:
 
     def _start_again(self, died: StateServer) -> StateServer:
         failed: ServerError | None = None
+        give_up_at_s = time.monotonic() + FAILED_STARTS_LIMIT_S
         while not self._too_often(time.monotonic()):
             try:
                 return died.start_again(LOAD_DEADLINE_S, self._say)
             except (ServerStartError, PortTakenError) as error:  # it may have been killed while it was starting
                 failed = error
+                self._check_memory(str(died.directory))
+                if time.monotonic() > give_up_at_s:
+                    raise
             with self.changed:
                 if self.changed.wait_for(lambda: self._stopping, POLL_S):
                     break

@@ -19,7 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-from laggard.kvstore.errors import PortTakenError, ServerStartError, StateDirectoryError, StateUnavailableError
+from laggard.kvstore.errors import (
+    DamagedLogError,
+    PortTakenError,
+    ServerStartError,
+    StateDirectoryError,
+    StateUnavailableError,
+)
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.server import Fsync, StateServer
 from laggard.kvstore.state import State
@@ -262,13 +268,16 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
         StateServer.start(tmp_path, job="a", host="192.0.2.1")
 
 
-def test_a_damaged_file_is_reported_in_the_servers_words(tmp_path: Path) -> None:
+def test_a_damaged_log_is_named_with_the_command_that_repairs_it(tmp_path: Path) -> None:
     with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0)["a"] = b"x" * 1000
     (log,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
     log.write_bytes(b"damaged!" + log.read_bytes()[8:])
-    with pytest.raises(ServerStartError, match="Bad file format reading the append only file"):
+    named = (
+        rf"(?s)the log of State in {tmp_path} is damaged: repair it with `laggard repair-state {tmp_path}`.*Bad file"
+    )
+    with pytest.raises(DamagedLogError, match=named):
         StateServer.start(tmp_path, job="a")
 
 
@@ -352,7 +361,7 @@ def test_a_full_disk_is_named_and_the_last_commit_is_kept(tmp_path: Path) -> Non
             with pytest.raises(ConnectionError):
                 state.update({f"more {n}": bytes(1_000_000) for n in range(10)})
             assert server.wait_exit(DEADLINE_S) is not None
-            assert str(server.full_disk()).startswith(f"no room left for State at {tmp_path}")
+            assert str(server.full()).startswith(f"no room left for State at {tmp_path}")
         subprocess.run(["mount", "-o", "remount,size=16m", str(tmp_path)], check=True)
         with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
             assert State(client, server.endpoint, 0)["kept"] == b"x" * 1_000_000
