@@ -51,7 +51,7 @@ class Scan:
     damage: str | None
 
 
-class _DamageError(Exception):
+class _Damage(Exception):  # noqa: N818 - a signal between functions of this module
     """The bytes at hand are not a command."""
 
 
@@ -73,7 +73,7 @@ def scan(file: BinaryIO, size_bytes: int, arities: Mapping[str, int]) -> Scan:
             steps.take(words, reader.at)
         if steps.in_transaction:
             damage = "its last transaction is not complete"
-    except _DamageError as error:
+    except _Damage as error:
         damage = str(error)
     except OSError as error:
         damage = f"it cannot be read ({error.strerror})"
@@ -95,7 +95,7 @@ class _Steps:
         name = self._checked_name(words)
         if name in {"multi", "exec"}:
             if self.in_transaction == (name == "multi"):
-                raise _DamageError(f"{name.upper()} in the wrong place")
+                raise _Damage(f"{name.upper()} in the wrong place")
             self.in_transaction = not self.in_transaction
         else:
             self._pending = _commit_in(words) or self._pending
@@ -107,9 +107,9 @@ class _Steps:
         name = words[0].decode(errors="replace").lower()
         arity = self._arities.get(name)
         if arity is None:
-            raise _DamageError(f"{words[0][:20]!r} is not a command of the server's")
+            raise _Damage(f"{words[0][:20]!r} is not a command of the server's")
         if len(words) != arity if arity >= 0 else len(words) < -arity:
-            raise _DamageError(f"{name.upper()} with {len(words)} words")
+            raise _Damage(f"{name.upper()} with {len(words)} words")
         return name
 
 
@@ -130,36 +130,38 @@ class _Reader:
     def _word(self) -> bytes:
         length = self._number(self._line(), b"$", least=0)
         if self.at + length + 2 > self._size_bytes:
-            raise _DamageError("it ends within a command")
+            raise _Damage("it ends within a command")
         beginning = self._read(min(length, _LOOKED_AT_BYTES))
         left = length - len(beginning)
         while left:
             left -= len(self._read(min(left, _BLOCK_BYTES)))
         if self._read(2) != b"\r\n":
-            raise _DamageError("a word is longer or shorter than it says")
+            raise _Damage("a word is longer or shorter than it says")
         return beginning
 
     def _number(self, line: bytes, kind: bytes, least: int) -> int:
         digits = line[1:]
         if line[:1] != kind or not digits.isdigit() or len(digits) > 18 or int(digits) < least:
-            raise _DamageError(f"{line[:20]!r} where a length must be")
+            raise _Damage(_instead(line))
         return int(digits)
 
     def _line(self) -> bytes:
         line = self._file.readline(_LONGEST_LINE)
         self.at += len(line)
         if not line.endswith(b"\r\n"):
-            raise _DamageError(
-                f"{line[:20]!r} where a length must be" if self.at < self._size_bytes else "it is cut off"
-            )
+            raise _Damage(f"{line[:20]!r} where a length must be" if self.at < self._size_bytes else "it is cut off")
         return line[:-2]
 
     def _read(self, count: int) -> bytes:
         data = self._file.read(count)
         self.at += len(data)
         if len(data) < count:
-            raise _DamageError("it is cut off")
+            raise _Damage("it is cut off")
         return data
+
+
+def _instead(line: bytes) -> str:
+    return f"{line[:20]!r} instead of a command" if line.strip(b"\0") else "zeros instead of a command"
 
 
 def _commit_in(words: list[bytes]) -> Commit | None:

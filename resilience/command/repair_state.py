@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from laggard.kvstore.repair import Repair, repair
+from laggard.resilience.text import counted
 
 __all__ = ["repair_state"]
 
@@ -33,7 +34,7 @@ def _lines(done: Repair, directory: Path) -> list[str]:
     found = "there is no damage in the log" if done.damage is None else f"the log is repaired: {done.damage}"
     lost = f"; {done.lost_bytes} bytes are left out" if done.damage is not None else ""
     when = "" if done.committed_at_s is None else f" of {_clock(done.committed_at_s)}"
-    lines = [f"{found}{lost}", f"State is as of commit {done.commits}{when}: {done.keys} keys"]
+    lines = [f"{found}{lost}", f"State is as of commit {done.commits}{when}: {counted(done.keys, 'key', 'keys')}"]
     if done.damaged_values:
         names = ", ".join(repr(key) for key in done.damaged_values[:5])
         more = f" and {len(done.damaged_values) - 5} more" if len(done.damaged_values) > 5 else ""

@@ -20,6 +20,9 @@ import pytest
 
 import laggard
 from benchmarks.__main__ import BENCHMARKS
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import SNAPSHOT, StateServer
+from laggard.kvstore.state import State
 from laggard.resilience.allocation.slurm import Srun
 from laggard.telemetry.dump import write_dump
 from tests.clusters.test_slurm import block
@@ -46,6 +49,7 @@ from tests.printed import (
     printed_benchmarks,
     printed_commands,
 )
+from tests.waiting import wait_until
 
 PACKAGES = ("kvstore", "telemetry", "collectors", "detectors", "resilience")
 ROOT = Path(__file__).parents[2]
@@ -113,6 +117,7 @@ TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
 REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
 SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "laggard.resilience.agent.agent"]))
 WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
+REPAIR, TO_SNAPSHOT = "laggard repair-state damaged", "laggard repair-state --snapshot damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
     "laggard --per-node PROGRAM": ON_EVERY_NODE,
@@ -122,6 +127,9 @@ FILLED = {
     "laggard grafana": "laggard grafana provisioning-dir",
     "laggard grafana DIR": "laggard grafana provisioning-dir",
     "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
+    "laggard repair-state": REPAIR,
+    "laggard repair-state DIR": REPAIR,
+    "laggard repair-state --snapshot DIR": TO_SNAPSHOT,
     "laggard replay": "laggard replay --port=5254 dumps",
     "laggard replay DIRECTORY": "laggard replay --port=5254 dumps",
     "laggard replay FOLDER": f"laggard replay --port=5254 {RECORD}",
@@ -132,6 +140,8 @@ FILLED = {
     # What laggard runs on each node of a Slurm job: clusters/test_slurm.py.
     "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": SRUN,
 }
+
+FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_SNAPSHOT, *REPLAYED}
 
 # Why a command is not run: none of these is laggard's.
 NOT_HERE = {
@@ -186,7 +196,7 @@ def test_a_pattern_is_run_with_its_placeholders_filled_in(form: str, filled: str
     words = [word for word in form.split() if not re.search(r"^\[?[A-Z]{3,}|\.\.\.", word)]
     assert set(words) - set(filled.split()) == set()
     assert len(filled.split()) > len(words)
-    assert filled in HERE | run_by_other_tests() | {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, *REPLAYED}
+    assert filled in HERE | run_by_other_tests() | FILLED_HERE
 
 
 def test_commands_are_found_in_all_notations_of_the_documents() -> None:
@@ -305,6 +315,18 @@ def test_a_job_is_shown_as_the_guide_says() -> None:
         assert terminal.left() == (0, True)
     finally:
         terminal.close()
+
+
+def test_a_damaged_log_is_repaired_by_the_printed_command(folder: Path) -> None:
+    with StateServer.start(folder / "damaged", job="job") as server, server.endpoint.connect() as client:
+        begin_launch(client, server.endpoint, 0)
+        State(client, server.endpoint, 0)["kept"] = 1
+        assert server.snapshot()
+        wait_until((folder / "damaged" / SNAPSHOT).exists)
+    with next((folder / "damaged").glob("appendonlydir/*.incr.aof")).open("ab") as log:
+        log.write(bytes(512))
+    assert "512 bytes are left out\nState is as of commit 1 of" in output_of(REPAIR)
+    assert "State is as of commit 1: 1 key" in output_of(TO_SNAPSHOT)
 
 
 def assert_serves(command: str, n_devices: int) -> None:
