@@ -125,6 +125,7 @@ def waits(folder: Path, fsync: Fsync, keys: int) -> None:
                 t.increment(key)
 
     work: dict[str, Callable[[State], object]] = {
+        "nothing": lambda _: time.sleep(2),
         f"update with {keys} keys": lambda state: state.update(values),
         "the same again": lambda state: state.update(values),
         f"{keys} increments": increments,

@@ -233,12 +233,17 @@ class StateKeeper:
             self.messages.append(message)
             self.changed.notify_all()
 
+    def _say_loading(self, message: str) -> None:
+        if self._stopping:  # nobody needs it any more
+            raise ServerError("the job ended while its state server was loading its log")
+        self._say(message)
+
     def _start_again(self, died: StateServer) -> StateServer:
         failed: ServerError | None = None
         give_up_at_s = time.monotonic() + FAILED_STARTS_LIMIT_S
         while not self._too_often(time.monotonic()):
             try:
-                return died.start_again(LOAD_DEADLINE_S, self._say)
+                return died.start_again(LOAD_DEADLINE_S, self._say_loading)
             except (ServerStartError, PortTakenError) as error:  # it may have been killed while it was starting
                 failed = error
                 self._check_memory(str(died.directory))

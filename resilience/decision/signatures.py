@@ -172,6 +172,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _C,
         "once",
     ),
+    Signature("no room left for State", r"no room left for State at", _C, "once"),
     Signature("no space left on a disk", r"No space left on device|\[Errno 28\]|OutOfDiskError", _C, "strike"),
     Signature(
         "a file system that is gone",

@@ -99,7 +99,7 @@ SMALL = {
     "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to first line", "\n│ 1     │"]),
     "state": Small(
         "--gib 0.05 --repeats 1 --transactions 5 --keys 2000",
-        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: "],
+        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: ", "\nupdate with 2000 keys "],
     ),
     "telemetry": Small(
         "--quick --rate 10000 --seconds 1 --requests 50",

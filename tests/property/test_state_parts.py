@@ -307,3 +307,41 @@ def test_a_commit_waits_for_the_lock_of_a_large_transaction(server: StateServer)
         other["k0"] = 2
         assert other["k0"] == 2
         assert not client.exists(server.endpoint.key("state", "lock"))
+
+
+def test_parts_that_a_server_has_lost_are_sent_again(server: StateServer) -> None:
+    """A server that does not write each commit to disk at once loses the last moments when it is killed."""
+    with server.endpoint.connect() as client:
+        other = fresh(client, server)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+
+        def hook(number: int, moment: str) -> None:
+            if (number, moment) == (4, "after"):
+                (staged,) = client.keys("laggard:*:state:staged:*")
+                client.delete(staged)
+
+        runs = hooked(mine, hook)
+        mine.update(dict.fromkeys(KEYS, 9))
+        assert contents(other) == {**BEFORE, **dict.fromkeys(KEYS, 9)}
+        assert len(runs) > len(KEYS) + 5
+
+
+def test_what_a_process_that_is_gone_has_staged_is_deleted_after_an_hour(server: StateServer) -> None:
+    with server.endpoint.connect() as client:
+        other = fresh(client, server)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+
+        def hook(number: int, moment: str) -> None:
+            if (number, moment) == (4, "before"):
+                raise Cut
+
+        hooked(mine, hook)
+        with pytest.raises(Cut):
+            mine.update({key: [b"x" * 300] for key in KEYS})
+        opened = server.endpoint.key("state", "open")
+        other.update(dict.fromkeys(KEYS, 1))
+        assert client.hlen(opened) == 1, "it may go on yet"
+        (name,) = client.hkeys(opened)
+        client.hincrby(opened, name.decode(), -3601)
+        other.update(dict.fromkeys(KEYS, 2))
+        assert not client.keys("laggard:*:state:[sol]*")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError
 from laggard.resilience.decision.signatures import SIGNATURES, clean_line, signature_of
 
 EXAMPLES = [
@@ -65,6 +66,8 @@ EXAMPLES = [
     ("no memory left", "Memory cgroup out of memory: Killed process 4211 (python) total-vm:81234kB"),
     ("no memory left", "slurmstepd: error: Detected 1 oom_kill event in StepId=71.0. Some of the step tasks have been"),
     ("no memory left", "MemoryError"),
+    ("no room left for State", str(StateFullError("127.0.0.1:5555", "its memory is used up", MEMORY_ADVICE))),
+    ("no room left for State", str(StateFullError("/scratch/state", "no space left on its disk"))),
     ("no memory left", "numpy.core._exceptions._ArrayMemoryError: OSError: [Errno 12] Cannot allocate memory"),
     ("no memory left", "Ray killed it: the node is running low on memory"),
     ("no space left on a disk", "OSError: [Errno 28] No space left on device: '/scratch/ckpt.pt'"),
