@@ -32,6 +32,7 @@ _MANIFEST = f"{_NAME}.manifest"
 _FILE = re.compile(r"appendonly\.aof\.(\d+)\.(base|incr)\.(rdb|aof)")
 _LOCK_DEADLINE_S = 5.0
 _STUCK_S = 60.0
+_LONG_BYTES = 1 << 28  # takes seconds to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,8 @@ def _good_part(data: Path, arities: Mapping[str, int], tell: Callable[[str], Non
         if name.endswith(".rdb"):  # it has a checksum, which the server looks at
             good.append((name, size))
             continue
-        tell(f"reading {name}: {size / 1e9:.2f} GB")
+        if size >= _LONG_BYTES:
+            tell(f"reading {name}: {size / 1e9:.1f} GB")
         with path.open("rb") as file:
             result: Scan = scan(file, size, arities)
         last = result.last_commit or last

@@ -55,6 +55,7 @@ _LOOK_INTERVAL_S = 0.5
 # A server that loads looks after its connections now and then only.
 _LOADING_ANSWER_S = 5.0
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
+_WORDS_OF_DAMAGE = 3
 _CRASH_REPORT = "BUG REPORT START"
 _NO_MEMORY = "Out Of Memory allocating"
 
@@ -238,7 +239,8 @@ class StateServer:
         while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
         if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
             advice = f"repair it with `laggard repair-state {self.directory}`, which keeps a copy"
-            return DamagedLogError(str(self.directory), advice, while_loading)
+            last_words = "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:])
+            return DamagedLogError(str(self.directory), advice, last_words)
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
