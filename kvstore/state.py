@@ -47,6 +47,10 @@ class State(MutableMapping[str, Value]):
     is kept until its successor is complete, so the server needs room for both.  No other thread may change an array
     while it is being assigned.
 
+    A transaction may have any number of keys and any size; a large one is sent in parts, between which the server
+    serves others, and is still applied whole or not at all.  If it reads, increments or appends very much, the commits
+    of others wait for its end.  One that pauses for seconds meanwhile is refused with `ConflictError`.
+
     Parameters
     ----------
     client : redis.Redis
@@ -57,6 +61,7 @@ class State(MutableMapping[str, Value]):
         The caller's launch, which every write carries.
     retry_for_s : float
         How long a call retries while the server does not answer, for example because it is being restarted, in seconds.
+        Time in which the server loads its log does not count.
         A commit that is retried after a lost reply is applied once.
     chunk_bytes : int
         Larger values are split into chunks of at most this size.
@@ -68,7 +73,8 @@ class State(MutableMapping[str, Value]):
     StateUnavailableError
         From every call, if the server does not answer within `retry_for_s`.
     StateFullError
-        From every write, if the server has no room left; State stays as of the last commit.
+        From every write, if the server has no room left on disk or in memory (deletions need no memory); State stays as
+        of the last commit.
     """
 
     def __init__(
