@@ -67,7 +67,7 @@ class _Task:
     start: TaskStart
     process: subprocess.Popen[bytes]
     exit_fd: int  # readable once the process has ended
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float
     kept: bytearray = field(default_factory=bytearray)  # the end of its standard error
 
     def keep(self, data: bytes) -> None:
@@ -115,7 +115,7 @@ class Tasks:
         except OSError as error:
             self._report_no_start(start, f"{start.command[0]} cannot be started in {start.directory}: {error.strerror}")
             return
-        task = self._running[start.name] = _Task(start, process, os.pidfd_open(process.pid))
+        task = self._running[start.name] = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
         self._selector.register(task.exit_fd, selectors.EVENT_READ, partial(self._on_exit, task))
         for stream, pipe in task.streams().items():
             os.set_blocking(pipe.fileno(), False)
