@@ -1,0 +1,200 @@
+"""What must always hold, by the words of the design: the judge sees everything, and believes nobody's account of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.resilience.decision.policy import (
+    EXIT_NO_PROGRESS,
+    EXIT_TOO_FEW_NODES,
+    Decision,
+    End,
+    Event,
+    JobStatus,
+    NodeLost,
+    NodesAccused,
+    ProgramFailed,
+    Relaunch,
+    Settings,
+)
+from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
+from tests.simulation.processes import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Fault
+    from tests.simulation.job import Job
+
+__all__ = ["Judge"]
+
+# The clock of the heartbeats ticks five times a second, and an agent sends them twice a second.
+NOTICE_SLACK_S = 1.5
+MAX_LAUNCHES = 40
+
+
+class Judge:
+    """Watches one job; `fail` ends its simulation.
+
+    Attributes
+    ----------
+    trace
+        What happened, line by line.
+    faults
+        The faults that have struck, by kind.
+    stopped
+        Whether the user has asked the job to end.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.trace: list[str] = []
+        self.faults: list[str] = []
+        self.stopped = False
+        self._acknowledged: set[str] = set()
+        self._applied: dict[str, int] = {}
+        self._newest_launch = -1
+        self._n_launches = 0
+        # Who must not be used, and since when; what has been decided but not acted upon yet.
+        self._convicted: dict[str, float] = {}
+        self._pending: frozenset[str] = frozenset()
+        self._frozen_s = -1.0
+        self._end: End | None = None
+        self.used: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self._job.scheduler.now_s:9.4f} {text}")
+
+    def fail(self, why: str) -> None:
+        """Note that something is wrong: the simulation ends."""
+        self.note(f"WRONG: {why}")
+        self._job.scheduler.fail(why)
+
+    # -- what the controller does
+
+    def told(self, what: str, text: str) -> None:
+        """Take note of what the user is told. By then a decision is acted upon."""
+        self.note(f"{what:<9} {text}")
+        if what in {"relaunch", "stays", "end"}:
+            now_s = self._job.scheduler.now_s
+            self._convicted.update(dict.fromkeys(self._pending, now_s))
+            self._pending = frozenset()
+
+    def decided(self, settings: Settings, status: JobStatus, event: Event, decision: Decision) -> None:
+        """Take note of a decision of the policy."""
+        roster = status.roster
+        self.note(f"decided   {type(event).__name__} {getattr(event, 'host', '')}: {type(decision).__name__}")
+        self._end = decision if isinstance(decision, End) else None
+        if isinstance(event, NodesAccused) and event.hosts == {roster.primary} and isinstance(decision, Relaunch):
+            self.fail("a relaunch for the primary, which stays")
+        guilty: set[str] = set()
+        if settings.resilient:
+            if isinstance(event, NodesAccused):
+                guilty = {*event.hosts} & {*roster.active, *roster.reserve}
+            elif isinstance(event, NodeLost):
+                guilty = {event.host} & {*roster.active}
+            elif isinstance(event, ProgramFailed) and isinstance(decision, Relaunch):
+                guilty = {host for host, _ in event.evidence} & {*roster.active}
+        self._pending |= guilty - {roster.primary}
+
+    def launch_begins(self, launch: int, nodes: tuple[str, ...]) -> None:
+        """Check a launch whose program has been started just now."""
+        job = self._job
+        now_s = job.scheduler.now_s
+        self.note(f"launch    {launch} on {', '.join(nodes)}")
+        self._n_launches += 1
+        self.used |= {*nodes}
+        if self._n_launches > MAX_LAUNCHES:
+            self.fail("it does not end: launch follows launch")
+        if nodes[0] != job.plan.hosts[0]:
+            self.fail("the primary was dropped")
+        if launch <= self._newest_launch:
+            self.fail(f"launch {launch} begins after launch {self._newest_launch}")
+        if (fence := job.disk.launch()) != launch:
+            self.fail(f"launch {launch} begins while the fence is at {fence}")
+        for host in nodes:
+            if now_s < self._convicted.get(host, -1e9) + job.plan.settings.quarantine_s:
+                self.fail(f"{host} is used before its quarantine is over")
+        for process in job.of_the_program():
+            if int(process.environment[LAUNCH]) < launch and process.environment.get(NODE) in nodes:
+                self.fail(f"launch {launch} begins beside {process} of launch {process.environment[LAUNCH]}")
+        self._newest_launch = max(launch, self._newest_launch)
+
+    def program_starts(self, process: Process) -> None:
+        """Check a copy that has been started just now."""
+        launch, node = process.environment[LAUNCH], process.environment[NODE]
+        for other in self._job.of_the_program():
+            if other is not process and other.environment[LAUNCH] == launch and other.environment.get(NODE) == node:
+                self.fail(f"two starts of launch {launch} run on {node}")
+
+    def command_ended(self, exit_code: int, error: BaseException | None, *, by_fault: bool) -> None:
+        """Check how the command ended."""
+        self.note(f"ended     with {exit_code} {'' if error is None else f'{type(error).__name__}: {error}'}")
+        if by_fault or self.stopped:
+            return
+        if self._end is not None and error is None and exit_code != self._end.exit_code:
+            self.fail(f"the command ended with {exit_code}, not with {self._end.exit_code} as decided")
+
+    def controller_frozen(self) -> None:
+        """Take note that the controller was stopped or continued: its clocks count anew."""
+        self._frozen_s = self._job.scheduler.now_s
+
+    # -- what the world does
+
+    def fault(self, fault: Fault, victim: str) -> None:
+        """Take note of a fault."""
+        self.note(f"FAULT     {fault.name} {victim} ({fault.length_s or 'for ever'})")
+        self.faults.append(fault.name)
+
+    def node_hit(self, host: str, length_s: float | None) -> None:
+        """Check later that a node that is lost is noticed in time."""
+        job = self._job
+        controller, wait_s = job.controller, HEARTBEAT_TIMEOUT_S + NOTICE_SLACK_S
+        node = None if controller is None else controller._cluster.nodes.get(host)
+        if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
+            return
+        hit_s = job.scheduler.now_s
+
+        def check() -> None:
+            if job.controller is not controller or job.command is None or job.command.ended or self._frozen_s > hit_s:
+                return
+            if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
+                self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
+
+        if not job.command_is_halted:
+            job.scheduler.at(wait_s, check)
+
+    def acknowledged(self, key: str) -> None:
+        """Take note of a commit that was answered."""
+        self._acknowledged.add(key)
+
+    def committed(self, launch: int, key: str) -> None:
+        """Check a commit that the server has applied just now."""
+        self._applied[key] = self._applied.get(key, 0) + 1
+        if self._applied[key] > 1:
+            self.fail(f"the commit {key} was applied twice")
+        if launch < self._newest_launch:
+            self.fail(f"launch {launch} wrote {key} after launch {self._newest_launch} had begun")
+
+    # -- at the end
+
+    def check_commits(self) -> None:
+        """Check that every commit that was answered is there."""
+        if lost := self._acknowledged - self._job.disk.counters().keys():
+            self.fail(f"acknowledged commits are lost: {sorted(lost)}")
+
+    def check_end(self, exit_code: int | None, error: BaseException | None) -> None:
+        """Check how the job ended at last."""
+        if exit_code is None:
+            self.fail("the job does not end")
+        expected = {0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS}
+        if exit_code not in expected and not self.stopped and self._end is None and error is None:
+            self.fail(f"the job ended with {exit_code}")
+
+    def check_left(self, left: list[Process]) -> None:
+        """Check that nothing is left running."""
+        if left:
+            self.fail(f"left running: {', '.join(map(str, left))}")
+
+
+_ = Any
