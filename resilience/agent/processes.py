@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from laggard.resilience.agent.awake import Deadline
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import remove_stale_folders, runtime_root
 
@@ -96,13 +97,13 @@ def end_descendants(
     ProcessesStillRunningError
         If some still run at the deadline.
     """
-    until_s = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     ended: set[int] = set()
     while True:
         found = [process for process in _living_descendants() if chosen(process)]
         if not found:
             return len(ended)
-        if time.monotonic() > until_s:
+        if deadline.left_s() <= 0:
             pids = [process.pid for process in found]
             raise ProcessesStillRunningError(pids, deadline_s, [state_of(pid) for pid in pids])
         for process in found:
@@ -123,7 +124,7 @@ def _living_descendants() -> list[psutil.Process]:
 
 def end_marked(mark: str, deadline_s: float) -> bool:
     """Kill every process with a mark in its environment; return whether none was left at the deadline."""
-    until_s = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     ending: set[psutil.Process] = set()
     while True:
         marked = {process for process in psutil.process_iter() if _has_mark(process, mark)}
@@ -131,7 +132,7 @@ def end_marked(mark: str, deadline_s: float) -> bool:
         ending = {process for process in ending | marked if not _has_ended(process)}
         if not ending:
             return True
-        if time.monotonic() > until_s:
+        if deadline.left_s() <= 0:
             return False
         for process in marked:
             with contextlib.suppress(psutil.NoSuchProcess):

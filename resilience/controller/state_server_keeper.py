@@ -27,7 +27,7 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.memory import oom_kills
 from laggard.kvstore.server import Fsync, StateServer
-from laggard.resilience.nodes.heartbeat import AwakeClock
+from laggard.resilience.agent.awake import AwakeClock
 
 __all__ = ["StateKeeper"]
 

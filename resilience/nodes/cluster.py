@@ -16,13 +16,14 @@ from laggard.kvstore.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, NODE
 from laggard.logs import ends_of_logs
+from laggard.resilience.agent.awake import AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
-from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, AwakeClock
+from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
 from laggard.resilience.nodes.node import Node
 
 __all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
@@ -295,10 +296,10 @@ class Cluster:
         return self._directory / str(self._numbers[node.hostname])
 
     def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
-        until_s = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         with self._changed:
             while not done():
-                if (left_s := until_s - time.monotonic()) <= 0:
+                if (left_s := deadline.left_s()) <= 0:
                     return False
                 self._changed.wait(min(left_s, TICK_S))  # a node that falls silent does not notify us
         return True

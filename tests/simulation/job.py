@@ -367,6 +367,7 @@ class Job:
     def _start_program(self, process: Process, command: list[str]) -> None:
         if command == ["train"]:
             process.tag = "program"
+            process.command = self.commands
             self.judge.program_starts(process)
             self.program.start(process)
         elif command[0] == "valkey-server":

@@ -116,7 +116,9 @@ class Judge:
             if now_s < self._convicted.get(host, -1e9) + job.plan.settings.quarantine_s:
                 self.fail(f"{host} is used before its quarantine is over")
         for process in job.of_the_program():
-            if int(process.environment[LAUNCH]) < launch and process.environment.get(NODE) in nodes:
+            # What an earlier command could not end is not the child of any agent of ours; it is fenced.
+            own = process.command == job.commands
+            if own and int(process.environment[LAUNCH]) < launch and process.environment.get(NODE) in nodes:
                 self.fail(f"launch {launch} begins beside {process} of launch {process.environment[LAUNCH]}")
         self._newest_launch = max(launch, self._newest_launch)
 
@@ -156,7 +158,7 @@ class Judge:
         hit_s = job.scheduler.now_s
 
         def check() -> None:
-            if job.controller is not controller or job.command is None or job.command.ended or self._frozen_s > hit_s:
+            if job.controller is not controller or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
                 self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")

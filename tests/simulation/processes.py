@@ -121,6 +121,7 @@ class Process:
         self.waiting: list[Thread] = []
         self.delayed: list[Callable[[], object]] = []
         self.tag: object = None
+        self.command = 0
         self.on_end: Callable[[Process], None] | None = None
         self.steps = 0
         self.trap: tuple[int, Callable[[], object]] | None = None

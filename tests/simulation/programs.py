@@ -158,7 +158,7 @@ class UserProgram:
     def _leave(self, process: Process, rank: int) -> None:
         """Leave a process behind, which does not end with us and goes on writing."""
         left = Process(process.host, process, "left", process.environment)
-        left.tag = "left"
+        left.tag, left.command = "left", process.command
 
         def write() -> int:
             state = self._state(left)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["EPOCH_S", "Killed", "Scheduler", "Thread", "current"]
 
 EPOCH_S = 1_800_000_000.0
+# No timer is finer, so that time goes on even if somebody waits for less and less of it.
+TIMER_S = 1e-6
+# More happens only in a simulation that does not come to its end.
+MAX_EVENTS = 1_000_000
 # Threads are given up one after the other; one that holds on for longer swallows the exception that ends it.
 MAX_UNWINDING = 1000
 
@@ -172,7 +176,7 @@ class Scheduler:
         me.ticket += 1
         if timeout_s is not None:
             ticket = me.ticket
-            self.at(max(0.0, timeout_s), lambda: self._expire(me, ticket))
+            self.at(max(TIMER_S, timeout_s), lambda: self._expire(me, ticket))
         me.waits = True
         me.woken = False
         self._give_way(me)
@@ -215,6 +219,10 @@ class Scheduler:
                 return thread
             if not self._heap:
                 self.fail("nothing will ever happen again: everything waits")
+                continue
+            if self.events > MAX_EVENTS:
+                self._heap.clear()
+                self.fail("it does not come to an end")
                 continue
             due_s, _, _, call = heapq.heappop(self._heap)
             self.now_s = max(self.now_s, due_s)

@@ -34,10 +34,11 @@ class Schedule:
         """Return the schedule of a seed."""
         chance = random.Random(seed)
         hosts = tuple(f"n{number}" for number in range(1, chance.choice((2, 3, 3, 4)) + 1))
-        hangs = chance.random() < 0.2
+        resilient = chance.random() < 0.9
+        hangs = resilient and chance.random() < 0.2  # otherwise a program that hangs is only reported
         settings = Settings(
             nodes=chance.randint(1, len(hosts)),
-            resilient=chance.random() < 0.9,
+            resilient=resilient,
             exhaust_resources=chance.random() < 0.5,
             quarantine_s=chance.choice((15.0, 86400.0)),
             max_restarts=chance.choice((None, None, 2)),

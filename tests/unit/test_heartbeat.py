@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from laggard.kvstore.control import NodeRecord
+from laggard.resilience.agent.awake import LONGEST_TICK_S, AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
-from laggard.resilience.nodes.heartbeat import LONGEST_TICK_S, AwakeClock
 from laggard.resilience.nodes.node import Node
 
 
@@ -65,3 +65,25 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
     assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"
+
+
+def test_a_deadline_is_over_when_its_time_is() -> None:
+    clock = Clock()
+    deadline = Deadline(1.0, clock)
+    left_s = []
+    for _ in range(5):
+        clock.now_s += 0.25
+        left_s.append(deadline.left_s())
+    assert left_s == [0.75, 0.5, 0.25, 0.0, -0.25]
+
+
+def test_a_process_that_was_stopped_has_time_for_another_look_before_its_deadline_is_over() -> None:
+    clock = Clock()
+    deadline = Deadline(8.0, clock)
+    clock.now_s += 3600
+    assert deadline.left_s() == 7.5
+    deadline = Deadline(0.2, clock)
+    clock.now_s += 3600
+    assert deadline.left_s() == LONGEST_TICK_S
+    clock.now_s += LONGEST_TICK_S
+    assert deadline.left_s() == 0
