@@ -147,6 +147,8 @@ def _freeze_copy(job: Job, fault: Fault) -> str:
 
 
 def _freeze(job: Job, fault: Fault, process: Process) -> str:
+    if process.frozen:
+        return f"{process}, which is stopped already"
     process.send_signal(signal.SIGSTOP)
     _undo(job, fault, lambda: process.send_signal(signal.SIGCONT))
     return str(process)
@@ -163,8 +165,8 @@ def _kill_agent(job: Job, fault: Fault) -> str:
 
 def _freeze_agent(job: Job, fault: Fault) -> str:
     host = _host(job, fault)
-    if (agent := job.agent_of(host)) is None:
-        return f"no agent on {host}"
+    if (agent := job.agent_of(host)) is None or agent.frozen:
+        return f"no agent runs on {host}"
     job.judge.node_hit(host, fault.length_s)
     return _freeze(job, fault, agent)
 
@@ -182,6 +184,8 @@ def _freeze_host(job: Job, fault: Fault) -> str:
     if not job.plan.remote:
         return "all nodes are on one machine"
     host = job.machine.hosts[name]
+    if host.frozen:
+        return f"{name}, which is frozen already"
     host.freeze()
     _undo(job, fault, host.thaw)
     job.judge.node_hit(name, fault.length_s)
@@ -191,6 +195,8 @@ def _freeze_host(job: Job, fault: Fault) -> str:
 def _cut(job: Job, fault: Fault) -> str:
     name = _host(job, fault, 1)
     link = job.links[name]
+    if link.is_cut:
+        return f"{name}, which is cut off already"
     link.is_cut = True
     _undo(job, fault, link.heal)
     if job.plan.remote:
@@ -264,14 +270,16 @@ def _repeat_requests(job: Job, fault: Fault) -> str:
 def _kill_controller(job: Job, fault: Fault) -> str:
     if job.command is None or job.command.ended:
         return "it has ended"
+    if job.command.frozen:
+        job.command.send_signal(signal.SIGCONT)
     job.run_again_after_s = 0.2 + fault.number / 500
     job.command.send_signal(signal.SIGKILL)
     return ""
 
 
 def _freeze_controller(job: Job, fault: Fault) -> str:
-    if job.command is None or job.command.ended:
-        return "it has ended"
+    if job.command is None or job.command.halted or job.command.ended:
+        return "it does not run"
     job.judge.controller_frozen()
     job.command.send_signal(signal.SIGSTOP)
     command = job.command

@@ -116,8 +116,9 @@ class Judge:
             if now_s < self._convicted.get(host, -1e9) + job.plan.settings.quarantine_s:
                 self.fail(f"{host} is used before its quarantine is over")
         for process in job.of_the_program():
-            # What an earlier command could not end is not the child of any agent of ours; it is fenced.
-            own = process.command == job.commands
+            # What an earlier command could not end is not the child of any agent of ours; it is fenced. What was killed
+            # and is held in the kernel never leaves it again.
+            own = process.command == job.commands and not process.kill_pending
             if own and int(process.environment[LAUNCH]) < launch and process.environment.get(NODE) in nodes:
                 self.fail(f"launch {launch} begins beside {process} of launch {process.environment[LAUNCH]}")
         self._newest_launch = max(launch, self._newest_launch)

@@ -287,6 +287,15 @@ class Process:
                 found += child.children(recursive=True)
         return found
 
+    def parents(self) -> list[Process]:
+        """Return its parent, that one's parent, and so on."""
+        found = []
+        each = self.parent
+        while each is not None:
+            found.append(each)
+            each = each.parent
+        return found
+
     def status(self) -> str:
         """Return its state in the kernel's words."""
         self._gone_is_an_error()
