@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
+# A try that seems to have taken longer was interrupted: this process was stopped and continued, and the server may well
+# answer it now.
+_LONGEST_TRY_S = 10.0
 # The error of a server that is running somebody's long script, and has done nothing else.
 _BUSY = "BUSY "
 # Error messages of a full server, for a plain command and for one inside a script.
@@ -50,27 +53,31 @@ class RetryPolicy:
         StateFullError
             If the server has no room left, on disk or in memory.
         """
-        deadline = time.monotonic() + self.retry_for_s
+        left_s, looked_s = self.retry_for_s, time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:
+            error: redis.RedisError
             try:
                 return operation()
-            except redis.AuthenticationError as error:
-                raise self._unavailable(error) from error
-            except redis.BusyLoadingError:
-                deadline = time.monotonic() + self.retry_for_s
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                if time.monotonic() + pause_s > deadline:
-                    raise self._unavailable(error) from error
-            except redis.ResponseError as error:
-                if _DISK_FULL in str(error):
-                    raise StateFullError(self._endpoint.address, str(error)) from error
-                if any(reason in str(error) for reason in _MEMORY_FULL):
-                    raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from error
-                if not str(error).startswith(_BUSY):
+            except redis.AuthenticationError as refused:
+                raise self._unavailable(refused) from refused
+            except redis.BusyLoadingError as loading:
+                error, left_s, looked_s = loading, self.retry_for_s, time.monotonic()
+            except (redis.ConnectionError, redis.TimeoutError) as unanswered:
+                error = unanswered
+            except redis.ResponseError as refused:
+                if _DISK_FULL in str(refused):
+                    raise StateFullError(self._endpoint.address, str(refused)) from refused
+                if any(reason in str(refused) for reason in _MEMORY_FULL):
+                    raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from refused
+                if not str(refused).startswith(_BUSY):
                     raise
-                if time.monotonic() + pause_s > deadline:
-                    raise self._unavailable(error) from error
+                error = refused
+            now_s = time.monotonic()
+            left_s -= min(now_s - looked_s, _LONGEST_TRY_S)
+            looked_s = now_s
+            if left_s < pause_s:
+                raise self._unavailable(error) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
