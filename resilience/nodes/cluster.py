@@ -271,8 +271,11 @@ class Cluster:
         if not self._wait_for(
             lambda: all(n.leftovers_ended is not None or self._is_lost(n) for n in nodes), deadline_s
         ):
-            slow = [node.record.hostname for node in nodes if node.leftovers_ended is None]
-            raise LeftoversError("processes of an old launch", slow)
+            for node in nodes:
+                if node.leftovers_ended is None and node.record == self._primary:
+                    raise LeftoversError("processes of an old launch", [node.record.hostname])
+                if node.leftovers_ended is None:
+                    node.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
         if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.stuck:
             primary.note(f"{primary.stuck}; {HELD}")
         return sum(node.leftovers_ended or 0 for node in nodes)
