@@ -51,11 +51,17 @@ from typing import IO, Any, cast
 
 import psutil
 
-from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
 from laggard.resilience.agent.inquiries import Inquiries, Inquiry
 from laggard.resilience.agent.later import Later
-from laggard.resilience.agent.processes import adopt_orphans, end_descendants, environment_of, reap_orphans
+from laggard.resilience.agent.processes import (
+    adopt_orphans,
+    end_descendants,
+    end_marked,
+    environment_of,
+    reap_orphans,
+)
 from laggard.resilience.agent.sidecars import Sidecars
 from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.agent.tasks import Tasks, TaskStart
@@ -128,6 +134,7 @@ class Agent:
             with contextlib.ExitStack() as last:  # even if a process cannot be ended
                 last.callback(self._remove_files)
                 last.callback(reap_orphans, own=())  # not every machine's init does it for us
+                last.callback(self._end_strays)
                 end_descendants(deadline_s=FORCED_STOP_S)
 
     def _serve(self) -> None:
@@ -239,6 +246,11 @@ class Agent:
     def _dump_stacks(self, launch: int) -> None:
         command = [*STACKS_COMMAND, str(launch)]
         self._inquiries.ask(Inquiry("stacks", command, self._environment, STACKS_DEADLINE_S))
+
+    def _end_strays(self) -> None:
+        """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""
+        if mark := self._environment.get(ENDPOINT_FILE):
+            end_marked(ENDPOINT_FILE, mark, FORCED_STOP_S)
 
     def _remove_files(self) -> None:
         for folder in self._created:

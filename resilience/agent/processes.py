@@ -122,12 +122,12 @@ def _living_descendants() -> list[psutil.Process]:
     return living
 
 
-def end_marked(mark: str, deadline_s: float) -> bool:
-    """Kill every process with a mark in its environment; return whether none was left at the deadline."""
+def end_marked(variable: str, mark: str, deadline_s: float) -> bool:
+    """Kill every process that has a mark in a variable; return whether none was left at the deadline."""
     deadline = Deadline(deadline_s)
     ending: set[psutil.Process] = set()
     while True:
-        marked = {process for process in psutil.process_iter() if _has_mark(process, mark)}
+        marked = {process for process in psutil.process_iter() if environment_of(process).get(variable) == mark}
         # a process that is ending loses its environment before it releases its files and locks
         ending = {process for process in ending | marked if not _has_ended(process)}
         if not ending:
@@ -147,14 +147,9 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def _has_mark(process: psutil.Process, mark: str) -> bool:
-    # a process that has ended and was not reaped has no environment any more
-    return environment_of(process).get(AGENT_MARK) == mark
-
-
 def main() -> int:
     """End the processes with the mark given as argument; return 0 if none is left."""
-    ended = end_marked(sys.argv[1], DEADLINE_S)
+    ended = end_marked(AGENT_MARK, sys.argv[1], DEADLINE_S)
     remove_stale_folders(runtime_root())
     return 0 if ended else 1
 

@@ -132,7 +132,8 @@ def _relay_answers(actor: Any, pipe: int) -> None:
 def clear(node_id: str, mark: str) -> None:
     """Begin to end what an agent has left on a node; if the node is gone, nothing is left."""
     remote: Any = ray.remote(end_marked)
-    remote.options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity(node_id)).remote(mark, CLEAR_DEADLINE_S)
+    options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity(node_id))
+    options.remote(AGENT_MARK, mark, CLEAR_DEADLINE_S)
 
 
 def node_affinity(node_id: str) -> NodeAffinitySchedulingStrategy:
