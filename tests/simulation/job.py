@@ -43,9 +43,10 @@ from tests.simulation.programs import Habits, UserProgram, answer, watch_ranks
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.state_server import Client, Disk, SimulatedServer
 
-__all__ = ["Job", "Plan", "simulated_world"]
+__all__ = ["MAX_COMMANDS", "Job", "Plan", "simulated_world"]
 
-HEARTBEAT_S = 3.5
+MAX_COMMANDS = 7
+MAX_NODES = 4
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class _Allocation:
         process = Process(far, far.init, "clear", {})
         self._clearing.append(process)
         mark = self._marks[node.hostname]
-        clear = lambda: process.run(lambda: 0 if agent_processes.end_marked(mark, 5.0) else 1)  # noqa: E731
+        clear = lambda: process.run(lambda: 0 if agent_processes.end_marked(AGENT_MARK, mark, 5.0) else 1)  # noqa: E731
         if link.is_cut:
             process.after(10.0, lambda: process.exit(255))
         else:
@@ -278,6 +279,7 @@ class Job:
         """Run the command, as the user does."""
         self.commands += 1
         self.exit_code = self.error = self.run_again_after_s = None
+        self.judge.command_begins()
         process = Process(self.primary, self.primary.init, "laggard", {}, adopts=True)
         process.tag = "controller"
         process.on_end = self._command_ended
@@ -302,7 +304,7 @@ class Job:
                     plan.grace_s,
                     JobTelemetry(0, 0, TelemetrySettings()),
                     Cluster,
-                    self.directory,
+                    self.directory / str(self.commands),
                     hang_timeout=plan.hang_timeout_s,
                     per_node=plan.per_node,
                 )
@@ -393,8 +395,10 @@ def simulated_world() -> Iterator[Path]:
     importlib = type("Importlib", (), {"import_module": staticmethod(lambda _: None)})
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lt-sim-")))
-        for number in range(1, 10):
-            (directory / str(number)).mkdir(mode=0o700)
+        for command in range(1, MAX_COMMANDS + 1):
+            (directory / str(command)).mkdir(mode=0o700)
+            for number in range(1, MAX_NODES + 1):
+                (directory / str(command) / str(number)).mkdir(mode=0o700)
         stack.enter_context(replaced_modules())
         for target, name, value in (
             (connection.Endpoint, "connect", _connect),

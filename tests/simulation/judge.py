@@ -18,6 +18,8 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Settings,
 )
+from laggard.kvstore.errors import ServerStartError
+from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process
 
@@ -53,7 +55,7 @@ class Judge:
         self._acknowledged: set[str] = set()
         self._applied: dict[str, int] = {}
         self._newest_launch = -1
-        self._n_launches = 0
+        self._n_launches = self._of_command = 0
         # Who must not be used, and since when; what has been decided but not acted upon yet.
         self._convicted: dict[str, float] = {}
         self._pending: frozenset[str] = frozenset()
@@ -103,6 +105,7 @@ class Judge:
         now_s = job.scheduler.now_s
         self.note(f"launch    {launch} on {', '.join(nodes)}")
         self._n_launches += 1
+        self._of_command += 1
         self.used |= {*nodes}
         if self._n_launches > MAX_LAUNCHES:
             self.fail("it does not end: launch follows launch")
@@ -137,6 +140,11 @@ class Judge:
             return
         if self._end is not None and error is None and exit_code != self._end.exit_code:
             self.fail(f"the command ended with {exit_code}, not with {self._end.exit_code} as decided")
+
+    def command_begins(self) -> None:
+        """Take note that the command runs, perhaps again."""
+        self._of_command = 0
+        self._end = None
 
     def controller_frozen(self) -> None:
         """Take note that the controller was stopped or continued: its clocks count anew."""
@@ -193,6 +201,9 @@ class Judge:
         expected = {0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS}
         if exit_code not in expected and not self.stopped and self._end is None and error is None:
             self.fail(f"the job ended with {exit_code}")
+        # Only what cannot be had from the start ends a job with an error; all else is for the policy.
+        if error is not None and not (self._of_command == 0 and isinstance(error, NodeDownError | ServerStartError)):
+            self.fail(f"the job ended with {type(error).__name__}: {error}")
 
     def check_left(self, left: list[Process]) -> None:
         """Check that nothing is left running."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from laggard.resilience.decision.policy import Settings
 from tests.simulation.faults import FAULTS, Fault, arm, heal
-from tests.simulation.job import Job, Plan
+from tests.simulation.job import MAX_COMMANDS, Job, Plan
 from tests.simulation.processes import Process
 from tests.simulation.programs import Habits
 
@@ -19,7 +19,6 @@ LIMIT_S = 900.0
 # Then everything that was cut or frozen is so no more, and all that is left ends by itself: the longest lease is 300 s.
 LEFT_S = 330.0
 CLEAR_S = 15.0
-MAX_COMMANDS = 4
 
 
 @dataclass(frozen=True)
