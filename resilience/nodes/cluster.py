@@ -244,7 +244,9 @@ class Cluster:
         return {host: logs for host in here if (logs := sent.get(host) or here[host])}
 
     def stop(self) -> None:
-        """End everything on every node."""
+        """End everything on every node, the lost ones included."""
+        for host in self.lost():
+            self.remove(host)
         self._awake_clock.stop()
         for node in self.nodes.values():
             node.close()

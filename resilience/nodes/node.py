@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -24,6 +25,8 @@ __all__ = ["Node", "Output", "TaskEnd"]
 _log = logging.getLogger("laggard.resilience.nodes")
 
 RAY_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.node")
+
+KILL_DEADLINE_S = 2.0
 
 _NOT_LOGGED = {"alive", "keep-alive", "output", "printed", "log"}  # there are too many of them
 
@@ -309,7 +312,8 @@ class Node:
             self._agent.wait(deadline_s)
         except subprocess.TimeoutExpired:
             self._agent.kill()
-            self._agent.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # held in the kernel: it runs nothing more
+                self._agent.wait(KILL_DEADLINE_S)
         self._reader.join(deadline_s)
 
     def kill(self) -> None:
