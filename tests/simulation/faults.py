@@ -134,9 +134,13 @@ def _stick_copy(job: Job, fault: Fault) -> str:
     if (copy := _copy(job, fault)) is None:
         return "no copy"
     copy.stuck = True
-    _undo(job, fault, copy.release)
+    if job.plan.settings.resilient:
+        _undo(job, fault, copy.release)
+    else:  # nobody has to do anything about it, so it must pass
+        job.scheduler.at(5.0, copy.release)
     # Without a timeout for hangs nobody would notice.
-    job.disk.ask(copy.environment[LAUNCH], [] if fault.number % 2 else [copy.environment[NODE]])
+    blamed = [] if fault.number % 2 else [host for host in job.plan.hosts[1:] if host == copy.environment[NODE]]
+    job.disk.ask(copy.environment[LAUNCH], blamed)
     return str(copy)
 
 
@@ -176,6 +180,16 @@ def _end_agent(job: Job, fault: Fault) -> str:
     if (agent := job.agent_of(host)) is None:
         return f"no agent on {host}"
     agent.send_signal(signal.SIGTERM)
+    return host
+
+
+def _stick_agent(job: Job, fault: Fault) -> str:
+    host = _host(job, fault)
+    if (agent := job.agent_of(host)) is None or agent.halted:
+        return f"no agent runs on {host}"
+    agent.stuck = True
+    job.judge.node_hit(host, fault.length_s)
+    _undo(job, fault, agent.release)
     return host
 
 
@@ -310,6 +324,7 @@ FAULTS: Mapping[str, Callable[[Job, Fault], str]] = {
     "an agent is killed": _kill_agent,
     "an agent is stopped": _freeze_agent,
     "an agent is asked to end": _end_agent,
+    "an agent hangs in the kernel": _stick_agent,
     "a machine freezes": _freeze_host,
     "the network is cut": _cut,
     "the network is slow": _slow_link,
