@@ -163,6 +163,7 @@ def _kill_agent(job: Job, fault: Fault) -> str:
     if (agent := job.agent_of(host)) is None:
         return f"no agent on {host}"
     agent.send_signal(signal.SIGKILL)
+    job.judge.agents_killed.add((job.commands, host))
     job.judge.node_hit(host, None)
     return host
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from laggard.errors import LaggardError
 from laggard.kvstore import connection
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import NODE
 from laggard.resilience.agent import agent as agent_module
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent
@@ -251,7 +252,19 @@ class Job:
 
     def left_behind(self) -> list[Process]:
         """Return the processes that nothing hinders from having ended."""
-        return [process for process in self.living() if not self._is_hindered(process)]
+        return [process for process in self.in_care() if not self._is_hindered(process)]
+
+    def in_care(self) -> list[Process]:
+        """Return the processes that have not ended, but for those of which nobody that lives can know.
+
+        If a node's agent is killed, and then the controller before it has cleared the node, nobody is left who could
+        end what the program has left there. It is fenced.
+        """
+        return [p for p in self.living() if not self._is_forgotten(p)]
+
+    def _is_forgotten(self, process: Process) -> bool:
+        is_earlier = 0 < process.command < self.commands
+        return is_earlier and (process.command, process.environment.get(NODE)) in self.judge.agents_killed
 
     def _is_hindered(self, process: Process) -> bool:
         """Return whether a process cannot be reached, cannot be ended, or is in the care of one of that kind."""
@@ -428,4 +441,3 @@ def _watched(decide: Any) -> Any:
 def _connect(endpoint: Any, *, timeout_s: float = 5.0) -> Any:
     del endpoint
     return Client(machine().disk, timeout_s)
-

@@ -45,6 +45,8 @@ class Judge:
         The faults that have struck, by kind.
     stopped
         Whether the user has asked the job to end.
+    agents_killed
+        Nodes whose agent was killed, each with the number of the command whose agent it was.
     """
 
     def __init__(self, job: Job) -> None:
@@ -52,6 +54,7 @@ class Judge:
         self.trace: list[str] = []
         self.faults: list[str] = []
         self.stopped = False
+        self.agents_killed: set[tuple[int, str]] = set()
         self._acknowledged: set[str] = set()
         self._applied: dict[str, int] = {}
         self._newest_launch = -1
@@ -145,6 +148,7 @@ class Judge:
         """Take note that the command runs, perhaps again."""
         self._of_command = 0
         self._end = None
+        self._pending = frozenset()
 
     def controller_frozen(self) -> None:
         """Take note that the controller was stopped or continued: its clocks count anew."""
@@ -160,14 +164,15 @@ class Judge:
     def node_hit(self, host: str, length_s: float | None) -> None:
         """Check later that a node that is lost is noticed in time."""
         job = self._job
-        controller, wait_s = job.controller, HEARTBEAT_TIMEOUT_S + NOTICE_SLACK_S
+        command, controller, wait_s = job.command, job.controller, HEARTBEAT_TIMEOUT_S + NOTICE_SLACK_S
         node = None if controller is None else controller._cluster.nodes.get(host)
         if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
             return
         hit_s = job.scheduler.now_s
 
         def check() -> None:
-            if job.controller is not controller or self._frozen_s > hit_s or self._end is not None or self.stopped:
+            is_over = job.command is not command or command is None or command.ended
+            if is_over or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
                 self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")

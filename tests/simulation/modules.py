@@ -515,7 +515,9 @@ def _replace_in(module: Any) -> Iterator[Callable[[], None]]:
             setattr(module, name, fake)
             yield _setter(module, name, value)
         elif getattr(value, "__module__", None) == module.__name__:
-            functions = [value] if inspect.isfunction(value) else list(vars(value).values()) if inspect.isclass(value) else []
+            functions = (
+                [value] if inspect.isfunction(value) else list(vars(value).values()) if inspect.isclass(value) else []
+            )
             for function in functions:
                 if inspect.isfunction(function) and function.__defaults__:
                     defaults = tuple(_CLOCKS.get(id(default), default) for default in function.__defaults__)

@@ -328,7 +328,9 @@ class Machine:
         What a command line runs: begins the simulated process.
     """
 
-    def __init__(self, scheduler: Scheduler, hosts: Sequence[str], programs: Callable[[Process, list[str]], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, hosts: Sequence[str], programs: Callable[[Process, list[str]], None]
+    ) -> None:
         self.scheduler = scheduler
         self.hosts = {name: Host(name, scheduler) for name in hosts}
         self.programs = programs

@@ -62,7 +62,19 @@ class _Worker:
 class Thread:
     """A simulated thread; it belongs to a simulated process."""
 
-    __slots__ = ("call", "ended", "ident", "joiners", "name", "process", "stalled", "ticket", "waits", "woken", "worker")
+    __slots__ = (
+        "call",
+        "ended",
+        "ident",
+        "joiners",
+        "name",
+        "process",
+        "stalled",
+        "ticket",
+        "waits",
+        "woken",
+        "worker",
+    )
 
     def __init__(self, process: Process, name: str, call: Callable[[], object]) -> None:
         self.process = process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Outcome:
         Of the last command.
     events
         How many things happened.
-    seconds
+    simulated_s
         How long it lasted, in simulated time.
     trace
         What happened, line by line.
@@ -98,10 +99,9 @@ class Outcome:
     failure: str | None
     exit_code: int | None
     events: int
-    seconds: float
+    simulated_s: float
     trace: list[str] = field(repr=False)
     faults: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 def replay_command(seed: int) -> str:
@@ -122,12 +122,10 @@ def run(seed: int, directory: Path, schedule: Schedule | None = None) -> Outcome
         job.scheduler.now_s,
         job.judge.trace,
         job.judge.faults,
-        [] if job.error is None else [f"{type(job.error).__name__}: {job.error}"],
     )
 
 
 def _drive(job: Job, faults: tuple[Fault, ...]) -> None:
-    job.judge.note(f"{job.plan}")
     job.start_command()
     arm(job, faults)
     while not _wait_for_command(job) and job.run_again_after_s is not None:
@@ -141,8 +139,8 @@ def _drive(job: Job, faults: tuple[Fault, ...]) -> None:
     _wait(job, CLEAR_S, lambda: not job.left_behind())
     job.judge.check_left(job.left_behind())
     heal(job)
-    _wait(job, LEFT_S, lambda: not job.living())
-    job.judge.check_left(job.living())
+    _wait(job, LEFT_S, lambda: not job.in_care())
+    job.judge.check_left(job.in_care())
     job.judge.check_commits()
 
 
@@ -157,7 +155,7 @@ def _wait_for_command(job: Job) -> bool:
     return job.scheduler.failure is not None or job.run_again_after_s is None
 
 
-def _wait(job: Job, deadline_s: float, done) -> None:
+def _wait(job: Job, deadline_s: float, done: Callable[[], bool]) -> None:
     until_s = job.scheduler.now_s + deadline_s
     while not done() and job.scheduler.now_s < until_s and job.scheduler.failure is None:
         job.scheduler.block(0.5)

@@ -368,4 +368,3 @@ def _number(entry_id: bytes) -> int:
 
 def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
-

@@ -1,0 +1,81 @@
+"""The real controller and the real agents on simulated machines: what must hold for every schedule of faults.
+
+`tests/long/test_simulation.py` runs many more schedules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.faults import FAULTS, Fault
+from tests.simulation.job import simulated_world
+from tests.simulation.mutants import MUTANTS, simple_schedule
+from tests.simulation.schedules import Outcome, Schedule, replay_command, run
+
+N_SCHEDULES = 120
+# Steps of the controller at which each kind of fault strikes: in the first launch, in a relaunch, and after it.
+STEPS = range(5, 180, 40)
+REPLAY = """
+import sys
+from tests.simulation.job import simulated_world
+from tests.simulation.schedules import run
+with simulated_world() as directory:
+    for seed in map(int, sys.argv[1:]):
+        outcome = run(seed, directory)
+        print(outcome.events, outcome.trace)
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Path]:
+    with simulated_world() as directory:
+        yield directory
+
+
+def check(outcome: Outcome) -> None:
+    assert outcome.failure is None, f"{outcome.failure}\n{replay_command(outcome.seed)}\n" + "\n".join(outcome.trace)
+
+
+def test_what_must_always_hold_does_in_every_schedule(world: Path) -> None:
+    for seed in range(N_SCHEDULES):
+        check(run(seed, world))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_kind_of_fault_may_strike_at_any_step(fault: str, world: Path) -> None:
+    relaunches = simple_schedule(asks=0.4, leaves=True, hang_timeout_s=5.0)
+    for step in STEPS:
+        struck = Fault(fault, 0.0, step, length_s=70.0, number=1 + step)
+        check(run(step, world, Schedule(relaunches.plan, (struck,))))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulation_finds_what_a_broken_controller_does(name: str, world: Path) -> None:
+    mutant = MUTANTS[name]
+    with mutant.breaks():
+        outcomes = (run(seed, world, mutant.schedule) for seed in range(60))
+        complaint = next((outcome.failure for outcome in outcomes if outcome.failure is not None), "none")
+    assert re.search(mutant.complaint, complaint)
+
+
+def test_the_schedules_of_the_broken_controllers_are_good_ones_for_the_real_one(world: Path) -> None:
+    for mutant in MUTANTS.values():
+        check(run(0, world, mutant.schedule))
+
+
+def test_a_seed_gives_the_same_course_of_events_in_every_process() -> None:
+    def replay(hash_seed: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", REPLAY, *map(str, range(20))]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    with replay("1") as one, replay("2") as other:
+        course, _ = one.communicate()
+        assert course == other.communicate()[0] != ""
