@@ -13,7 +13,7 @@ BENCHMARKS = {
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
-    "simulation": "the real controller and agents on simulated machines, through a million events and all kinds of fault",
+    "simulation": "the real controller and agents on simulated machines, through a million events with faults",
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
     "state": "State compared with the plain Redis client and with files",

@@ -1,4 +1,4 @@
-"""Ten thousand schedules of faults for the real controller and agents on simulated machines, and faults at each step."""
+"""Ten thousand schedules of faults for the real controller on simulated machines, and faults at each step."""
 
 from __future__ import annotations
 

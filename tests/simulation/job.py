@@ -30,7 +30,7 @@ from laggard.resilience.controller import reserve as reserve_module
 from laggard.resilience.controller import state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.policy import Settings, decide
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes.cluster import Cluster
@@ -423,7 +423,7 @@ def simulated_world() -> Iterator[Path]:
             (program_module, "StderrTee", _StderrTee),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_keeper, "StateServer", SimulatedServer),
-            (controller_module, "decide", _watched(controller_module.decide)),
+            (controller_module, "decide", _watched(decide)),
         ):
             stack.enter_context(patch.object(target, name, value))
         yield directory

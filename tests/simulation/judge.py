@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.kvstore.errors import ServerStartError
 from laggard.resilience.decision.policy import (
     EXIT_NO_PROGRESS,
     EXIT_TOO_FEW_NODES,
@@ -18,7 +19,6 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Settings,
 )
-from laggard.kvstore.errors import ServerStartError
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process

@@ -2,7 +2,7 @@
 
 They are the seam between the product and the world: every clock, wait, thread, pipe, signal and process of the product
 goes through ``time``, ``threading``, ``subprocess``, ``selectors``, ``signal``, ``os`` and ``psutil``. So the product
-runs as it is, and nothing in it knows of a simulation. Outside of a simulated thread the fakes do what the real ones do.
+runs as it is, and nothing in it knows of a simulation. Outside of a simulated thread the fakes do as the real ones do.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
-from tests.simulation.pipes import FIRST_FD, Pipe, Readable, ReadEnd, WriteEnd
+from tests.simulation.pipes import FIRST_FD, Pipe, Readable, WriteEnd
 from tests.simulation.processes import Exited, Handler, Machine, Process, here, step
-from tests.simulation.scheduler import EPOCH_S, Scheduler, Thread, current
+from tests.simulation.scheduler import current
+from tests.simulation.waits import Fake, FakeQueues, FakeThreading, FakeTime, current_scheduler, current_thread
 
 __all__ = ["Popen", "machine", "replaced_modules", "set_machine"]
 
@@ -41,213 +41,6 @@ def set_machine(machine: Machine) -> None:
 def machine() -> Machine:
     """Return the simulated machine."""
     return _machines[-1]
-
-
-def _thread() -> Thread:
-    thread = current()
-    assert thread is not None, "not in the simulation"
-    return thread
-
-
-def _scheduler() -> Scheduler:
-    return _thread().process.scheduler
-
-
-class _Fake:
-    """A module; what it does not have itself is the real one's."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-class FakeTime(_Fake):
-    @staticmethod
-    def monotonic() -> float:
-        thread = current()
-        return time.monotonic() if thread is None else thread.process.scheduler.now_s
-
-    @staticmethod
-    def time() -> float:
-        thread = current()
-        return time.time() if thread is None else EPOCH_S + thread.process.scheduler.now_s
-
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        if current() is None:
-            time.sleep(seconds)
-            return
-        step()
-        scheduler = _scheduler()
-        until_s = scheduler.now_s + seconds
-        while scheduler.now_s < until_s:
-            scheduler.block(until_s - scheduler.now_s)
-
-
-class FakeThread:
-    def __init__(
-        self,
-        target: Callable[..., object],
-        name: str = "thread",
-        args: Iterable[Any] = (),
-        *,
-        daemon: bool = False,
-    ) -> None:
-        del daemon
-        arguments = tuple(args)
-        self.name = name
-        self._process = here()
-        self._thread = Thread(self._process, name, lambda: target(*arguments))
-
-    def start(self) -> None:
-        step()
-        self._process.scheduler.start(self._thread)
-
-    def is_alive(self) -> bool:
-        return not self._thread.ended
-
-    def join(self, timeout: float | None = None) -> None:
-        step()
-        scheduler = _scheduler()
-        until_s = None if timeout is None else scheduler.now_s + timeout
-        while not self._thread.ended:
-            left_s = None if until_s is None else until_s - scheduler.now_s
-            if left_s is not None and left_s <= 0:
-                return
-            self._thread.joiners.append(_thread())
-            scheduler.block(left_s)
-
-
-class FakeLock:
-    def __init__(self) -> None:
-        self._owner: Thread | None = None
-        self._depth = 0
-        self._waiting: list[Thread] = []
-
-    def acquire(self) -> bool:
-        me = _thread()
-        scheduler = me.process.scheduler
-        if self._owner is not me:
-            while self._owner is not None:
-                self._waiting.append(me)
-                scheduler.block()
-            self._owner = me
-        self._depth += 1
-        return True
-
-    def release(self) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-            if self._waiting:
-                _scheduler().wake(self._waiting.pop(0))
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-class FakeCondition(FakeLock):
-    def __init__(self) -> None:
-        super().__init__()
-        self._sleeping: list[Thread] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        step()
-        me = _thread()
-        depth, self._depth = self._depth, 1
-        self.release()
-        self._sleeping.append(me)
-        try:
-            woken = me.process.scheduler.block(timeout)
-        finally:
-            if me in self._sleeping:
-                self._sleeping.remove(me)
-            if not me.process.ended:
-                self.acquire()
-                self._depth = depth
-        return woken
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        scheduler = _scheduler()
-        until_s = None if timeout is None else scheduler.now_s + timeout
-        while not (result := predicate()):
-            left_s = None if until_s is None else until_s - scheduler.now_s
-            if left_s is not None and left_s <= 0:
-                break
-            self.wait(left_s)
-        return result
-
-    def notify_all(self) -> None:
-        sleeping, self._sleeping = self._sleeping, []
-        scheduler = _scheduler()
-        for thread in sleeping:
-            scheduler.wake(thread)
-
-
-class FakeEvent:
-    def __init__(self) -> None:
-        self._set = False
-        self._waiting: list[Thread] = []
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-        waiting, self._waiting = self._waiting, []
-        for thread in waiting:
-            thread.process.scheduler.wake(thread)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self._set:
-            step()
-            me = _thread()
-            self._waiting.append(me)
-            me.process.scheduler.block(timeout)
-            if me in self._waiting:
-                self._waiting.remove(me)
-        return self._set
-
-
-class FakeThreading(_Fake):
-    Thread = FakeThread
-    Lock = FakeLock
-    RLock = FakeLock
-    Condition = FakeCondition
-    Event = FakeEvent
-
-
-class FakeQueue:
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-        self._waiting: list[Thread] = []
-
-    def __class_getitem__(cls, item: Any) -> type[FakeQueue]:
-        return cls
-
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-        waiting, self._waiting = self._waiting, []
-        for thread in waiting:
-            thread.process.scheduler.wake(thread)
-
-    def get(self) -> Any:
-        me = _thread()
-        while not self._items:
-            self._waiting.append(me)
-            me.process.scheduler.block()
-        return self._items.pop(0)
-
-
-class FakeQueues(_Fake):
-    SimpleQueue = FakeQueue
 
 
 class FakeSelector:
@@ -275,7 +68,7 @@ class FakeSelector:
         ready = self._ready()
         if ready:
             return ready
-        me = _thread()
+        me = current_thread()
         files = list(self._files.values())
         for file in files:
             file.waiters.append(me)
@@ -290,7 +83,7 @@ class FakeSelector:
         return [(self._keys[fd], selectors.EVENT_READ) for fd, file in self._files.items() if file.ready]
 
 
-class FakeSelectors(_Fake):
+class FakeSelectors(Fake):
     DefaultSelector = FakeSelector
 
 
@@ -337,13 +130,13 @@ class Popen:
 
     def wait(self, timeout: float | None = None) -> int:
         step()
-        process, scheduler = self.process, _scheduler()
+        process, scheduler = self.process, current_scheduler()
         until_s = None if timeout is None else scheduler.now_s + timeout
         while not process.ended:
             left_s = None if until_s is None else until_s - scheduler.now_s
             if left_s is not None and left_s <= 0:
                 raise subprocess.TimeoutExpired(process.name_, timeout or 0.0)
-            process.waiting.append(_thread())
+            process.waiting.append(current_thread())
             scheduler.block(left_s)
         process.reap()
         assert process.exit_code is not None
@@ -376,11 +169,11 @@ def _output(child: Process, parent: Process, target: Any) -> tuple[WriteEnd | No
     return None, None
 
 
-class FakeSubprocess(_Fake):
+class FakeSubprocess(Fake):
     Popen = Popen
 
 
-class FakeOs(_Fake):
+class FakeOs(Fake):
     @property
     def environ(self) -> Any:
         return os.environ if current() is None else here().environment
@@ -421,7 +214,7 @@ class FakeOs(_Fake):
         return os.fdopen(fd, *arguments, **options) if fd < FIRST_FD else machine().files[fd]
 
     @staticmethod
-    def set_blocking(fd: int, blocking: bool) -> None:  # noqa: FBT001 - as the real one
+    def set_blocking(fd: int, blocking: bool) -> None:
         if fd < FIRST_FD:
             os.set_blocking(fd, blocking)
 
@@ -443,7 +236,7 @@ class FakeOs(_Fake):
         return pid, 0
 
 
-class FakeSignal(_Fake):
+class FakeSignal(Fake):
     @staticmethod
     def signal(signum: int, handler: Handler) -> None:
         here().handlers[signum] = handler
@@ -463,7 +256,7 @@ def _process_of(pid: int | None) -> Process:
     raise psutil.NoSuchProcess(pid)
 
 
-class FakePsutil(_Fake):
+class FakePsutil(Fake):
     @staticmethod
     def Process(pid: int | None = None) -> Any:  # noqa: N802 - as the real one
         return psutil.Process(pid) if current() is None else _process_of(pid)
@@ -490,14 +283,8 @@ _CLOCKS = {id(time.monotonic): FakeTime.monotonic, id(time.time): FakeTime.time}
 
 
 @contextmanager
-def replaced_modules(**replaced: Any) -> Iterator[None]:
-    """Put the fakes in place of the real modules in all of the product that is loaded, until the end of the block.
-
-    Parameters
-    ----------
-    replaced
-        Further names to replace, by ``module__name`` with dots as single underscores... see `Replacements`.
-    """
+def replaced_modules() -> Iterator[None]:
+    """Put the fakes in place of the real modules in all of the product that is loaded, until the end of the block."""
     undo: list[Callable[[], None]] = []
     try:
         for name, module in list(sys.modules.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,10 +103,10 @@ def _that_remembers_nothing() -> AbstractContextManager[None]:
 
 
 def _that_does_not_read_what_it_remembers() -> AbstractContextManager[None]:
-    begin = controller.begin
-    return _replaced(
-        (controller, "begin", lambda settings, hosts, remembered, *rest: begin(settings, hosts, (), *rest))
-    )
+    def begin(settings: Settings, hosts: Sequence[str], _: object, *rest: Any) -> Any:
+        return policy.begin(settings, hosts, (), *rest)
+
+    return _replaced((controller, "begin", begin))
 
 
 def _without_fence() -> AbstractContextManager[None]:

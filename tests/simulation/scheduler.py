@@ -29,7 +29,7 @@ MAX_EVENTS = 1_000_000
 MAX_UNWINDING = 1000
 
 
-class Killed(BaseException):  # noqa: N818 - no error: it ends the threads of a process that was killed
+class Killed(BaseException):
     """Raised in the threads of a simulated process that has ended."""
 
 

@@ -1,4 +1,4 @@
-"""The state server of a simulation: the few commands that the controller and State use, and all that can happen to them.
+"""The state server of a simulation: the commands that the controller and State use, and all that can happen to them.
 
 A command may be lost on its way, its answer may be, either may come late, and the server may hang, die, or load its log
 meanwhile. What was answered is in the log: a server that starts again has it.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import redis
 
@@ -24,7 +25,6 @@ from tests.simulation.scheduler import Thread, current
 
 __all__ = ["Client", "Disk", "SimulatedServer"]
 
-T = TypeVar("T")
 PORT = 6379
 _LATENCY_S = 0.0005
 _LOAD_S = 0.05
@@ -66,7 +66,7 @@ class Disk:
     repeats: int = 0
     load_s: float = _LOAD_S
     failing_starts: int = 0
-    on_commit: Callable[[int, str], None] = lambda launch, key: None
+    on_commit: Callable[[int, str], None] = lambda *_: None
     pending: list[Callable[[], None]] = field(default_factory=list)
     readers: list[Callable[[], None]] = field(default_factory=list)
 
@@ -84,7 +84,8 @@ class Disk:
 
     def counters(self) -> Mapping[str, bytes]:
         """Return what is in State, by key."""
-        return self.data.get(ENDPOINT.key("state", "index"), {})
+        counters: Mapping[str, bytes] = self.data.get(ENDPOINT.key("state", "index"), {})
+        return counters
 
     def speed_up(self) -> None:
         """Answer at once again."""
@@ -118,7 +119,7 @@ class Client:
     def close(self) -> None:
         pass
 
-    def _call(self, apply: Callable[[], T], *, answers_while_loading: bool = False) -> T:
+    def _call(self, apply: Callable[[], Any]) -> Any:
         step()
         disk, thread = self._disk, current()
         assert thread is not None
@@ -139,29 +140,29 @@ class Client:
         call.abandoned = True
         return call.result()
 
-    def ping(self) -> bool:
+    def ping(self) -> Any:
         return self._call(lambda: True)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> Any:
         return self._call(lambda: self._disk.data.get(key))
 
     def set(self, key: str, value: Any) -> bool:
         self._call(lambda: self._disk.data.__setitem__(key, _bytes(value)))
         return True
 
-    def config_set(self, name: str, value: str) -> None:
+    def config_set(self, *_: str) -> None:
         self._call(lambda: None)
 
-    def hget(self, key: str, name: str) -> bytes | None:
+    def hget(self, key: str, name: str) -> Any:
         return self._call(lambda: self._disk.data.get(key, {}).get(name))
 
-    def hgetall(self, key: str) -> dict[bytes, bytes]:
+    def hgetall(self, key: str) -> Any:
         return self._call(lambda: dict(self._disk.data.get(key, {})))
 
-    def xrevrange(self, key: str, count: int = 1) -> list[Any]:
+    def xrevrange(self, key: str, count: int = 1) -> Any:
         return self._call(lambda: self._disk.data.get(key, [])[::-1][:count])
 
-    def xrange(self, key: str, *_: Any, **__: Any) -> list[Any]:
+    def xrange(self, key: str, *_: Any, **__: Any) -> Any:
         return self._call(lambda: list(self._disk.data.get(key, [])))
 
     def xread(self, streams: dict[str, str], block: int) -> list[Any]:
@@ -180,7 +181,7 @@ class Client:
             # It waits for the next entry, or for the end of the connection.
             thread = current()
             assert thread is not None
-            waiter = lambda: scheduler.wake(thread)  # noqa: E731 - compared by identity
+            waiter = partial(scheduler.wake, thread)
             self._disk.pending.append(waiter)
             self._disk.readers.append(waiter)
             scheduler.block(until_s - scheduler.now_s)
@@ -211,7 +212,8 @@ class Client:
     def _execute(self, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
         if fenced := self._fenced(keys, args):
             return fenced
-        at, replies = 1, [b"ok"]
+        at = 1
+        replies: list[Any] = [b"ok"]
         for key in keys[1:]:
             name, count = args[at], int(args[at + 1])
             rest = args[at + 2 : at + 2 + count]
