@@ -163,6 +163,9 @@ def _kill_agent(job: Job, fault: Fault) -> str:
     if (agent := job.agent_of(host)) is None:
         return f"no agent on {host}"
     agent.send_signal(signal.SIGKILL)
+    is_cut = host in job.links and job.links[host].is_cut
+    if job.command is None or job.command.ended or is_cut:
+        job.judge.nodes_forgotten.add((job.commands, host))
     job.judge.agents_killed.add((job.commands, host))
     job.judge.node_hit(host, None)
     return host

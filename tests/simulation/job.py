@@ -258,13 +258,14 @@ class Job:
         """Return the processes that have not ended, but for those of which nobody that lives can know.
 
         If a node's agent is killed, and then the controller before it has cleared the node, nobody is left who could
-        end what the program has left there. It is fenced.
+        end what the program has left there; nor if the node cannot be reached. It is fenced.
         """
         return [p for p in self.living() if not self._is_forgotten(p)]
 
     def _is_forgotten(self, process: Process) -> bool:
+        where = (process.command, process.environment.get(NODE))
         is_earlier = 0 < process.command < self.commands
-        return is_earlier and (process.command, process.environment.get(NODE)) in self.judge.agents_killed
+        return (is_earlier and where in self.judge.agents_killed) or where in self.judge.nodes_forgotten
 
     def _is_hindered(self, process: Process) -> bool:
         """Return whether a process cannot be reached, cannot be ended, or is in the care of one of that kind."""

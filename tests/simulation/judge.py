@@ -47,6 +47,8 @@ class Judge:
         Whether the user has asked the job to end.
     agents_killed
         Nodes whose agent was killed, each with the number of the command whose agent it was.
+    nodes_forgotten
+        Those of them where the controller could do nothing about it: cut off, or it had ended.
     """
 
     def __init__(self, job: Job) -> None:
@@ -55,6 +57,7 @@ class Judge:
         self.faults: list[str] = []
         self.stopped = False
         self.agents_killed: set[tuple[int, str]] = set()
+        self.nodes_forgotten: set[tuple[int, str]] = set()
         self._acknowledged: set[str] = set()
         self._applied: dict[str, int] = {}
         self._newest_launch = -1
@@ -171,7 +174,7 @@ class Judge:
         hit_s = job.scheduler.now_s
 
         def check() -> None:
-            is_over = job.command is not command or command is None or command.ended
+            is_over = job.command is not command or command is None or command.ended or controller._cluster._awake_clock._stopped.is_set()
             if is_over or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
