@@ -30,6 +30,7 @@ from laggard.resilience.controller import reserve as reserve_module
 from laggard.resilience.controller import state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.decision import hang
 from laggard.resilience.decision.policy import Settings, decide
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
@@ -48,6 +49,8 @@ __all__ = ["MAX_COMMANDS", "Job", "Plan", "simulated_world"]
 
 MAX_COMMANDS = 7
 MAX_NODES = 4
+# Ten minutes of silence are thousands of heartbeats, of which each is as dull as the one before.
+MIN_SILENCE_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -424,6 +427,9 @@ def simulated_world() -> Iterator[Path]:
             (program_module, "StderrTee", _StderrTee),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_keeper, "StateServer", SimulatedServer),
+            (state_server_keeper, "oom_kills", lambda: 0),
+            (hang, "MIN_RANK_S", MIN_SILENCE_S),
+            (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),
             (controller_module, "decide", _watched(decide)),
         ):
             stack.enter_context(patch.object(target, name, value))

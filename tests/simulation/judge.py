@@ -174,7 +174,8 @@ class Judge:
         hit_s = job.scheduler.now_s
 
         def check() -> None:
-            is_over = job.command is not command or command is None or command.ended or controller._cluster._awake_clock._stopped.is_set()
+            ends = controller._cluster._awake_clock._stopped.is_set()
+            is_over = job.command is not command or command is None or command.ended or ends
             if is_over or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():

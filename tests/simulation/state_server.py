@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import redis
 
-from laggard.kvstore import fence, state_layout
+from laggard.kvstore import commits, fence, server
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.errors import ServerStartError
 from laggard.kvstore.server import StateServer
-from tests.simulation.modules import machine
+from tests.simulation.modules import Popen, machine
 from tests.simulation.processes import Process, here, step
 from tests.simulation.scheduler import Thread, current
 
@@ -125,10 +125,10 @@ class Client:
         assert thread is not None
         scheduler = thread.process.scheduler
         chance = scheduler.chance
-        server = disk.process
-        if server is None or server.ended:
+        process = disk.process
+        if process is None or process.ended:
             raise redis.ConnectionError("Error 111 connecting: Connection refused.")
-        call = _Call(apply, disk, server, thread)
+        call = _Call(apply, disk, process, thread)
         if disk.lose_commands > 0:
             disk.lose_commands -= 1
             call.reset_after(chance.random() * disk.latency_s)
@@ -149,6 +149,10 @@ class Client:
     def set(self, key: str, value: Any) -> bool:
         self._call(lambda: self._disk.data.__setitem__(key, _bytes(value)))
         return True
+
+    def eval(self, script: str, n_keys: int, key: str, value: Any) -> Any:
+        assert (script, n_keys) == (server._FLUSH_LUA, 1)
+        return self.set(key, value)
 
     def config_set(self, *_: str) -> None:
         self._call(lambda: None)
@@ -189,10 +193,11 @@ class Client:
             self._disk.readers.remove(waiter)
 
     def register_script(self, text: str) -> Callable[..., Any]:
-        script = {
+        script: Callable[[Sequence[str], Sequence[Any]], Any] = {
             fence._BEGIN_LUA: self._begin,
             fence.EXECUTE_LUA: self._execute,
-            state_layout._COMMIT_LUA: self._commit,
+            commits._COMMIT_LUA: self._commit,
+            commits._SETTLE_LUA: self._settle,
         }[text]
         return lambda keys, args: self._call(lambda: script(keys, args))
 
@@ -237,24 +242,27 @@ class Client:
                 raise NotImplementedError(name)
         return replies
 
+    def _settle(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        raise NotImplementedError("there are no large transactions here")
+
     def _commit(self, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
         if fenced := self._fenced(keys, args):
             return fenced
         _, index, meta, acknowledgement, *_ = keys
         data = self._disk.data
         if acknowledgement in data:
-            return [b"ok", data[acknowledgement]]
-        launch, _, _, _, n_reads, name, key, _, count, by = args
-        assert (n_reads, name, count) == (0, "increment", 1), "only single increments are simulated"
-        commits = data.setdefault(meta, {})
-        version = int(commits.get("commits", b"0")) + 1
-        commits["commits"] = _bytes(version)
+            return [b"ok", data[acknowledgement], b""]
+        launch, *_, part, _, _, _, n_reads, name, key, _, count, by = args
+        assert (part, n_reads, name, count) == (0, 0, "increment", 1), "only single increments are simulated"
+        counts = data.setdefault(meta, {})
+        version = int(counts.get("commits", b"0")) + 1
+        counts["commits"] = _bytes(version)
         counters = data.setdefault(index, {})
         before = counters.get(key, b"0 n0\n").split(b"n")[1]
         counters[key] = b"%d n%d\n" % (version, int(before) + int(by))
         data[acknowledgement] = _bytes(version)
         self._disk.on_commit(int(launch), str(key))
-        return [b"ok", _bytes(version)]
+        return [b"ok", _bytes(version), b""]
 
 
 class _Call:
@@ -314,9 +322,7 @@ class _Child:
     """The server's process, as ``laggard.kvstore.child_process.ChildProcess``."""
 
     def __init__(self, disk: Disk) -> None:
-        from tests.simulation.modules import Popen
-
-        self.process: Any = Popen(["valkey-server", "-"])
+        self.process = Popen(["valkey-server", "-"])
         self.process.process.tied = True
         self.pid = self.process.pid
         disk.process = self.process.process
@@ -329,39 +335,31 @@ class SimulatedServer(StateServer):
     """The product's own handle of its server, on a simulated process and a simulated log."""
 
     @classmethod
-    def start(cls, directory: Path, *, job: str, **options: Any) -> StateServer:
-        from laggard.kvstore.server import _Plan
-
-        del options
-        plan = _Plan(directory, job, "127.0.0.1", "always", directory, None)
-        return cls._start(plan, PORT, 60.0)
+    def start(cls, directory: Path, *, job: str, **_: Any) -> StateServer:  # type: ignore[override]
+        return cls._start(server._Plan(directory, job, "127.0.0.1", "always", directory, None))
 
     @classmethod
-    def _start(cls, plan: Any, port: int | None, deadline: float) -> StateServer:
-        del port, deadline
-        disk = machine().disk
+    def _start(cls, plan: Any, *_: Any) -> StateServer:
+        disk: Disk = machine().disk
         disk.loading = True
-        child = _Child(disk)
-        server = child.process.process
-        server.on_end = lambda _: disk.drop_connections()
+        child: Any = _Child(disk)
+        process: Process = child.process.process
+        process.on_end = lambda _: disk.drop_connections()
         if disk.failing_starts > 0:
             disk.failing_starts -= 1
-            server.after(disk.load_s / 2, lambda: server.exit(1))
+            process.after(disk.load_s / 2, lambda: process.exit(1))
         load_s, disk.load_s = disk.load_s, _LOAD_S
-        loaded = server.scheduler.now_s + load_s
-        while server.scheduler.now_s < loaded and not server.ended:
-            server.waiting.append(_me())
-            server.scheduler.block(loaded - server.scheduler.now_s)
-        if server.ended:
-            raise ServerStartError(f"it ended with code {server.exit_code}", "")
+        scheduler = process.scheduler
+        loaded_s = scheduler.now_s + load_s
+        while scheduler.now_s < loaded_s and not process.ended:
+            thread = current()
+            assert thread is not None
+            process.waiting.append(thread)
+            scheduler.block(loaded_s - scheduler.now_s)
+        if process.ended:
+            raise ServerStartError(f"it ended with code {process.exit_code}", "")
         disk.loading = False
-        return cls(child, Endpoint("127.0.0.1", PORT, plan.job, "password"), plan)  # type: ignore[arg-type]
-
-
-def _me() -> Thread:
-    thread = current()
-    assert thread is not None
-    return thread
+        return cls(child, ENDPOINT, plan)
 
 
 def _number(entry_id: bytes) -> int:
