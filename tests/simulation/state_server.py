@@ -335,7 +335,7 @@ class SimulatedServer(StateServer):
     """The product's own handle of its server, on a simulated process and a simulated log."""
 
     @classmethod
-    def start(cls, directory: Path, *, job: str, **_: Any) -> StateServer:  # type: ignore[override]
+    def start(cls, directory: Path, *, job: str, **_: Any) -> StateServer:
         return cls._start(server._Plan(directory, job, "127.0.0.1", "always", directory, None))
 
     @classmethod
