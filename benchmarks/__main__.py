@@ -6,7 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
-    "chaos": "random kills: checks that every committed increment is stored exactly once",
+    "chaos": "random kills, stops and failures: checks that every committed increment is stored exactly once",
     "detection": "false alarms, detection rate and delay on real GPU timings, compared with other tools' rules",
     "failures": "20 kinds of fault: does the job finish, is the right node named, compared with torchrun",
     "faults": "time until a kill is noticed and until the program works again, compared with Ray's actor restart",

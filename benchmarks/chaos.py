@@ -1,4 +1,6 @@
-"""Chaos: kill processes of a job at random moments, several at a time and during restarts, while it counts in State.
+"""Chaos: hit processes of a job at random moments, several at a time and during restarts, while it counts in State.
+
+They are killed, stopped for a while, exit with an error code, or raise an exception.
 
 Each storm is a seeded plan of faults (``tests/long/plan.py``) for a job on four virtual nodes. Afterwards every
 committed increment must be stored exactly once, and no process may be left over. Every fifth storm hits a program with
@@ -26,7 +28,7 @@ ONE_IN = 5  # storms hits a program with Ray actors
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=2000, help="total number of kills (default: %(default)s)")
+    parser.add_argument("--faults", type=int, default=2000, help="total number of faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first storm (default: %(default)s)")
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="start no storm after this time (default: no limit)"
@@ -34,12 +36,13 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
-    killed: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    blows: Counter[str] = Counter()
+    hit: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     endings: Counter[int] = Counter()
     launches = increments = failures = 0
     seed = options.seed
     began_s = time.monotonic()
-    while (left := options.faults - _total(killed)) > 0 and time.monotonic() < began_s + 60 * options.minutes:
+    while (left := options.faults - _total(hit)) > 0 and time.monotonic() < began_s + 60 * options.minutes:
         ray = seed % ONE_IN == 0
         try:
             outcome = storm(seed, min(FAULTS_IN_A_STORM, left), ray=ray)
@@ -48,28 +51,28 @@ def main(arguments: list[str]) -> int:
             failures += 1
             seed += 1
             continue
-        killed[ray] += outcome.killed
+        hit[ray] += outcome.hit
+        blows += outcome.blows
         endings += outcome.endings
         launches += outcome.launches
         increments += outcome.increments
         kind = "with Ray" if ray else "copies"
-        killed_now = outcome.killed.total()
-        console.print(
-            f"seed {seed}, {kind}: {killed_now} killed, {outcome.increments} increments, none lost or repeated"
-        )
+        n_faults = outcome.hit.total()
+        console.print(f"seed {seed}, {kind}: {n_faults} faults, {outcome.increments} increments, none lost or repeated")
         seed += 1
-    table = Table(title=f"{_total(killed)} kills in {time.monotonic() - began_s:.0f} s", title_justify="left")
-    table.add_column("killed")
+    table = Table(title=f"{_total(hit)} faults in {time.monotonic() - began_s:.0f} s", title_justify="left")
+    table.add_column("victim")
     table.add_column("with Ray", justify="right")
     table.add_column("copies", justify="right")
     for victim in WITH_RAY:
-        table.add_row(victim, str(killed[True][victim]), str(killed[False][victim]) if victim in WITHOUT_RAY else "")
+        table.add_row(victim, str(hit[True][victim]), str(hit[False][victim]) if victim in WITHOUT_RAY else "")
     console.print(table)
+    console.print(", ".join(f"{count} {blow}" for blow, count in blows.most_common()))
     exit_codes = ", ".join(f"{count} x {code}" for code, count in sorted(endings.items()))
     console.print(f"{launches} launches, {increments} increments, exit codes: {exit_codes}")
     console.print(f"{failures} storms failed")
     return 1 if failures else 0
 
 
-def _total(killed: dict[bool, Counter[str]]) -> int:
-    return sum(each.total() for each in killed.values())
+def _total(hit: dict[bool, Counter[str]]) -> int:
+    return sum(each.total() for each in hit.values())

@@ -39,7 +39,7 @@ class Small:
 SMALL = {
     "chaos": Small(
         "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
-        ["none lost or repeated", "1 kills in ", "│ state server ", "0 storms failed"],
+        ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),

@@ -1,13 +1,13 @@
-"""A job survives a storm of kills: every committed increment is stored exactly once, and nothing is left behind."""
+"""A job survives a storm of faults: every committed increment is stored exactly once, and nothing is left behind."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.long.plan import WITH_RAY, plan_of
+from tests.long.plan import BLOWS, WITH_RAY, plan_of
 from tests.long.storm import storm
 
-# Two hundred kills in total, or as many as this machine manages in time.
+# Two hundred faults in total, or as many as this machine manages in time.
 WITH_RAY_FAULTS, WITH_RAY_S = 30, 120.0
 COPIES_FAULTS, COPIES_S = 170, 220.0
 FEWEST = 10
@@ -18,6 +18,7 @@ def test_a_plan_is_the_same_each_time_and_has_all_kinds_of_victims() -> None:
     assert plan_of(1, COPIES_FAULTS, WITH_RAY) == plan
     assert sum(len(fault.victims) for fault in plan) == COPIES_FAULTS
     assert {victim for fault in plan for victim in fault.victims} == WITH_RAY.keys()
+    assert {blow for fault in plan for blow in fault.blows} == BLOWS.keys()
 
 
 @pytest.mark.timeout(900)
@@ -28,6 +29,6 @@ def test_every_committed_increment_is_there_exactly_once_after_a_storm(
     *, ray: bool, n_faults: int, longest_s: float
 ) -> None:
     outcome = storm(1, n_faults, longest_s, ray=ray)
-    print(f"killed: {outcome.killed}; {outcome.launches} launches, {outcome.increments} increments")
-    assert outcome.killed.total() >= FEWEST
-    assert outcome.increments > outcome.killed.total()
+    print(f"hit: {outcome.hit}, {outcome.blows}; {outcome.launches} launches, {outcome.increments} increments")
+    assert outcome.hit.total() >= FEWEST
+    assert outcome.increments > outcome.hit.total()
