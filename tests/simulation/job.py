@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from laggard.resilience.agent import agent as agent_module
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent
 from laggard.resilience.agent.handshake import LEASE_S
+from laggard.resilience.agent.node_check import SHARED_MEMORY
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.allocation import base
 from laggard.resilience.controller import controller as controller_module
@@ -411,7 +413,10 @@ def simulated_world() -> Iterator[Path]:
     libc = type("Libc", (), {"prctl": staticmethod(lambda *_: 0)})
     importlib = type("Importlib", (), {"import_module": staticmethod(lambda _: None)})
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lt-sim-")))
+        in_memory = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else None
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lt-sim-", dir=in_memory)))
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable()
         for command in range(1, MAX_COMMANDS + 1):
             (directory / str(command)).mkdir(mode=0o700)
             for number in range(1, MAX_NODES + 1):
