@@ -22,6 +22,24 @@ from tests.simulation.schedules import Outcome, Schedule, replay_command, run
 N_SCHEDULES = 120
 # Steps of the controller at which each kind of fault strikes: in the first launch, in a relaunch, and after it.
 STEPS = range(5, 180, 40)
+# Each of these found a bug in code that had passed every test.
+FOUND = {
+    "a job that ends because of a lost node clears that node of what its killed agent has left": simple_schedule(
+        ("an agent is killed", 1.0, None), leaves=True, resilient=False
+    ),
+    "what a program has left on the primary ends though its controller was killed": simple_schedule(
+        ("the controller is killed", 1.0, None), leaves=True, per_node=False
+    ),
+    "a node that ends the old launch too slowly is lost, not the job": simple_schedule(
+        ("the network is slow", 0.8, 20.0), ("a copy cannot be killed", 0.5, None), steps=12
+    ),
+    "an agent that hangs in the kernel is not waited for": simple_schedule(
+        ("an agent hangs in the kernel", 1.0, None), leaves=True
+    ),
+    "a controller that was stopped while the server was gone waits for it": simple_schedule(
+        ("the state server is killed", 1.0, None), ("the controller is stopped", 0.2, 70.0), steps=12
+    ),
+}
 REPLAY = """
 import sys
 from tests.simulation.job import simulated_world
@@ -54,6 +72,12 @@ def test_each_kind_of_fault_may_strike_at_any_step(fault: str, world: Path) -> N
     for step in STEPS:
         struck = Fault(fault, 0.0, step, length_s=70.0, number=1 + step)
         check(run(step, world, Schedule(relaunches.plan, (struck,))))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_no_bug_that_the_simulation_has_found_comes_back(name: str, world: Path) -> None:
+    for seed in range(5):
+        check(run(seed, world, FOUND[name]))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

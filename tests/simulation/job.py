@@ -47,7 +47,7 @@ from tests.simulation.programs import Habits, UserProgram, answer, watch_ranks
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.state_server import Client, Disk, SimulatedServer
 
-__all__ = ["MAX_COMMANDS", "Job", "Plan", "simulated_world"]
+__all__ = ["MAX_COMMANDS", "Allocation", "Job", "Plan", "simulated_world"]
 
 MAX_COMMANDS = 7
 MAX_NODES = 4
@@ -101,7 +101,7 @@ class _AgentHandle:
         self._popen.kill()
 
 
-class _Allocation:
+class Allocation:
     """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
 
     def __init__(self, job: Job) -> None:
@@ -327,7 +327,7 @@ class Job:
                     hang_timeout=plan.hang_timeout_s,
                     per_node=plan.per_node,
                 )
-                allocation: Any = _Allocation(self)
+                allocation: Any = Allocation(self)
                 self.controller = controller_module.Controller(job_plan, allocation, keeper, account)
                 return int(self.controller.run())
         except controller_module.StopRequested as stop:

@@ -21,7 +21,7 @@ from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.copies import Copies
 from tests.simulation.faults import Fault
-from tests.simulation.job import Plan
+from tests.simulation.job import Allocation, Plan
 from tests.simulation.programs import Habits
 from tests.simulation.schedules import Schedule
 
@@ -137,6 +137,10 @@ def _that_cleans_up_nothing() -> AbstractContextManager[None]:
     )
 
 
+def _that_leaves_lost_nodes_alone() -> AbstractContextManager[None]:
+    return _replaced((Allocation, "clear", lambda *_: None))
+
+
 def _that_waits_for_ever() -> AbstractContextManager[None]:
     def wait(copies: Any, deadline_s: float) -> bool:
         del deadline_s
@@ -188,6 +192,11 @@ MUTANTS = {
         _that_believes_in_silent_nodes, simple_schedule(("a machine freezes", 1.0, None), steps=20), "nobody notices"
     ),
     "that cleans up nothing": Mutant(_that_cleans_up_nothing, simple_schedule(leaves=True), "left running"),
+    "that leaves lost nodes alone": Mutant(
+        _that_leaves_lost_nodes_alone,
+        simple_schedule(("an agent is killed", 1.0, None), leaves=True),
+        "left running|begins beside",
+    ),
     "that waits for ever": Mutant(
         _that_waits_for_ever,
         simple_schedule(chance_of_hang=0.2, saving_s=None, hang_timeout_s=5.0),
