@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +90,28 @@ def start_daemon(agent: AgentAtWork, directory: Path, environment: dict[str, str
     agent.receive("ray-started")
     wait_until(lambda: pid_file.exists() and pid_file.read_text())
     return int(pid_file.read_text())
+
+
+def test_an_agent_ends_what_the_program_of_a_killed_controller_has_left_on_its_node(
+    agent: AgentAtWork, tmp_path: Path
+) -> None:
+    environment = {"LAGGARD_ENDPOINT_FILE": str(tmp_path / "endpoint.json")}
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment=environment)
+    agent.send(do="ping")
+    agent.receive("pong")
+    source = "import signal; signal.pause()"
+    stray = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, **environment})
+    other = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        assert agent.process.stdin is not None
+        agent.process.stdin.close()
+        assert stray.wait(DEADLINE_S) == -signal.SIGKILL
+        assert agent.process.wait(DEADLINE_S) == 0
+        assert is_running(other.pid)
+    finally:
+        for process in (stray, other):
+            process.kill()
+            process.wait(DEADLINE_S)
 
 
 def test_a_closed_pipe_ends_the_node_daemons_included(agent: AgentAtWork, tmp_path: Path) -> None:
