@@ -176,7 +176,7 @@ class FakeSubprocess(Fake):
 class FakeOs(Fake):
     @property
     def environ(self) -> Any:
-        return os.environ if current() is None else here().environment
+        return here().environment
 
     @staticmethod
     def pipe() -> tuple[int, int]:
@@ -259,7 +259,7 @@ def _process_of(pid: int | None) -> Process:
 class FakePsutil(Fake):
     @staticmethod
     def Process(pid: int | None = None) -> Any:  # noqa: N802 - as the real one
-        return psutil.Process(pid) if current() is None else _process_of(pid)
+        return _process_of(pid)
 
     @staticmethod
     def process_iter() -> Iterator[Any]:
@@ -279,7 +279,11 @@ FAKES: Mapping[Any, Any] = {
         (psutil, FakePsutil),
     )
 }
-_CLOCKS = {id(time.monotonic): FakeTime.monotonic, id(time.time): FakeTime.time}
+# Clocks that are the default of an argument.
+_CLOCKS = {
+    id(time.monotonic): lambda: time.monotonic() if current() is None else FakeTime.monotonic(),
+    id(time.time): lambda: time.time() if current() is None else FakeTime.time(),
+}
 
 
 @contextmanager

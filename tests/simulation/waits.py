@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -24,31 +23,28 @@ def current_scheduler() -> Scheduler:
 
 
 class Fake:
-    """A module; what it does not have itself is the real one's."""
+    """A module: in a simulated thread it has what is simulated, and in all else it is the real one."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+    def __getattribute__(self, name: str) -> Any:
+        if current() is not None and name in type(self).__dict__:
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_real"), name)
 
 
 class FakeTime(Fake):
     @staticmethod
     def monotonic() -> float:
-        thread = current()
-        return time.monotonic() if thread is None else thread.process.scheduler.now_s
+        return current_scheduler().now_s
 
     @staticmethod
     def time() -> float:
-        thread = current()
-        return time.time() if thread is None else EPOCH_S + thread.process.scheduler.now_s
+        return EPOCH_S + current_scheduler().now_s
 
     @staticmethod
     def sleep(seconds: float) -> None:
-        if current() is None:
-            time.sleep(seconds)
-            return
         step()
         scheduler = current_scheduler()
         until_s = scheduler.now_s + seconds
