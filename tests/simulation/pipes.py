@@ -13,6 +13,8 @@ __all__ = ["FIRST_FD", "Link", "Pipe", "ReadEnd", "Readable", "WriteEnd"]
 
 FIRST_FD = 1_000_000
 CAPACITY_BYTES = 1 << 16
+# What is sent later arrives later, by at least this.
+ORDER_S = 1e-7
 _fds = itertools.count(FIRST_FD)
 
 
@@ -36,7 +38,7 @@ class Link:
     def carry(self, deliver: Callable[[], None], not_before_s: float) -> float:
         """Deliver something at the other end, and return when that will be."""
         now_s = self._scheduler.now_s
-        at_s = max(not_before_s, now_s + self._scheduler.chance.uniform(0.1, 1.0) * self.latency_s)
+        at_s = max(not_before_s + ORDER_S, now_s + self._scheduler.chance.uniform(0.1, 1.0) * self.latency_s)
 
         def arrive() -> None:
             if self.is_cut or self._held:
