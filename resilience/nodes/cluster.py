@@ -267,7 +267,7 @@ class Cluster:
         """End what is left of launches before ``launch`` on every node; return how many processes that were."""
         nodes = list(self.nodes.values())
         all_started = all(node.has_started for node in nodes)
-        deadline_s = STOP_DEADLINE_S if all_started else START_DEADLINE_S
+        deadline_s = ANSWER_DEADLINE_S if all_started else START_DEADLINE_S
         for node in nodes:
             node.end_leftovers(launch)
         if not self._wait_for(
