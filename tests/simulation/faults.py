@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laggard.kvstore.environment import LAUNCH, NODE
+from tests.simulation.pipes import PROMPT_S
 from tests.simulation.processes import Process
 from tests.simulation.programs import BUG, ECC
 
@@ -80,7 +81,7 @@ def arm(job: Job, faults: tuple[Fault, ...]) -> None:
 def heal(job: Job) -> None:
     """Undo everything that still goes wrong."""
     for link in job.links.values():
-        link.latency_s = 0.001
+        link.latency_s = PROMPT_S
         link.heal()
     job.disk.calm()
     for host in job.machine.hosts.values():
@@ -163,10 +164,6 @@ def _kill_agent(job: Job, fault: Fault) -> str:
     if (agent := job.agent_of(host)) is None:
         return f"no agent on {host}"
     agent.send_signal(signal.SIGKILL)
-    is_cut = host in job.links and job.links[host].is_cut
-    if job.command is None or job.command.ended or is_cut:
-        job.judge.nodes_forgotten.add((job.commands, host))
-    job.judge.agents_killed.add((job.commands, host))
     job.judge.node_hit(host, None)
     return host
 
@@ -215,10 +212,10 @@ def _cut(job: Job, fault: Fault) -> str:
     link = job.links[name]
     if link.is_cut:
         return f"{name}, which is cut off already"
-    link.is_cut = True
-    _undo(job, fault, link.heal)
     if job.plan.remote:
         job.judge.node_hit(name, fault.length_s)
+    link.is_cut = True
+    _undo(job, fault, link.heal)
     return name
 
 
@@ -228,7 +225,7 @@ def _slow_link(job: Job, fault: Fault) -> str:
     link.latency_s = SLOW_S[fault.number % len(SLOW_S)]
 
     def undo() -> None:
-        link.latency_s = 0.001
+        link.latency_s = PROMPT_S
 
     _undo(job, fault, undo)
     return f"{name}, {link.latency_s} s"

@@ -353,6 +353,14 @@ class Job:
         controller.files += [commands.writer, answers.reader]
         lease_s = 300.0 if local else float(LEASE_S)
         agent.run(lambda: self._run_agent(commands, answers, lease_s))
+        number = self.commands
+
+        def agent_ended(_: Process) -> None:
+            if agent.exit_code == -signal.SIGKILL:
+                is_cut = link is not None and link.is_cut
+                self.judge.agent_killed(number, host, is_cut=is_cut or controller.ended)
+
+        agent.on_end = agent_ended
         if link is None:
             return _AgentHandle(agent, commands, answers)
         relay = Process(self.primary, controller, "relay", {})
@@ -364,8 +372,12 @@ class Job:
             answers.end()
             answers.over(answers.break_off)
 
+        def connection_ended(_: Process) -> None:
+            agent_ended(agent)
+            answers.over(lambda: relay.exit(agent.exit_code or 0))
+
         relay.on_end = relay_ended
-        agent.on_end = lambda _: answers.over(lambda: relay.exit(agent.exit_code or 0))
+        agent.on_end = connection_ended
         return _AgentHandle(relay, commands, answers)
 
     def _run_agent(self, commands: Pipe, answers: Pipe, lease_s: float) -> int:

@@ -164,6 +164,12 @@ class Judge:
         self.note(f"FAULT     {fault.name} {victim} ({fault.length_s or 'for ever'})")
         self.faults.append(fault.name)
 
+    def agent_killed(self, command: int, host: str, *, is_cut: bool) -> None:
+        """Take note that a node has no agent any more: what is left there is for the controller to end."""
+        self.agents_killed.add((command, host))
+        if is_cut:
+            self.nodes_forgotten.add((command, host))
+
     def node_hit(self, host: str, length_s: float | None) -> None:
         """Check later that a node that is lost is noticed in time."""
         job = self._job
@@ -171,6 +177,8 @@ class Judge:
         node = None if controller is None else controller._cluster.nodes.get(host)
         if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
             return
+        if host in job.links and not job.links[host].is_prompt:
+            return  # what it has sent before may still arrive
         hit_s = job.scheduler.now_s
 
         def check() -> None:

@@ -9,10 +9,11 @@ from typing import Self
 
 from tests.simulation.scheduler import Scheduler, Thread, current
 
-__all__ = ["FIRST_FD", "Link", "Pipe", "ReadEnd", "Readable", "WriteEnd"]
+__all__ = ["FIRST_FD", "PROMPT_S", "Link", "Pipe", "ReadEnd", "Readable", "WriteEnd"]
 
 FIRST_FD = 1_000_000
 CAPACITY_BYTES = 1 << 16
+PROMPT_S = 0.001
 # What is sent later arrives later, by at least this.
 ORDER_S = 1e-7
 _fds = itertools.count(FIRST_FD)
@@ -29,11 +30,16 @@ class Link:
         Whether nothing comes through; what is sent meanwhile arrives later, in order, as with TCP.
     """
 
-    def __init__(self, scheduler: Scheduler, latency_s: float = 0.001) -> None:
+    def __init__(self, scheduler: Scheduler, latency_s: float = PROMPT_S) -> None:
         self._scheduler = scheduler
         self.latency_s = latency_s
         self.is_cut = False
         self._held: list[Callable[[], None]] = []
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether nothing that was sent is still on its way for long."""
+        return not self.is_cut and self.latency_s <= PROMPT_S
 
     def carry(self, deliver: Callable[[], None], not_before_s: float) -> float:
         """Deliver something at the other end, and return when that will be."""
