@@ -34,6 +34,7 @@ from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.policy import Settings, decide
+from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes.cluster import Cluster
@@ -46,6 +47,7 @@ from tests.simulation.processes import Machine, Process, here
 from tests.simulation.programs import Habits, UserProgram, answer, watch_ranks
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.state_server import Client, Disk, SimulatedServer
+from tests.simulation.waits import Executor
 
 __all__ = ["MAX_COMMANDS", "Allocation", "Job", "Plan", "simulated_world"]
 
@@ -119,6 +121,29 @@ class Allocation:
     def start_agent(self, node: NodeRecord) -> _AgentHandle:
         host = node.hostname
         return self._job.start_agent(host, self._marks[host])
+
+    def start_agent_again(self, node: NodeRecord) -> _AgentHandle:
+        host = node.hostname
+        if host == self._job.plan.hosts[0] or not self._job.plan.remote:
+            base.clear_this_machine(node)
+            return self.start_agent(node)
+        link, far, scheduler = self._job.links[host], self._job.machine.hosts[host], here().scheduler
+        mark, ended = self._marks[host], []
+        process = Process(far, far.init, "clear", {})
+        process.on_end = lambda _: link.carry(lambda: ended.append(process.exit_code), 0.0)
+        link.carry(lambda: process.run(lambda: 0 if agent_processes.end_marked(AGENT_MARK, mark, 5.0) else 1), 0.0)
+        until_s = scheduler.now_s + 30.0
+        while not ended and scheduler.now_s < until_s:
+            scheduler.block(0.1)
+        if ended != [0]:
+            raise UnreachableNodesError("sim", {host: "no answer"}, ["true"])
+        self._marks[host] = f"{mark.partition('.')[0]}.{scheduler.events}"
+        return self.start_agent(node)
+
+    def word_on(self, node: NodeRecord) -> str:
+        scheduler = here().scheduler
+        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
+        return f"{node.hostname} is down*" if scheduler.chance.random() < 0.1 else ""
 
     def clear(self, node: NodeRecord) -> None:
         if node.hostname == self._job.plan.hosts[0] or not self._job.plan.remote:
@@ -442,6 +467,7 @@ def simulated_world() -> Iterator[Path]:
             (launches_module, "save_logs", lambda *_: None),
             (reserve_module, "importlib", importlib),
             (program_module, "StderrTee", _StderrTee),
+            (controller_module, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_keeper, "StateServer", SimulatedServer),
             (state_server_keeper, "oom_kills", lambda: 0),

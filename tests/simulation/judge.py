@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.environment import LAUNCH, NODE
 from laggard.kvstore.errors import ServerStartError
-from laggard.resilience.decision.policy import (
-    EXIT_NO_PROGRESS,
-    EXIT_TOO_FEW_NODES,
+from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
     JobStatus,
     NodeLost,
+    NodeReturned,
     NodesAccused,
     ProgramFailed,
     Relaunch,
     Settings,
 )
+from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process
@@ -64,7 +64,10 @@ class Judge:
         self._n_launches = self._of_command = 0
         # Who must not be used, and since when; what has been decided but not acted upon yet.
         self._convicted: dict[str, float] = {}
+        self._lost: set[str] = set()
         self._pending: frozenset[str] = frozenset()
+        self._pending_lost: str | None = None
+        self._pending_back: str | None = None
         self._frozen_s = -1.0
         self._end: End | None = None
         self.used: set[str] = set()
@@ -83,10 +86,18 @@ class Judge:
     def told(self, what: str, text: str) -> None:
         """Take note of what the user is told. By then a decision is acted upon."""
         self.note(f"{what:<9} {text}")
-        if what in {"relaunch", "stays", "end"}:
+        if what in {"relaunch", "waits", "stays", "returned", "end"}:
             now_s = self._job.scheduler.now_s
             self._convicted.update(dict.fromkeys(self._pending, now_s))
-            self._pending = frozenset()
+            if self._pending_lost is not None:
+                self._lost.add(self._pending_lost)
+            if self._pending_back is not None:
+                self._lost.discard(self._pending_back)
+            self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self._pending = frozenset()
+        self._pending_lost = self._pending_back = None
 
     def decided(self, settings: Settings, status: JobStatus, event: Event, decision: Decision) -> None:
         """Take note of a decision of the policy."""
@@ -99,11 +110,13 @@ class Judge:
         if settings.resilient:
             if isinstance(event, NodesAccused):
                 guilty = {*event.hosts} & {*roster.active, *roster.reserve}
-            elif isinstance(event, NodeLost):
-                guilty = {event.host} & {*roster.active}
             elif isinstance(event, ProgramFailed) and isinstance(decision, Relaunch):
                 guilty = {host for host, _ in event.evidence} & {*roster.active}
         self._pending |= guilty - {roster.primary}
+        if isinstance(event, NodeLost) and settings.resilient and event.host != roster.primary:
+            self._pending_lost = event.host
+        if isinstance(event, NodeReturned) and not event.fault:
+            self._pending_back = event.host
 
     def launch_begins(self, launch: int, nodes: tuple[str, ...]) -> None:
         """Check a launch whose program has been started just now."""
@@ -124,6 +137,8 @@ class Judge:
         for host in nodes:
             if now_s < self._convicted.get(host, -1e9) + job.plan.settings.quarantine_s:
                 self.fail(f"{host} is used before its quarantine is over")
+            if host in self._lost:
+                self.fail(f"{host} is used though it is lost")
         for process in job.of_the_program():
             # What an earlier command could not end is not the child of any agent of ours; it is fenced. What was killed
             # and is held in the kernel never leaves it again.
@@ -151,7 +166,8 @@ class Judge:
         """Take note that the command runs, perhaps again."""
         self._of_command = 0
         self._end = None
-        self._pending = frozenset()
+        self._lost.clear()  # what was only lost comes back with the next command
+        self._forget_pending()
 
     def controller_frozen(self) -> None:
         """Take note that the controller was stopped or continued: its clocks count anew."""

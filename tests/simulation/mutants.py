@@ -94,8 +94,14 @@ def _that_never_ends() -> AbstractContextManager[None]:
 
 
 def _that_forgets() -> AbstractContextManager[None]:
-    readmitting = Roster.readmitting
-    return _replaced((Roster, "readmitting", lambda roster, *_: readmitting(roster, float("inf"))))
+    without = Roster.without
+
+    def only_moving(roster: Roster, hosts: frozenset[str], *rest: Any, **more: Any) -> Roster:
+        after = without(roster, hosts, *rest, **more)
+        moved = [host for host in after.excluded_hosts if host not in roster.excluded_hosts]
+        return replace(after, reserve=(*after.reserve, *moved), excluded=roster.excluded)
+
+    return _replaced((Roster, "without", only_moving))
 
 
 def _that_remembers_nothing() -> AbstractContextManager[None]:
@@ -178,12 +184,12 @@ MUTANTS = {
     "that forgets its exclusions": Mutant(_that_forgets, simple_schedule(**_ASKS), "before its quarantine is over"),
     "that acts before it remembers": Mutant(
         _that_remembers_nothing,
-        simple_schedule(("an agent is killed", 1.0, None), ("the controller is killed", 1.5, 1.0), steps=12),
+        simple_schedule(("the controller is killed", 3.0, 1.0), **_ASKS),
         "before its quarantine is over",
     ),
     "that does not read what it remembers": Mutant(
         _that_does_not_read_what_it_remembers,
-        simple_schedule(("an agent is killed", 1.0, None), ("the controller is killed", 1.5, 1.0), steps=12),
+        simple_schedule(("the controller is killed", 3.0, 1.0), **_ASKS),
         "before its quarantine is over",
     ),
     "that does not fence": Mutant(_without_fence, simple_schedule(**_ASKS), "[Ff]ence|had begun"),

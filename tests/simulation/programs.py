@@ -229,6 +229,7 @@ def answer(process: Process) -> None:
         "free_bytes": {},
         "oom_kills": 0,
         "kernel_lines": list(process.host.kernel_lines),
+        "faults": {},
     }
 
     found: Any = [] if "stack_dump" in process.name_ else check

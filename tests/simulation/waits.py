@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.processes import here, step
 from tests.simulation.scheduler import EPOCH_S, Scheduler, Thread, current
 
-__all__ = ["Fake", "FakeQueues", "FakeThreading", "FakeTime", "current_scheduler", "current_thread"]
+__all__ = ["Executor", "Fake", "FakeQueues", "FakeThreading", "FakeTime", "current_scheduler", "current_thread"]
 
 
 def current_thread() -> Thread:
@@ -210,6 +210,31 @@ class FakeQueue:
             self._waiting.append(me)
             me.process.scheduler.block()
         return self._items.pop(0)
+
+
+class Executor:
+    """Runs each call in a thread of its own, as ``concurrent.futures.ThreadPoolExecutor`` does with few calls."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Executor._Future:
+        return self._Future(lambda: call(*arguments))
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+    class _Future:
+        def __init__(self, call: Callable[[], Any]) -> None:
+            self._found: list[Any] = []
+            self._thread = FakeThread(lambda: self._found.append(call()))
+            self._thread.start()
+
+        def result(self, timeout: float | None = None) -> Any:
+            self._thread.join(timeout)
+            if not self._found:
+                raise TimeoutError
+            return self._found[0]
 
 
 class FakeQueues(Fake):
