@@ -69,7 +69,7 @@ class AgentRelay:
     """An actor on a node that starts the node's agent and exchanges lines with it."""
 
     def __init__(self, mark: str, after: str) -> None:
-        if after and not end_marked(after, CLEAR_DEADLINE_S):
+        if after and not end_marked(AGENT_MARK, after, CLEAR_DEADLINE_S):
             raise RuntimeError("processes of the node's old agent do not end")
         self._agent = subprocess.Popen(
             [sys.executable, "-P", "-c", _DETACH, sys.executable, "-P", *_AGENT],

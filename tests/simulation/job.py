@@ -17,7 +17,6 @@ from rich.console import Console
 
 from laggard.errors import LaggardError
 from laggard.kvstore import connection
-from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import NODE
 from laggard.resilience.agent import agent as agent_module
 from laggard.resilience.agent import processes as agent_processes
@@ -25,7 +24,6 @@ from laggard.resilience.agent.agent import Agent
 from laggard.resilience.agent.handshake import LEASE_S
 from laggard.resilience.agent.node_check import SHARED_MEMORY
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation import base
 from laggard.resilience.controller import controller as controller_module
 from laggard.resilience.controller import launches as launches_module
 from laggard.resilience.controller import reserve as reserve_module
@@ -34,14 +32,14 @@ from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.policy import Settings, decide
-from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
 from laggard.telemetry.settings import TelemetrySettings
+from tests.simulation.allocation import AgentHandle, Allocation
 from tests.simulation.judge import Judge
-from tests.simulation.modules import Popen, machine, replaced_modules, set_machine
+from tests.simulation.modules import machine, replaced_modules, set_machine
 from tests.simulation.pipes import Link, Pipe
 from tests.simulation.processes import Machine, Process, here
 from tests.simulation.programs import Habits, UserProgram, answer, watch_ranks
@@ -49,7 +47,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.state_server import Client, Disk, SimulatedServer
 from tests.simulation.waits import Executor
 
-__all__ = ["MAX_COMMANDS", "Allocation", "Job", "Plan", "simulated_world"]
+__all__ = ["MAX_COMMANDS", "Job", "Plan", "simulated_world"]
 
 MAX_COMMANDS = 7
 MAX_NODES = 4
@@ -84,97 +82,6 @@ class Plan:
     hang_timeout_s: float | None = None
     per_node: bool = True
     remote: bool = True
-
-
-class _AgentHandle:
-    """What the controller holds of an agent: its process here, or the one here that leads to it."""
-
-    def __init__(self, process: Process, commands: Pipe, answers: Pipe) -> None:
-        self._popen = Popen.__new__(Popen)
-        self._popen.process = process
-        self.pid = process.pid
-        self.stdin: Any = commands.writer
-        self.stdout: Any = answers.reader
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._popen.wait(timeout)
-
-    def kill(self) -> None:
-        self._popen.kill()
-
-
-class Allocation:
-    """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.nodes = tuple(
-            NodeRecord(host, f"10.0.0.{number}" if job.plan.remote else f"127.9.9.{number}", ())
-            for number, host in enumerate(job.plan.hosts, 1)
-        )
-        self._marks = {host: f"{here().pid}-{host}" for host in job.plan.hosts}
-        self._clearing: list[Process] = []
-
-    def discover(self) -> None:
-        pass
-
-    def start_agent(self, node: NodeRecord) -> _AgentHandle:
-        host = node.hostname
-        return self._job.start_agent(host, self._marks[host])
-
-    def start_agent_again(self, node: NodeRecord) -> _AgentHandle:
-        host = node.hostname
-        if host == self._job.plan.hosts[0] or not self._job.plan.remote:
-            base.clear_this_machine(node)
-            return self.start_agent(node)
-        link, far, scheduler = self._job.links[host], self._job.machine.hosts[host], here().scheduler
-        mark, ended = self._marks[host], []
-        process = Process(far, far.init, "clear", {})
-        process.on_end = lambda _: link.carry(lambda: ended.append(process.exit_code), 0.0)
-        link.carry(lambda: process.run(lambda: 0 if agent_processes.end_marked(AGENT_MARK, mark, 5.0) else 1), 0.0)
-        until_s = scheduler.now_s + 30.0
-        while not ended and scheduler.now_s < until_s:
-            scheduler.block(0.1)
-        if ended != [0]:
-            raise UnreachableNodesError("sim", {host: "no answer"}, ["true"])
-        self._marks[host] = f"{mark.partition('.')[0]}.{scheduler.events}"
-        return self.start_agent(node)
-
-    def word_on(self, node: NodeRecord) -> str:
-        scheduler = here().scheduler
-        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
-        return f"{node.hostname} is down*" if scheduler.chance.random() < 0.1 else ""
-
-    def clear(self, node: NodeRecord) -> None:
-        if node.hostname == self._job.plan.hosts[0] or not self._job.plan.remote:
-            base.clear_this_machine(node)
-            return
-        link, far = self._job.links[node.hostname], self._job.machine.hosts[node.hostname]
-        process = Process(far, far.init, "clear", {})
-        self._clearing.append(process)
-        mark = self._marks[node.hostname]
-        clear = lambda: process.run(lambda: 0 if agent_processes.end_marked(AGENT_MARK, mark, 5.0) else 1)  # noqa: E731
-        if link.is_cut:
-            process.after(10.0, lambda: process.exit(255))
-        else:
-            link.carry(clear, 0.0)
-
-    def is_ending(self) -> bool:
-        return False
-
-    def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        del node
-        return []
-
-    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        del node, directory
-        return {}
-
-    def close(self) -> None:
-        scheduler = here().scheduler
-        until_s = scheduler.now_s + 10.0
-        while scheduler.now_s < until_s and not all(process.ended for process in self._clearing):
-            scheduler.block(0.1)
 
 
 class _Listener(Account):
@@ -364,7 +271,7 @@ class Job:
 
     # -- processes
 
-    def start_agent(self, host: str, mark: str) -> _AgentHandle:
+    def start_agent(self, host: str, mark: str) -> AgentHandle:
         """Start the agent of a node."""
         controller = here()
         local = host == self.plan.hosts[0] or not self.plan.remote
@@ -387,7 +294,7 @@ class Job:
 
         agent.on_end = agent_ended
         if link is None:
-            return _AgentHandle(agent, commands, answers)
+            return AgentHandle(agent, commands, answers)
         relay = Process(self.primary, controller, "relay", {})
         relay.tag = ("relay", host)
 
@@ -403,7 +310,7 @@ class Job:
 
         relay.on_end = relay_ended
         agent.on_end = connection_ended
-        return _AgentHandle(relay, commands, answers)
+        return AgentHandle(relay, commands, answers)
 
     def _run_agent(self, commands: Pipe, answers: Pipe, lease_s: float) -> int:
         agent = here()

@@ -1,0 +1,113 @@
+"""The nodes of a simulated job: how the controller starts an agent on each, and ends what an agent has left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.agent.processes import AGENT_MARK, end_marked
+from laggard.resilience.allocation import base
+from laggard.resilience.errors import UnreachableNodesError
+from tests.simulation.modules import Popen
+from tests.simulation.pipes import Pipe
+from tests.simulation.processes import Process, here
+
+if TYPE_CHECKING:
+    from tests.simulation.job import Job
+
+__all__ = ["AgentHandle", "Allocation"]
+
+
+class AgentHandle:
+    """What the controller holds of an agent: its process here, or the one here that leads to it."""
+
+    def __init__(self, process: Process, commands: Pipe, answers: Pipe) -> None:
+        self._popen = Popen.__new__(Popen)
+        self._popen.process = process
+        self.pid = process.pid
+        self.stdin: Any = commands.writer
+        self.stdout: Any = answers.reader
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._popen.wait(timeout)
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+
+class Allocation:
+    """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.nodes = tuple(
+            NodeRecord(host, f"10.0.0.{number}" if job.plan.remote else f"127.9.9.{number}", ())
+            for number, host in enumerate(job.plan.hosts, 1)
+        )
+        self._marks = {host: f"{here().pid}-{host}" for host in job.plan.hosts}
+        self._clearing: list[Process] = []
+
+    def discover(self) -> None:
+        pass
+
+    def start_agent(self, node: NodeRecord) -> AgentHandle:
+        host = node.hostname
+        return self._job.start_agent(host, self._marks[host])
+
+    def start_agent_again(self, node: NodeRecord) -> AgentHandle:
+        host = node.hostname
+        if self._is_here(host):
+            base.clear_this_machine(node)
+            return self.start_agent(node)
+        scheduler = here().scheduler
+        clearing = self._begin_to_clear(host)
+        until_s = scheduler.now_s + 30.0
+        while not clearing.ended and scheduler.now_s < until_s:
+            scheduler.block(0.1)
+        if clearing.exit_code != 0 or self._job.links[host].is_cut:
+            raise UnreachableNodesError("ssh", {host: "no answer"}, ["true"])
+        self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
+        return self.start_agent(node)
+
+    def word_on(self, node: NodeRecord) -> str:
+        scheduler = here().scheduler
+        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
+        return f"{node.hostname} is down*" if scheduler.chance.random() < 0.1 else ""
+
+    def clear(self, node: NodeRecord) -> None:
+        if self._is_here(node.hostname):
+            base.clear_this_machine(node)
+        else:
+            self._clearing.append(self._begin_to_clear(node.hostname))
+
+    def _is_here(self, host: str) -> bool:
+        return host == self._job.plan.hosts[0] or not self._job.plan.remote
+
+    def _begin_to_clear(self, host: str) -> Process:
+        link, far = self._job.links[host], self._job.machine.hosts[host]
+        process = Process(far, far.init, "clear", {})
+        mark = self._marks[host]
+        if link.is_cut:
+            process.after(10.0, lambda: process.exit(255))
+        else:
+            link.carry(lambda: process.run(lambda: 0 if end_marked(AGENT_MARK, mark, 5.0) else 1), 0.0)
+        return process
+
+    def is_ending(self) -> bool:
+        return False
+
+    def ray_options(self, node: NodeRecord) -> Sequence[str]:
+        del node
+        return []
+
+    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
+        del node, directory
+        return {}
+
+    def close(self) -> None:
+        scheduler = here().scheduler
+        until_s = scheduler.now_s + 10.0
+        while scheduler.now_s < until_s and not all(process.ended for process in self._clearing):
+            scheduler.block(0.1)
