@@ -365,7 +365,8 @@ def stop_on_signals() -> None:
     def stop_now(signum: int, _: FrameType | None) -> None:
         if time.monotonic() < asked_s + SIGNAL_DEBOUNCE_S:
             return
-        end_descendants(deadline_s=END_DEADLINE_S)
+        with contextlib.suppress(ProcessesStillRunningError):  # they are killed, but held in the kernel
+            end_descendants(deadline_s=END_DEADLINE_S)
         raise SystemExit(128 + signum)
 
     def stop(signum: int, _: FrameType | None) -> None:
