@@ -36,6 +36,14 @@ FOUND = {
     "an agent that hangs in the kernel is not waited for": simple_schedule(
         ("an agent hangs in the kernel", 1.0, None), leaves=True
     ),
+    "a second Ctrl-C ends the command also while the kernel holds a process": simple_schedule(
+        ("a copy cannot be killed", 1.0, None),
+        ("the job is stopped", 5.0, None),
+        ("the job is stopped", 2.0, None),
+        nodes=1,
+        remote=False,
+        steps=20,
+    ),
     "a controller that was stopped while the server was gone waits for it": simple_schedule(
         ("the state server is killed", 1.0, None), ("the controller is stopped", 0.2, 70.0), steps=12
     ),

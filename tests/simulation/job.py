@@ -172,7 +172,8 @@ class Job:
     def agent_of(self, host: str) -> Process | None:
         """Return the agent of a node that runs now."""
         where = self.machine.hosts[host] if self.plan.remote else self.primary
-        return next((p for p in where.living if p.tag == ("agent", host)), None)
+        agents = [process for process in where.living if process.tag == ("agent", host)]
+        return agents[-1] if agents else None  # those before it were left by earlier commands
 
     def copies(self) -> list[Process]:
         """Return the copies of the program that run now."""
@@ -212,6 +213,9 @@ class Job:
             return self.links[process.tag[1]].is_cut or any(
                 p.tag == ("agent", process.tag[1]) and p.halted for p in self.living()
             )
+        node = process.environment.get(NODE)
+        if any(p.tag == ("agent", node) and p.halted for p in self.living()):
+            return True
         each: Process | None = process
         while each is not None:
             if each.halted:
