@@ -23,7 +23,7 @@ from benchmarks.tables import table
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks failures", description=__doc__)
-    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="of a run (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=90.0, metavar="SECONDS", help="of a run (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only kinds whose name contains TEXT (default: all)")
     options = parser.parse_args(arguments)
     kinds = [kind for kind in KINDS if options.only in kind.name]

@@ -46,7 +46,7 @@ class Worker:
 
 workers = [Worker.remote() for node in job.nodes for _ in node.devices]
 ray.get([worker.ready.remote() for worker in workers])
-job.progress(1)  # launches in a row without progress would end the job
+job.progress(job.launch)  # launches in a row without progress would end the job
 session = current_session()
 control = Control(session.client, session.endpoint, session.environment.launch)
 verdict = Verdict(job.nodes[-1].hostname, "0", 2.0, "very slow", "the benchmark accuses it", action="restart")

@@ -32,7 +32,7 @@ import os, threading, time
 def settle(rank):
     if "LAGGARD_LAUNCH" in os.environ:
         from laggard.resilience import Job
-        Job.current().progress(1)  # launches in a row without progress would end the job
+        Job.current().progress(Job.current().launch)  # launches in a row without progress would end the job
     with open(f"{os.environ['TOY']}/settled{rank}", "a") as file:
         file.write(f"{os.getpid()}\\n")
 

@@ -49,7 +49,10 @@ class Job:
         return cls(record.launch, record.nodes, record.reserve, record.excluded)
 
     def progress(self, step: float) -> None:
-        """Report that the program has reached a step: a sign of life for ``--hang-timeout``.
+        """Report that the program has reached a step, counted over the whole job and not anew in each launch.
+
+        It is a sign of life for ``--hang-timeout``; and a launch that goes beyond the steps of all before it has made
+        progress.
 
         Cheap to call often: at most one step is sent every quarter of a second, the others are dropped.
 

@@ -8,6 +8,7 @@ node. Only then does the next launch begin.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -148,7 +149,8 @@ class Launches:
         self._began_s = 0.0
         self._first_progress_s: float | None = None
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
-        self._signs_at_start: tuple[int, str | None] | None = None
+        self._signs_at_start: tuple[int, str | None] = 0, None
+        self._best_step = -math.inf  # of all launches that are over
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
         self._relaunch_s: list[float] = []
 
@@ -172,12 +174,14 @@ class Launches:
         return gap.total_s + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
-        """Return whether the current launch has committed to State or reported a step."""
-        return self._records.signs(self.number) != self._signs_at_start
+        """Return whether the current launch has committed to State or reported a step beyond those before it."""
+        commits, step = self._records.signs(self.number)
+        return commits > self._signs_at_start[0] or _number(step) > self._best_step
 
     def see_progress(self) -> int:
-        """Record how far the current launch has come; return the number of commits to State so far."""
+        """Record how far the current launch has come, as it ends; return the number of commits to State so far."""
         commits, step = self._records.signs(self.number)
+        self._best_step = max(self._best_step, _number(step))
         self._account.see_progress(self.number, commits, step)
         return commits
 
@@ -398,3 +402,7 @@ def _is_below(process: psutil.Process, agents: Collection[int]) -> bool:
         return any(each.pid in agents for each in (process, *process.parents()))
     except psutil.NoSuchProcess:
         return True  # it has ended meanwhile
+
+
+def _number(step: str | None) -> float:
+    return -math.inf if step is None else float(step)

@@ -200,11 +200,11 @@ class Account:
         for row in self.launches:
             table.add_row(
                 str(row.launch),
-                ", ".join(row.nodes),
+                Text(", ".join(row.nodes)),
                 f"{row.began_s:.1f} s",
                 f"{row.ended_s - row.began_s:.1f} s",
                 "" if row.gap is None else f"{row.gap.total_s:.1f} s",
-                row.why if len(row.why) <= MAX_WHY else f"{row.why[: MAX_WHY - 2]} …",
+                Text(row.why if len(row.why) <= MAX_WHY else f"{row.why[: MAX_WHY - 2]} …"),  # it may have [brackets]
             )
         self._console.print(table)
         names = f" ({', '.join(excluded)})" if excluded else ""

@@ -1,0 +1,22 @@
+"""What the user reads while a job runs."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from laggard.resilience.record.account import Account
+
+
+def test_a_programs_own_words_are_no_markup() -> None:
+    text = io.StringIO()
+    account = Account(Console(file=text, width=200))
+    why = "rank 0 on node1 exited with 1: RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]"
+    account.launch_began(0, ["node1"], [], None)
+    account.launch_ended(why, "failure")
+    account.tell("end", why)
+    account.close([], 1)
+    closing = " ".join(text.getvalue().replace("│", " ").split())
+    assert "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]" in closing
+    assert closing.endswith("1 launch, 0 nodes excluded, 0.0 s in all, exit code 1")
