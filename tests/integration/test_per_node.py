@@ -200,3 +200,17 @@ def test_a_node_that_is_found_bad_after_a_failure_is_left_out_at_once(start_job:
     assert job.finish() == 0, job.everything()
     assert re.search(rf"KeyError: 'labels'.*; node2: the disk of {folder} is full; without node2", job.account)
     assert "2 launches, 1 node excluded (node2)" in job.account
+
+
+def test_a_bug_that_comes_again_after_steps_that_were_done_before_ends_the_job(start_job: Start) -> None:
+    program = """
+        from laggard import Job
+
+        job = Job.current()
+        job.progress(10 if job.restarted else 11)  # as from a checkpoint of step 10
+        {}["labels"]
+    """
+    job = start_job("--local-nodes=1", "--resilient", "--per-node", program=program)
+    assert job.finish() == 1, job.everything()
+    job.wait_for("KeyError: 'labels' .* the same as the last time, without progress in between")
+    assert "2 launches" in job.account
