@@ -25,7 +25,7 @@ __all__ = ["SYSTEMS", "Outcome"]
 PROGRAM = str(Path(__file__).with_name("failing_training.py"))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
 # Less than a start of PyTorch takes on two busy cores would be taken for a hang.
-HANG_TIMEOUT_S = 20
+HANG_TIMEOUT_S = 30
 LAGGARD = (
     *(sys.executable, "-m", "laggard", "--local-nodes=3", "--nodes=2", "--resilient", "--per-node", "--grace=2"),
     *(f"--hang-timeout={HANG_TIMEOUT_S}", "--report", "--report-dir=reports"),

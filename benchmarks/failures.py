@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from tqdm import tqdm
 
@@ -18,6 +18,8 @@ from benchmarks.failure_kinds import KINDS, Kind
 from benchmarks.failure_systems import SYSTEMS, Outcome
 from benchmarks.machine import description
 from benchmarks.tables import table
+
+COLUMNS = ("the job", "names node2", "counts again, s", "steps repeated")
 
 
 def main(arguments: list[str]) -> int:
@@ -34,43 +36,36 @@ def main(arguments: list[str]) -> int:
         parser.error("the toy program needs PyTorch: pip install '.[torch]'")
     print(description())
     possible = [kind for kind in kinds if not kind.missing()]
-    outcomes: dict[tuple[str, str], Outcome] = {}
+    outcomes: dict[str, dict[Kind, Outcome]] = {system: {} for system in SYSTEMS}
+    head, rule = table(["fault", *(f"{system}: {column}" for system in SYSTEMS for column in COLUMNS)], [])
+    print(f"\n{head}\n{rule}", flush=True)
     with tqdm(total=len(possible) * len(SYSTEMS), unit="run", disable=None) as bar:
         for kind in possible:
             for system, run in SYSTEMS.items():
                 bar.set_description(f"{system}: {kind.name}"[:60])
-                outcomes[kind.name, system] = run(kind, options.limit)
+                outcomes[system][kind] = run(kind, options.limit)
                 bar.update()
-    print()
-    print("\n".join(_tables(possible, outcomes)))
+            cells = [cell for system in SYSTEMS for cell in _cells(kind, outcomes[system][kind])]
+            with tqdm.external_write_mode():  # each row as soon as it is known
+                print(table([kind.name, *cells], [])[0], flush=True)
+    for system, found in outcomes.items():
+        print(f"\n{_in_all(system, found)}")
     for kind in kinds:
         if kind.missing():
             print(f"left out: {kind.name} ({kind.missing()})")
     return 0
 
 
-def _tables(kinds: Sequence[Kind], outcomes: dict[tuple[str, str], Outcome]) -> list[str]:
-    head = ["fault"]
-    for system in SYSTEMS:
-        head += [f"{system}: the job", "names node2", "counts again, s", "steps repeated"]
-    rows = [
-        [kind.name, *(cell for system in SYSTEMS for cell in _cells(kind, outcomes[kind.name, system]))]
-        for kind in kinds
-    ]
-    lines = table(head, rows)
-    for system in SYSTEMS:
-        found = {kind: outcomes[kind.name, system] for kind in kinds}
-        able = [kind for kind in kinds if kind.expected == "finish"]
-        blamed = [kind for kind in kinds if kind.culprit]
-        finished = sum(found[kind].finished for kind in able)
-        named = sum(found[kind].named == {kind.culprit} for kind in blamed)
-        took_s = sum(outcome.took_s for outcome in found.values())
-        lines += [
-            "",
-            f"{system}: {finished} of {len(able)} jobs that could finish did; node2 named alone in {named} of "
-            f"{len(blamed)}; {took_s / 60:.0f} min in all",
-        ]
-    return lines
+def _in_all(system: str, found: Mapping[Kind, Outcome]) -> str:
+    able = [outcome for kind, outcome in found.items() if kind.expected == "finish"]
+    blamed = [(kind, outcome) for kind, outcome in found.items() if kind.culprit]
+    finished = sum(outcome.finished for outcome in able)
+    named = sum(outcome.named == {kind.culprit} for kind, outcome in blamed)
+    took_s = sum(outcome.took_s for outcome in found.values())
+    return (
+        f"{system}: {finished} of {len(able)} jobs that could finish did; node2 named alone in {named} of "
+        f"{len(blamed)}; {took_s / 60:.0f} min in all"
+    )
 
 
 def _cells(kind: Kind, outcome: Outcome) -> list[str]:
