@@ -3,7 +3,7 @@
 For each: does the job finish, is the right node named, how many seconds until it counts again, how many steps are
 repeated. laggard has two nodes in use and one in reserve, torchrun two nodes and ``--max-restarts=3``. The toy program
 steps ten times a second, saves every five steps, and meets its fault at step 12. A run that has not ended in time is
-stopped and counts as hanging.
+stopped, and said to be not over.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _end(kind: Kind, outcome: Outcome) -> str:
     if outcome.finished:
         return "finishes"
     if outcome.exit_code is None:
-        return f"hangs, launch {outcome.launches}"
+        return f"not over after {outcome.took_s:.0f} s, launch {outcome.launches}"
     end = "killed" if outcome.exit_code < 0 else f"ends with {outcome.exit_code}"
     launches = f"{outcome.launches} {'launch' if outcome.launches == 1 else 'launches'}"
     return f"{end} after {launches}, {outcome.took_s:.0f} s" if kind.expected == "end" else f"{end}, {launches}"
