@@ -10,6 +10,7 @@ from typing import Any
 
 from laggard.collectors.errors import OLDEST_RAY, NoClusterError, RayMissingError, UnknownNodeError
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import JobEnvironment
 
 RESTART_WAIT_S = 5.0
 
@@ -117,8 +118,12 @@ def _restarted_after_a_wait(actor_class: type) -> type:
     def begin(self: Any, *arguments: object) -> None:
         import ray
 
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        # Ray's own word on whether it is a restart comes with a warning to the user.
+        name = f"actor-{ray.get_runtime_context().get_actor_id()}"
+        mark = JobEnvironment.current().endpoint_file.parent / name
+        if mark.exists():
             time.sleep(RESTART_WAIT_S)
+        mark.touch()
         super(actor_class_with_wait, self).__init__(*arguments)
 
     actor_class_with_wait: Any = type(actor_class.__name__, (actor_class,), {"__init__": begin})
