@@ -48,7 +48,7 @@ class Judge:
     agents_killed
         Nodes whose agent was killed, each with the number of the command whose agent it was.
     nodes_forgotten
-        Those of them where the controller could do nothing about it: cut off, or it had ended.
+        Those of them where the controller could do nothing about it: cut off, or it was ending already.
     """
 
     def __init__(self, job: Job) -> None:
@@ -183,7 +183,7 @@ class Judge:
     def agent_killed(self, command: int, host: str, *, is_cut: bool) -> None:
         """Take note that a node has no agent any more: what is left there is for the controller to end."""
         self.agents_killed.add((command, host))
-        if is_cut:
+        if is_cut or self._end is not None:
             self.nodes_forgotten.add((command, host))
 
     def node_hit(self, host: str, length_s: float | None) -> None:
