@@ -312,6 +312,7 @@ def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
     return Relaunch(after, "; ".join(reasons), wait_s=wait_s)
 
 
+ALONE = "; the primary goes on alone"
 SAME = "relaunch on the same nodes"
 RULES: Sequence[Rule] = (
     Rule(ProgramEnded, "", "end with 0", _always, lambda _: End(0, "the program ended with exit code 0")),
@@ -633,7 +634,8 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     since_s = now_s if status.waits_since_s is None else status.waits_since_s
     left_s = since_s + settings.wait_for_nodes_s - now_s
     waiting = f"waiting up to {duration(max(0.0, left_s))} for {', '.join(after.roster.lost_hosts)} to return"
-    return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{decision.reason}; {waiting}")
+    reason = decision.reason.removesuffix(ALONE)  # nobody goes on
+    return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{reason}; {waiting}")
 
 
 def _last_trouble(event: Event) -> str:
@@ -653,5 +655,5 @@ def _describe_change(before: Roster, after: Roster) -> str:
     if not gone:
         return f"with {', '.join(came)} from the reserve" if came else "on the same nodes"
     swap = f"; {', '.join(came)} comes in from the reserve" if came else ""
-    alone = "; the primary goes on alone" if len(after.active) == 1 else ""
+    alone = ALONE if len(after.active) == 1 else ""
     return f"without {', '.join(gone)}{swap}{alone}"
