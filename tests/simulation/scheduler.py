@@ -267,7 +267,7 @@ class Scheduler:
         except Killed:
             pass
         except BaseException:  # noqa: BLE001 - whatever it is, it ends the simulation, which says so
-            self.fail(f"{thread.process.name}, {thread.name}: {traceback.format_exc()}")
+            self.fail(f"{thread.process}, {thread.name}: {traceback.format_exc()}")
         thread.ended = True
         thread.call = lambda: None
         for joiner in thread.joiners:

@@ -143,6 +143,9 @@ class Client:
     def ping(self) -> Any:
         return self._call(lambda: True)
 
+    def info(self, *_: str) -> Any:
+        return self._call(lambda: {"used_memory": 0})
+
     def get(self, key: str) -> Any:
         return self._call(lambda: self._disk.data.get(key))
 
@@ -328,6 +331,9 @@ class _Child:
         disk.process = self.process.process
 
     def last_output(self) -> str:
+        return ""
+
+    def output(self) -> str:
         return ""
 
 
