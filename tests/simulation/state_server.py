@@ -144,7 +144,10 @@ class Client:
         return self._call(lambda: True)
 
     def info(self, *_: str) -> Any:
-        return self._call(lambda: {"used_memory": 0})
+        return self._call(lambda: {"used_memory": 0, "rdb_changes_since_last_save": 1})
+
+    def bgsave(self, **_: bool) -> Any:
+        return self._call(lambda: True)
 
     def get(self, key: str) -> Any:
         return self._call(lambda: self._disk.data.get(key))
