@@ -210,9 +210,7 @@ class TestWaiting:
         assert isinstance(decision, Relaunch)
         assert decision.status.waits_since_s == NOW_S + 1
         assert decision.status.roster.active == ("n1",)
-        assert decision.reason == (
-            "n3 is lost; without n3; waiting up to 5 min 0 s for n2, n3 to return"
-        )
+        assert decision.reason == ("n3 is lost; without n3; waiting up to 5 min 0 s for n2, n3 to return")
 
     def test_it_goes_on_when_enough_of_them_are_back(self) -> None:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)
