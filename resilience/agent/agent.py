@@ -121,10 +121,12 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         ended = threading.Event()
         threading.Thread(target=self._send_heartbeats, args=(ended,), name="heartbeat", daemon=True).start()
+        is_alone = False  # whether the controller is gone, whose program on this machine may have left something
         try:
             self._serve()
+            is_alone = True
         except BrokenPipeError:
-            return  # the controller went away while we were sending
+            is_alone = True  # the controller went away while we were sending
         except Exception as error:
             _log.exception("the agent crashed")
             self._send("crashed", why=f"{type(error).__name__}: {error}")
@@ -134,7 +136,8 @@ class Agent:
             with contextlib.ExitStack() as last:  # even if a process cannot be ended
                 last.callback(self._remove_files)
                 last.callback(reap_orphans, own=())  # not every machine's init does it for us
-                last.callback(self._end_strays)
+                if is_alone:
+                    last.callback(self._end_strays)
                 end_descendants(deadline_s=FORCED_STOP_S)
 
     def _serve(self) -> None:

@@ -114,6 +114,22 @@ def test_an_agent_ends_what_the_program_of_a_killed_controller_has_left_on_its_n
             process.wait(DEADLINE_S)
 
 
+def test_an_agent_that_is_stopped_leaves_the_controllers_program_alone(agent: AgentAtWork, tmp_path: Path) -> None:
+    """Slurm stops everything at once, and the program has its grace period to save its work."""
+    environment = {"LAGGARD_ENDPOINT_FILE": str(tmp_path / "endpoint.json")}
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment=environment)
+    agent.send(do="ping")
+    agent.receive("pong")
+    program = subprocess.Popen(["sleep", "600"], env={**os.environ, **environment})
+    try:
+        agent.process.send_signal(signal.SIGTERM)
+        agent.process.wait(DEADLINE_S)
+        assert program.poll() is None
+    finally:
+        program.kill()
+        program.wait()
+
+
 def test_a_closed_pipe_ends_the_node_daemons_included(agent: AgentAtWork, tmp_path: Path) -> None:
     daemon = start_daemon(agent, tmp_path, {})
     assert agent.process.stdin is not None
