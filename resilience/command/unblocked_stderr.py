@@ -6,6 +6,7 @@ What is written is queued, and a thread writes it. At the end it is given a mome
 from __future__ import annotations
 
 import io
+import os
 import queue
 import sys
 import threading
@@ -88,9 +89,11 @@ class UnblockedText(io.TextIOBase):
     def _pass_on(self) -> None:
         while True:
             text = self._queue.get()
+            data = memoryview(text.encode(self.encoding, self.errors or "strict"))
             try:
-                self._target.write(text)
-                self._target.flush()
+                while data:
+                    # Past its buffer, whose lock a thread that waits for a terminal would keep until the process ends.
+                    data = data[os.write(self._target.fileno(), data) :]
             except (OSError, ValueError):  # ValueError: it is closed
                 pass
             finally:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO, cast
 
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.decision.failure import ProcessEnd, only_noticed_another, says_why
@@ -220,7 +220,7 @@ class Printer:
     """
 
     def __init__(self, streams: Mapping[str, BinaryIO] | None = None) -> None:
-        self._streams = streams or {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+        self._streams = streams or {"stdout": _unbuffered(sys.stdout), "stderr": _unbuffered(sys.stderr)}
         self._queue: queue.SimpleQueue[tuple[str, bytes, Callable[[], None]] | None] = queue.SimpleQueue()
         self._broken: set[str] = set()
         self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
@@ -240,8 +240,22 @@ class Printer:
             stream, data, printed = entry
             if data and stream not in self._broken:
                 try:
-                    self._streams[stream].write(data)
-                    self._streams[stream].flush()
+                    _write(self._streams[stream], data)
                 except OSError:
                     self._broken.add(stream)
             printed()
+
+
+def _unbuffered(stream: TextIO) -> BinaryIO:
+    """Return a stream's file without the buffer, whose lock a thread that waits for a terminal would keep."""
+    return cast("BinaryIO", open(stream.fileno(), "wb", buffering=0, closefd=False))
+
+
+def _write(stream: BinaryIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        n_written = stream.write(rest)
+        if not n_written:  # it does not wait, and is full
+            raise BlockingIOError
+        rest = rest[n_written:]
+    stream.flush()

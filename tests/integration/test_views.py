@@ -284,7 +284,7 @@ STEPS = """
         job.progress(step)
         if step % 10 == 0:
             state["step"] = step
-        time.sleep(0.1)
+        time.sleep(0.5 if 10 < step <= 15 else 0.1)  # longer than the recorder takes to look twice
         if step == 15 and not job.restarted:
             raise SystemExit(7)
     print(subprocess.run([sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE).stdout.decode())
@@ -344,7 +344,7 @@ PROGRAM = """
         status = subprocess.run(
             [sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE, check=True
         ).stdout
-    print(status.decode())
+    print(status.decode(), flush=True)
     client = AnalysisClient()
     client.connect()
     client.reboot(exclude_hostnames="node2")

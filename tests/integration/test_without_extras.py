@@ -24,7 +24,7 @@ import laggard
 names = [module.name for module in pkgutil.walk_packages(laggard.__path__, "laggard.")]
 for name in names:
     # the driver is a process of its own, on a Ray cluster; the pictures are left out
-    if not name.endswith((".__main__", ".ray.driver", ".report.figures", ".report.pictures")):
+    if not name.endswith((".__main__", ".ray.driver", ".report.figures", ".report.pictures", ".report.time_figure")):
         importlib.import_module(name)
 for name in laggard.__all__:
     getattr(laggard, name)

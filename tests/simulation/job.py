@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -105,7 +106,8 @@ class _Listener(Account):
 
 
 _QUIET = Console(quiet=True)
-_NOWHERE = SimpleNamespace(buffer=SimpleNamespace(write=lambda _: None, flush=lambda: None))
+_DEV_NULL = os.open(os.devnull, os.O_WRONLY)
+_NOWHERE = SimpleNamespace(fileno=lambda: _DEV_NULL)
 
 
 class _StderrTee:
