@@ -89,15 +89,24 @@ class UnblockedText(io.TextIOBase):
     def _pass_on(self) -> None:
         while True:
             text = self._queue.get()
-            data = memoryview(text.encode(self.encoding, self.errors or "strict"))
             try:
-                while data:
-                    # Past its buffer, whose lock a thread that waits for a terminal would keep until the process ends.
-                    data = data[os.write(self._target.fileno(), data) :]
+                self._write_now(text)
             except (OSError, ValueError):  # ValueError: it is closed
                 pass
             finally:
                 self._queue.task_done()
+
+    def _write_now(self, text: str) -> None:
+        try:
+            descriptor = self._target.fileno()
+        except OSError:  # it is no file
+            self._target.write(text)
+            self._target.flush()
+            return
+        # Past its buffer, whose lock a thread that waits for a terminal would keep until the process ends.
+        data = memoryview(text.encode(self.encoding, self.errors or "strict"))
+        while data:
+            data = data[os.write(descriptor, data) :]
 
 
 @contextmanager

@@ -248,7 +248,11 @@ class Printer:
 
 def _unbuffered(stream: TextIO) -> BinaryIO:
     """Return a stream's file without the buffer, whose lock a thread that waits for a terminal would keep."""
-    return cast("BinaryIO", open(stream.fileno(), "wb", buffering=0, closefd=False))
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # it is no file
+        return stream.buffer
+    return cast("BinaryIO", open(descriptor, "wb", buffering=0, closefd=False))
 
 
 def _write(stream: BinaryIO, data: bytes) -> None:
