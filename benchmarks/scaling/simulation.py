@@ -33,7 +33,8 @@ from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.server import StateServer
 from laggard.resilience.controller.records import Records, RequestReader
-from laggard.resilience.decision.policy import JobStatus, NodesAccused, Relaunch, Settings, begin, decide
+from laggard.resilience.decision.events import JobStatus, NodesAccused, Relaunch, Settings
+from laggard.resilience.decision.policy import begin, decide
 
 __all__ = ["Scale", "Seen", "simulate"]
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, get_args
 import click
 
 from laggard.kvstore.server import Fsync
+from laggard.resilience.decision.events import OnFailure
 from laggard.resilience.decision.options import MANAGERS
-from laggard.resilience.decision.policy import OnFailure
 
 __all__ = ["run_options"]
 

@@ -28,7 +28,7 @@ from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.state_server_keeper import StateKeeper
-from laggard.resilience.decision.policy import (
+from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
@@ -43,9 +43,8 @@ from laggard.resilience.decision.policy import (
     ProgramHung,
     Relaunch,
     Report,
-    begin,
-    decide,
 )
+from laggard.resilience.decision.policy import begin, decide
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles

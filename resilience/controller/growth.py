@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from laggard.detectors.restart_cost import RestartCost
 from laggard.resilience.controller.launches import Launches
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 
 __all__ = ["Growth"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from laggard.kvstore.connection import write_private
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.controller.records import Records
+from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife
-from laggard.resilience.decision.policy import ProgramHung
 from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, summary_of
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account

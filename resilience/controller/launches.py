@@ -31,10 +31,10 @@ from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
-from laggard.resilience.decision.policy import ProgramHung, Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles

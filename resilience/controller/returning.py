@@ -23,8 +23,8 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.decision.backoff import Backoff
+from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import evidence_against
-from laggard.resilience.decision.policy import NodeReturned
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster

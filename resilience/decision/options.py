@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
-from laggard.resilience.decision.policy import OnFailure, Settings
 from laggard.resilience.errors import UsageError
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server

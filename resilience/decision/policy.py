@@ -26,7 +26,6 @@ from laggard.resilience.decision.events import (
     NodeReturned,
     NodesAccused,
     NodesMissing,
-    OnFailure,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -46,32 +45,7 @@ from laggard.resilience.decision.strikes import (
 )
 from laggard.resilience.text import duration
 
-__all__ = [
-    "EXIT_NO_PROGRESS",
-    "EXIT_TOO_FEW_NODES",
-    "LIMITS",
-    "RULES",
-    "Decision",
-    "End",
-    "Event",
-    "GrowthPays",
-    "JobStatus",
-    "Limit",
-    "NodeLost",
-    "NodeReturned",
-    "NodesAccused",
-    "NodesMissing",
-    "OnFailure",
-    "ProgramEnded",
-    "ProgramFailed",
-    "ProgramHung",
-    "Relaunch",
-    "Report",
-    "Rule",
-    "Settings",
-    "begin",
-    "decide",
-]
+__all__ = ["EXIT_NO_PROGRESS", "EXIT_TOO_FEW_NODES", "LIMITS", "RULES", "Limit", "Rule", "begin", "decide"]
 
 EXIT_TOO_FEW_NODES = 69
 EXIT_NO_PROGRESS = 93

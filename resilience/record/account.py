@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from laggard.detectors.verdict import Verdict
+from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.policy import ProgramHung
 
 __all__ = ["Account", "Gap", "LaunchEndCause", "LaunchSummary", "SeesProgress", "TakesNote"]
 

@@ -22,8 +22,8 @@ from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.returning import Returning
+from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
-from laggard.resilience.decision.policy import NodeReturned
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError

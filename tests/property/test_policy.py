@@ -7,9 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.policy import (
-    EXIT_TOO_FEW_NODES,
+from laggard.resilience.decision.events import (
     End,
     Event,
     JobStatus,
@@ -22,9 +20,9 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-    begin,
-    decide,
 )
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.policy import EXIT_TOO_FEW_NODES, begin, decide
 from laggard.resilience.decision.roster import Roster
 
 HOSTS = [f"n{i}" for i in range(1, 7)]

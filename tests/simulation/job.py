@@ -32,7 +32,8 @@ from laggard.resilience.controller import state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
-from laggard.resilience.decision.policy import Settings, decide
+from laggard.resilience.decision.events import Settings
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes.cluster import Cluster

@@ -16,7 +16,7 @@ from laggard.resilience.controller import controller
 from laggard.resilience.controller.launches import Launches
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision import policy
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.copies import Copies

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.events import Settings
 from tests.simulation.faults import FAULTS, Fault, arm, heal
 from tests.simulation.job import MAX_COMMANDS, Job, Plan
 from tests.simulation.processes import Process

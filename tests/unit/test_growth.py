@@ -9,7 +9,7 @@ import pytest
 
 from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.launches import Launches
-from laggard.resilience.decision.policy import Settings
+from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 
 FOUR = Settings(nodes=4, resilient=True, exhaust_resources=True, grow_back=True)

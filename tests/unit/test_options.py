@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
+from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.options import JobOptions, UsageError
-from laggard.resilience.decision.policy import Settings
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.policy import (
-    LIMITS,
-    RULES,
+from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
@@ -24,9 +21,9 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-    begin,
-    decide,
 )
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.policy import LIMITS, RULES, begin, decide
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.signatures import Response
 from laggard.resilience.decision.strikes import Strike

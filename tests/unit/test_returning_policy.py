@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from laggard.resilience.decision.policy import (
+from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
@@ -20,9 +20,8 @@ from laggard.resilience.decision.policy import (
     Relaunch,
     Report,
     Settings,
-    begin,
-    decide,
 )
+from laggard.resilience.decision.policy import begin, decide
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 
