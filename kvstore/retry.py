@@ -11,7 +11,7 @@ import redis
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError, StateUnavailableError
 
-__all__ = ["RetryPolicy"]
+__all__ = ["RetryPolicy", "is_passing"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,14 @@ _BUSY = "BUSY "
 # Error messages of a full server, for a plain command and for one inside a script.
 _DISK_FULL = "MISCONF"
 _MEMORY_FULL = ("OOM command not allowed", "command not allowed when used memory")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether an error is one of a server that is restarted, loading or busy, and may answer later."""
+    if isinstance(error, redis.AuthenticationError):
+        return False
+    is_silent = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+    return is_silent or (isinstance(error, redis.ResponseError) and str(error).startswith(_BUSY))
 
 
 class RetryPolicy:
@@ -70,7 +78,7 @@ class RetryPolicy:
                     raise StateFullError(self._endpoint.address, str(refused)) from refused
                 if any(reason in str(refused) for reason in _MEMORY_FULL):
                     raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from refused
-                if not str(refused).startswith(_BUSY):
+                if not is_passing(refused):
                     raise
                 error = refused
             now_s = time.monotonic()

@@ -7,6 +7,7 @@ does not stop it. Where the system forbids that, the rank is asked by a signal t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -115,8 +116,11 @@ def _frame(read: Mapping[str, Any]) -> Frame:
 def _by_signal(pid: int) -> Threads:
     """Have a process write its stacks, and return them; empty if it does not in time."""
     file = Path(os.environ[ENDPOINT_FILE]).parent / f"stacks-{pid}.txt"
+    if not file.exists():  # the handler is the program's own
+        return ()
     written = file.stat().st_size
-    os.kill(pid, STACK_SIGNAL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, STACK_SIGNAL)
     until_s = time.monotonic() + SIGNAL_DEADLINE_S
     found: Threads = ()
     while time.monotonic() < until_s:

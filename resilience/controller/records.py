@@ -5,26 +5,21 @@ Everything here waits for a server that is being restarted.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import redis
-
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.fence import begin_launch, current_launch
-from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.retry import RetryPolicy, is_passing
 from laggard.kvstore.state import State
 from laggard.resilience.decision.roster import Exclusion
 from laggard.resilience.decision.strikes import Strike
 
 __all__ = ["Records", "RequestReader"]
-
-_log = logging.getLogger("laggard.resilience.controller")
 
 RETRY_FOR_S = 60.0
 READ_WAIT_S = 1.0
@@ -151,10 +146,10 @@ class RequestReader:
                     with self._changed:
                         self.waiting.append(request)
                         self._changed.notify_all()
-            except redis.RedisError as error:
-                _log.info("requests cannot be read: %s", error)
-                self._stopped.wait(READ_WAIT_S / 10)
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
+                if is_passing(error):
+                    self._stopped.wait(READ_WAIT_S / 10)
+                    continue
                 with self._changed:
                     self.failure = error
                     self._changed.notify_all()

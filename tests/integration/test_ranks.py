@@ -134,6 +134,17 @@ def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
     assert (tmp_path / f"{stacks[2].pid}.hidden").exists(), "the sitecustomize that ours hides has not run"
 
 
+def test_a_program_with_a_handler_of_its_own_for_the_signal_is_not_asked(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start(**stack_dump.stack_variables(os.environ))
+    for file in tmp_path.glob("stacks-*.txt"):
+        file.unlink()
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
+    assert stacks_of(7, capsys)[2].trouble == "py-spy is not installed"
+    assert not list(tmp_path.glob("stacks-*.txt"))
+
+
 def test_a_process_that_would_die_of_the_signal_is_not_asked(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
