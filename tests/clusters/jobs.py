@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
+from tests.processes import command_lines
 
 __all__ = ["ClusterJob", "Watch", "environment"]
 
@@ -112,13 +113,8 @@ class Watch:
 
     def left(self, *names: str) -> list[str]:
         """Return the command lines of new processes, on these machines or on all."""
-        found = []
-        for process in self._processes(*names):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command = " ".join(process.cmdline())
-                if process not in self._before and not command.startswith(("slurmstepd", "slurmd")):
-                    found.append(command)
-        return found
+        new = [process for process in self._processes(*names) if process not in self._before]
+        return [line for line in command_lines(new) if not line.startswith(("slurmstepd", "slurmd"))]
 
     def expect_no_processes(self) -> None:
         """Wait until no process is left."""

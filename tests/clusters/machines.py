@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import psutil
 
+from tests.processes import is_alive
 from tests.waiting import wait_until
 
 __all__ = ["PRIVATE", "Machine", "Network", "missing_for_machines", "wait_for"]
@@ -134,7 +135,7 @@ class Machine:
             with contextlib.suppress(OSError, psutil.NoSuchProcess):
                 if _namespace_of(process.pid) == ours and process != self._init:
                     found.append(process)
-        return [process for process in found if _is_alive(process)]
+        return [process for process in found if is_alive(process)]
 
     def has_crashed(self) -> bool:
         """Whether the power is off."""
@@ -155,12 +156,6 @@ class Machine:
 
 def _namespace_of(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/pid").readlink())
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 class Network:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from tests.clusters.machines import PRIVATE, Machine, Network
 from tests.clusters.sshd import ALIAS
 from tests.clusters.test_slurm import COUNTING, EXAMPLE, RANKS
 from tests.printed import DOCTORS_ROUNDS, SSH_CHECK, SSH_JOB
+from tests.processes import command_line
 
 Start = Callable[..., ClusterJob]
 
@@ -29,9 +29,8 @@ RESILIENT = ("--nodes=2", "--resilient", "--exhaust-resources", "--state-dir=sta
 def process_of(machine: Machine, words: str) -> psutil.Process:
     """Return the process of a machine that has these words in its command line."""
     for process in machine.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if words in " ".join(process.cmdline()):
-                return process
+        if words in command_line(process):
+            return process
     raise AssertionError(f"no {words} on {machine.name}")
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 
 from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.processes import command_lines
 
 Start = Callable[..., RunningJob]
 
@@ -42,7 +43,7 @@ COUNT_FOR_EVER = """
 
 
 def assert_nothing_is_left(job: RunningJob) -> None:
-    assert [process.cmdline() for process in job.processes()] == []
+    assert command_lines(job.processes()) == []
 
 
 def lose_node2(start_job: Start, lose: Callable[[RunningJob], None]) -> None:

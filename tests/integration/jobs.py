@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from tests.processes import command_line
 from tests.waiting import DEADLINE_S, wait_until
 
 # The main job takes half a minute, and several times as long on a busy machine.
@@ -91,9 +92,8 @@ class RunningJob:
     def process_of(self, node: str, command: str) -> psutil.Process:
         """Return the process of a node whose command line contains a text."""
         for process in self.processes_of(node):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if command in " ".join(process.cmdline()):
-                    return process
+            if command in command_line(process):
+                return process
         raise AssertionError(f"no {command} on {node}")
 
     def processes_of(self, node: str) -> Iterator[psutil.Process]:
@@ -112,9 +112,8 @@ class RunningJob:
     def state_server(self) -> psutil.Process:
         """Return the state server's process: a child of the command's own, not of a node's agent."""
         for process in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended, and not be collected yet
-                if "valkey-server" in process.cmdline()[0]:
-                    return process
+            if "valkey-server" in command_line(process).partition(" ")[0]:
+                return process
         raise AssertionError("no state server")
 
     def end(self) -> None:

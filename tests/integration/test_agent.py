@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from laggard.resilience.agent.tasks import WINDOW_BYTES
+from tests.processes import command_line, is_alive
 from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
@@ -77,7 +78,7 @@ def agent() -> Iterator[AgentAtWork]:
 def is_running(pid: int) -> bool:
     """Whether a process is running; a zombie is not."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        return is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 
@@ -193,7 +194,7 @@ def test_a_sidecar_that_ends_is_started_again_until_it_is_stopped(agent: AgentAt
     agent.send(do="start-sidecar", name="helper", command=[sys.executable, "-c", program])
     for starts in (1, 2):
         wait_until(lambda: count.exists() and len(count.read_text()) == starts)  # noqa: B023 - called at once
-        (helper,) = (each for each in psutil.Process(agent.process.pid).children() if program in each.cmdline())
+        (helper,) = (each for each in psutil.Process(agent.process.pid).children() if program in command_line(each))
         helper.kill()
         ended = agent.receive("sidecar-ended")
         assert (ended["exit_code"], ended["again_s"]) == (-9, float(starts))

@@ -17,6 +17,7 @@ from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.clusters.machines import Machine, Network, missing_for_machines, wait_for
+from tests.processes import command_line
 
 DEADLINE_S = 30.0
 NOTICED_S = 5.0
@@ -70,7 +71,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 def agents_on(machine: Machine) -> set[int]:
     module = "laggard.resilience.agent.agent"
-    return {process.pid for process in machine.processes() if module in process.cmdline()}
+    return {process.pid for process in machine.processes() if module in command_line(process)}
 
 
 def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(network: Network, tmp_path: Path) -> None:

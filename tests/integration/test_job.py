@@ -26,6 +26,7 @@ from tests.integration.counting_job import (
     lose_node2,
 )
 from tests.integration.jobs import THREE_NODES
+from tests.processes import command_lines
 from tests.waiting import Gate, wait_until
 
 
@@ -227,7 +228,7 @@ def test_killed_agents_and_controller_leave_nothing_running_and_the_next_command
     folder = Path(job.wait_for("its files in (.*)/state").group(1))
     for process in (job.agent_of("node1"), job.agent_of("node2"), job.process):
         process.kill()
-    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+    wait_until(lambda: not job.processes(), lambda: str(command_lines(job.processes())))
     assert (folder / "owner").exists()
     assert start_job("true").finish() == 0
     assert [entry.name for entry in folder.iterdir()] == ["state"]  # it may be all that is left of days of work

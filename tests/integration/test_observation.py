@@ -14,6 +14,7 @@ import pytest
 from laggard.resilience.command.cli import main
 from tests.integration.jobs import THREE_NODES, RunningJob, ask, metrics_of
 from tests.integration.serving import free_port
+from tests.processes import command_lines
 from tests.waiting import Gate, wait_until
 
 # Adds samples until it is signalled to go on; the second launch only checks that the first one's samples exist.
@@ -60,7 +61,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     assert job.finish() == 0, job.everything()
     assert "still there" in job.output
     assert "notice" not in job.account, job.everything()
-    assert [process.cmdline() for process in job.processes()] == []
+    assert command_lines(job.processes()) == []
     dumps = job.directory / "dumps"
     assert sorted(path.name.partition("-")[0] for path in dumps.iterdir()) == ["node1", "node2"]
     assert len(re.findall(rf"dump +node\d:{dumps}", job.account.replace("\n", ""))) == 2, job.account
@@ -79,7 +80,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
 def test_no_telemetry_process_runs_by_default(start_job: Callable[..., RunningJob]) -> None:
     job = start_job("sh", "-c", "sleep 1")
     job.wait_for("launch +0")
-    assert not [process for process in job.processes() if "telemetry" in " ".join(process.cmdline())]
+    assert not [line for line in command_lines(job.processes()) if "telemetry" in line]
     assert job.finish() == 0, job.everything()
     assert not re.search("telemetry", job.account)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.processes import command_lines
 from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
@@ -43,7 +44,7 @@ COUNT_FOR_EVER = """
 
 
 def assert_nothing_is_left(job: RunningJob) -> None:
-    assert [process.cmdline() for process in job.processes()] == []
+    assert command_lines(job.processes()) == []
 
 
 def counting(start_job: Start) -> RunningJob:
@@ -127,7 +128,7 @@ def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start,
 def test_a_killed_controller_leaves_no_copy_running(start_job: Start) -> None:
     job = counting(start_job)
     job.process.kill()
-    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+    wait_until(lambda: not job.processes(), lambda: str(command_lines(job.processes())))
 
 
 def test_a_detector_in_a_program_without_ray_is_pointed_to_the_detect_option(start_job: Start) -> None:

@@ -29,6 +29,7 @@ from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.processes import command_line, command_lines, seen_of
 from tests.waiting import Gate, wait_until
 
 Start = Callable[..., RunningJob]
@@ -60,10 +61,11 @@ def agents(job: RunningJob) -> dict[str, psutil.Process]:
     """Return the agents of the nodes, found by the private folder that each has open."""
     found = {}
     for process in job.processes():
-        if "laggard.resilience.agent.agent" not in process.cmdline():
+        if "laggard.resilience.agent.agent" not in command_line(process):
             continue
-        for file in process.open_files():
-            if match := re.search(r"/(\d+)/agent\.log$", file.path):
+        opened = [file.path for files in seen_of([process], psutil.Process.open_files) for file in files]
+        for path in opened:
+            if match := re.search(r"/(\d+)/agent\.log$", path):
                 found[f"node{match[1]}"] = process
     return found
 
@@ -78,13 +80,13 @@ def test_two_nodes_that_are_silent_do_not_end_a_job_with_one_spare(start_job: St
         before[node].suspend()
     job.wait_for(r"waits .*waiting up to 5 min 0 s for node[23](, node[23])? to return")
     job.wait_for(r"\[node1\] counted True")
-    assert not [process for process in job.processes() if "1234" in process.cmdline()]  # nothing of the old launch
+    assert not [line for line in command_lines(job.processes()) if "sleep 1234" in line]  # nothing of the old launch
     job.wait_for(r"returned +node[23] is back")
     end.open()
     assert job.finish() == 0, job.everything()
     assert re.search(r"launch 1 on node1 node[23]", job.output)
     assert "0 nodes excluded" in job.account
-    assert [process.cmdline() for process in job.processes()] == []
+    assert command_lines(job.processes()) == []
 
 
 def test_an_excluded_node_is_probed_and_comes_back_when_its_quarantine_is_over(

@@ -22,6 +22,7 @@ from laggard.kvstore.server import StateServer
 from tests.integration.jobs import RunningJob, metrics_of
 from tests.integration.serving import serve
 from tests.integration.stranger import REFUSED, greet, trusting_anybody
+from tests.processes import seen_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -77,7 +78,7 @@ class Job:
             "folders": [str(path) for path in paths if path.is_dir()],
             "files": [str(path) for path in paths if path.is_file()],
             "sockets": [str(path) for path in paths if path.is_socket()],
-            "shared_memory": sorted({name for process in self.processes for name in shared_memory_of(process)}),
+            "shared_memory": sorted({name for names in seen_of(self.processes, shared_memory_of) for name in names}),
             "state": [self.endpoint.host, self.endpoint.port, self.endpoint.key()],
             "telemetry": next(port for (_, port), what in self.listening.items() if what == "telemetry"),
             "ray_ports": ray,
@@ -90,6 +91,12 @@ def shared_memory_of(process: psutil.Process) -> list[str]:
     # Not all of /dev/shm: other tests, running at the same time, have their own in there.
     mapped = [region.path for region in process.memory_maps()]
     return [name for name in mapped if Path(name).is_relative_to(SHARED_MEMORY) and Path(name).is_file()]
+
+
+def listening_of(process: psutil.Process) -> dict[tuple[str, int], str]:
+    """Return where one process listens, with its kind."""
+    listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return {(str(each.laddr.ip).replace("::", "127.0.0.1"), each.laddr.port): kind_of(process) for each in listening}
 
 
 def kind_of(process: psutil.Process) -> str:
@@ -132,12 +139,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             endpoint_file = Path(environment["LAGGARD_ENDPOINT_FILE"])
             command = psutil.Process(running.process.pid)
             processes = [command, *command.children(recursive=True)]
-            listening = {
-                (str(connection.laddr.ip).replace("::", "127.0.0.1"), connection.laddr.port): kind_of(process)
-                for process in processes
-                for connection in process.net_connections("tcp")
-                if connection.status == psutil.CONN_LISTEN
-            }
+            listening: dict[tuple[str, int], str] = {}
+            for ports in seen_of(processes, listening_of):
+                listening.update(ports)
             yield Job(running, Endpoint.load(endpoint_file), endpoint_file.parent, processes, listening)
             running.process.send_signal(signal.SIGTERM)
             running.finish()
@@ -205,7 +209,7 @@ def test_no_secret_is_in_a_command_line_a_log_or_an_environment(job: Job) -> Non
     files = ("ray-token", "telemetry-token", "ray.key")
     secrets = [(job.node_directory / name).read_text().strip() for name in files] + [job.endpoint.password]
     assert all(len(secret) >= 32 for secret in secrets)
-    seen = [" ".join([*process.cmdline(), *process.environ().values()]) for process in job.processes]
+    seen = seen_of(job.processes, lambda each: " ".join([*each.cmdline(), *each.environ().values()]))
     seen += [path.read_text(errors="replace") for path in job.node_directory.parent.rglob("*.log")]
     seen.append(job.running.everything())
     assert [secret for secret in secrets if any(secret in text for text in seen)] == []

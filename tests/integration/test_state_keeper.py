@@ -17,6 +17,7 @@ from laggard.kvstore.errors import StateFullError
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.state import State
 from laggard.resilience.controller.state_server_keeper import StateKeeper
+from tests.processes import is_alive
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -31,7 +32,7 @@ def keeper(tmp_path: Path) -> Iterator[StateKeeper]:
 
 def servers() -> list[psutil.Process]:
     """Return the servers of this process, including those that are only starting."""
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in psutil.Process().children() if is_alive(child)]
 
 
 def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: StateKeeper) -> None:

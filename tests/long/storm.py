@@ -24,6 +24,7 @@ from laggard.kvstore.state import State
 from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from tests.integration.jobs import RunningJob
 from tests.long.plan import WITH_RAY, WITHOUT_RAY, Blow, Fault, Victim, plan_of
+from tests.processes import command_line, command_lines
 from tests.waiting import wait_until
 
 __all__ = ["ACTORS", "COUNT", "Outcome", "storm"]
@@ -194,7 +195,7 @@ class _Storm:
         as_expected = job.process.returncode in EXPECTED_ENDINGS or re.search(ENDS_AS_BEFORE, job.account)
         assert never_up or as_expected, job.everything()
         self._continue_stopped(all_of_them=True)
-        wait_until(lambda: not job.processes(), lambda: f"left: {[p.cmdline() for p in job.processes()]}")
+        wait_until(lambda: not job.processes(), lambda: f"left: {command_lines(job.processes())}")
 
     def _committed(self) -> list[int]:
         files = [self._directory / f"committed{rank}" for rank in RANKS]
@@ -205,15 +206,9 @@ class _Storm:
         if victim == "controller":
             return [controller]
         if command := self._worker if victim == "worker" else COMMANDS.get(victim):
-            return [process for process in self.job.processes() if command in _command_of(process)]
+            return [process for process in self.job.processes() if command in command_line(process)]
         sought = "valkey-server" if victim == "state server" else "program.py"
-        return [child for child in controller.children() if sought in _command_of(child)]
-
-
-def _command_of(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
+        return [child for child in controller.children() if sought in command_line(child)]
 
 
 def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -> Outcome:

@@ -20,6 +20,7 @@ from tests.integration.counting_job import (
     lose_node2,
 )
 from tests.integration.jobs import RunningJob
+from tests.processes import command_lines
 from tests.waiting import wait_until
 
 
@@ -170,5 +171,5 @@ def test_after_a_killed_controller_the_same_command_carries_on(start_job: Start)
     assert again.finish() == 0, again.everything()
     assert "launch 1 on node1 node2" in again.output
     assert "counted yes" in again.output
-    wait_until(lambda: not job.processes(), lambda: str([process.cmdline() for process in job.processes()]))
+    wait_until(lambda: not job.processes(), lambda: str(command_lines(job.processes())))
     assert_nothing_is_left(again)
