@@ -2,7 +2,8 @@
 
 The agent starts it when the job begins and after a failure, and ends it if it takes too long: a driver or a file system
 that hangs must not hold up the agent. What cannot be read is left out. With ``--probe``, a test kernel is run on each
-GPU too, and a line is written after each, so that the last one says as much as there was time for.
+GPU too. The line is written again with all that is known in addition, so that the last one says as much as there was
+time for.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
+
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
 from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.kvstore.memory import oom_kills
-from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
+from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.signatures import clean_line, signature_of
 
 __all__ = ["gpu_health", "hardware_lines", "main", "recent_kernel_lines"]
@@ -43,6 +46,8 @@ def main(devices: Sequence[str]) -> None:
         oom_kills(),
         tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
     )
+    _write(check)
+    check = replace(check, memory=_memory(os.getppid()))  # a walk through all processes: it may take its time
     _write(check)
     if probes and check.gpus:
         faults: dict[str, str] = {}
@@ -68,6 +73,16 @@ def _probed() -> Iterator[tuple[str, str]]:
                 probe = gemm_probe(make())
                 probe.seconds()
                 yield name, probe.fault()
+
+
+def _memory(agent_pid: int) -> Memory:
+    """Return this machine's memory; what the agent's descendants hold counts as free, since they are being ended."""
+    machine = psutil.virtual_memory()
+    held_bytes = 0
+    for process in psutil.Process(agent_pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            held_bytes += process.memory_info().rss  # what several share is counted for each: rather too much than not
+    return Memory(machine.total, min(machine.total, machine.available + held_bytes))
 
 
 def gpu_health(name: str) -> GpuHealth:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from laggard.resilience.decision.signatures import signature_of
 
-__all__ = ["GpuHealth", "NodeCheck", "evidence_against", "memory_ran_out"]
+__all__ = ["GpuHealth", "Memory", "NodeCheck", "evidence_against", "memory_ran_out"]
 
 # A disk with less than this is full: a checkpoint, a log or a socket no longer fits.
 FULL_BELOW_BYTES = 16 << 20
+# With less of its memory than this, a node would have a relaunched program killed for want of memory.
+SCARCE_BELOW_SHARE = 0.05
+# A machine's total memory differs a little from one start of its kernel to the next.
+LOST_ABOVE_SHARE = 0.02
 MAX_KERNEL_LINE = 160
 
 
@@ -36,6 +40,27 @@ class GpuHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of one machine.
+
+    Attributes
+    ----------
+    total_bytes
+        All of it.
+    free_bytes
+        What is free, or is held by what the agent has started and can end.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether others hold nearly all of it."""
+        return self.free_bytes < SCARCE_BELOW_SHARE * self.total_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCheck:
     """The state of a node at one moment.
 
@@ -53,6 +78,8 @@ class NodeCheck:
         Lines that the kernel has written in the last ten minutes about failing hardware.
     faults
         What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time.
+    memory
+        The memory of the machine; None if there was no time to add it up.
     """
 
     time_s: float
@@ -61,6 +88,7 @@ class NodeCheck:
     oom_kills: int = 0
     kernel_lines: tuple[str, ...] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory | None = None
 
     @classmethod
     def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
@@ -72,6 +100,7 @@ class NodeCheck:
             int(read["oom_kills"]),
             tuple(map(str, read["kernel_lines"])),
             {str(name): str(fault) for name, fault in read["faults"].items()},
+            Memory(**read["memory"]) if read["memory"] else None,
         )
 
 
@@ -113,8 +142,18 @@ def _findings(before: NodeCheck, after: NodeCheck) -> Sequence[str]:
     for path, free in after.free_bytes.items():
         if free < FULL_BELOW_BYTES <= before.free_bytes.get(path, FULL_BELOW_BYTES):
             found.append(f"the disk of {path} is full")
+    if before.memory is not None and after.memory is not None:
+        found += _memory_findings(before.memory, after.memory)
     for line in after.kernel_lines:
         signature = signature_of(line)
         if line not in before.kernel_lines and signature is not None and signature.kind == "hardware":
             found.append(f"its kernel says {line[:MAX_KERNEL_LINE]!r}")
     return found
+
+
+def _memory_findings(before: Memory, after: Memory) -> Iterator[str]:
+    if after.total_bytes < (1 - LOST_ABOVE_SHARE) * before.total_bytes:
+        yield f"only {after.total_bytes / 1e9:.1f} of its {before.total_bytes / 1e9:.1f} GB of memory are there"
+    if after.is_scarce and not before.is_scarce:
+        free_gb, total_gb = after.free_bytes / 1e9, after.total_bytes / 1e9
+        yield f"its memory is in use by others: {free_gb:.1f} of {total_gb:.1f} GB are free"

@@ -305,6 +305,7 @@ def test_an_agent_checks_its_node(agent: AgentAtWork, tmp_path: Path) -> None:
     check = agent.receive("node-checked")["found"]
     assert check["free_bytes"][str(Path.cwd())] > 0
     assert check["gpus"].keys() == {"0"}
+    assert 0 < check["memory"]["free_bytes"] <= check["memory"]["total_bytes"]
 
 
 def test_a_check_that_hangs_is_ended(tmp_path: Path) -> None:

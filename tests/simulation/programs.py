@@ -230,6 +230,7 @@ def answer(process: Process) -> None:
         "oom_kills": 0,
         "kernel_lines": list(process.host.kernel_lines),
         "faults": {},
+        "memory": None,
     }
 
     found: Any = [] if "stack_dump" in process.name_ else check

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pynvml
 import pytest
 
 from laggard.kvstore.memory import oom_kills
 from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
-from laggard.resilience.decision.evidence import GpuHealth, NodeCheck, evidence_against, memory_ran_out
+from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck, evidence_against, memory_ran_out
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
 
-GOOD = NodeCheck(1e9, {"0": GpuHealth(), "1": GpuHealth(uncorrectable=3)}, {"/": 1 << 30, "/home": 1 << 30}, 2)
+GOOD = NodeCheck(
+    1e9,
+    {"0": GpuHealth(), "1": GpuHealth(uncorrectable=3)},
+    {"/": 1 << 30, "/home": 1 << 30},
+    2,
+    memory=Memory(256 << 30, 200 << 30),
+)
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus."
 
 
@@ -36,6 +47,11 @@ def gpus(**changed: GpuHealth) -> NodeCheck:
         (replace(GOOD, kernel_lines=(XID,)), f"its kernel says {XID!r}"),
         (replace(GOOD, kernel_lines=("oom_kill 1", "nothing")), None),
         (replace(GOOD, oom_kills=9), None),
+        (replace(GOOD, memory=Memory(256 << 30, 2 << 30)), "its memory is in use by others: 2.1 of 274.9 GB are free"),
+        (replace(GOOD, memory=Memory(256 << 30, 13 << 30)), None),
+        (replace(GOOD, memory=Memory(192 << 30, 150 << 30)), "only 206.2 of its 274.9 GB of memory are there"),
+        (replace(GOOD, memory=Memory(255 << 30, 150 << 30)), None),
+        (replace(GOOD, memory=None), None),
     ],
 )
 def test_what_is_new_since_the_job_began_speaks_against_a_node(after: NodeCheck, found: str | None) -> None:
@@ -69,9 +85,30 @@ def test_a_check_is_sent_and_read_as_it_was() -> None:
 
 def test_a_node_without_gpus_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     main([])
-    check = NodeCheck.of_json(json.loads(capsys.readouterr().out))
-    assert check.free_bytes[str(Path.cwd())] > 0
-    assert check.gpus == {}
+    first, last = (NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines())
+    assert last == replace(first, memory=last.memory)
+    assert last.free_bytes[str(Path.cwd())] > 0
+    assert last.gpus == {}
+
+
+def test_what_the_agents_processes_hold_counts_as_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine whose memory is full, of which processes of the agent hold 300 MB."""
+    full = SimpleNamespace(total=1 << 40, available=0)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: full)
+    program = "held = bytearray(300_000_000); print('held', flush=True); input()"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        monkeypatch.setattr(os, "getppid", os.getpid)  # we are the agent
+        main([])
+        holder.communicate(b"\n")
+    memory = NodeCheck.of_json(json.loads(capsys.readouterr().out.splitlines()[-1])).memory
+    assert memory is not None
+    assert memory.total_bytes == 1 << 40
+    assert 300_000_000 < memory.free_bytes < 1 << 40
 
 
 def test_virtual_devices_have_no_driver_to_ask(
@@ -79,7 +116,7 @@ def test_virtual_devices_have_no_driver_to_ask(
 ) -> None:
     monkeypatch.setenv("LAGGARD_VIRTUAL_DEVICE_DIR", str(tmp_path))
     main(["0", "1"])
-    assert json.loads(capsys.readouterr().out)["gpus"] == {}
+    assert [json.loads(line)["gpus"] for line in capsys.readouterr().out.splitlines()] == [{}, {}]
 
 
 @pytest.fixture
@@ -147,6 +184,6 @@ def test_each_gpu_is_probed_after_all_else_and_a_line_is_written_after_each(
     with cupy_on(Board(), Board(wrong_by=1.0), Board(others_bytes=80 << 30)):
         main(["--probe", "0", "1", "2"])
     lines = [NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
-    assert [sorted(line.faults) for line in lines] == [[], [], ["1"]]  # the third has no memory left
+    assert [sorted(line.faults) for line in lines] == [[], [], [], ["1"]]  # the third has no memory left
     assert "wrong results" in lines[-1].faults["1"]
-    assert lines[0] == replace(lines[-1], faults={})
+    assert lines[1] == replace(lines[-1], faults={})
