@@ -11,20 +11,22 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Self
 
+from laggard.collectors.absence import Absence, absence
 from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, device_makers
 from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
 from laggard.collectors.probes import probes_of
 from laggard.collectors.probing import WarmUp, symptom_reader
 from laggard.collectors.symptoms import Snapshot, Symptoms
 
-__all__ = ["DeviceCheck", "check_device"]
+__all__ = ["ALL_DEVICES", "DeviceCheck", "check_device"]
 
 REPEATS = 5
-DRIVER = Path("/proc/driver/nvidia")
+ALL_DEVICES = "all"
+"""Stands for a device's name where a problem concerns all devices of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ class DeviceCheck:
     cause
         What the driver reported that would explain a slow device.
     trouble
-        Why there are no readings; empty if there are some.
+        What is wrong with the device, if that is why there are no readings; else empty.
+    failure
+        Why it could not be checked, which says nothing about the device: an error of ours, a missing library, too
+        little memory. Empty if it was checked.
     """
 
     gpu: str
@@ -58,6 +63,7 @@ class DeviceCheck:
     warmed: bool = False
     cause: str = UNKNOWN
     trouble: str = ""
+    failure: str = ""
 
     def to_json(self) -> str:
         """Return it as a line of JSON."""
@@ -76,7 +82,7 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
     try:
         probes = probes_of(device)
     except ProbeUnavailableError as reason:
-        return DeviceCheck(device.gpu, device.model, device.uuid, trouble=str(reason))
+        return DeviceCheck(device.gpu, device.model, device.uuid, failure=str(reason))
     reader = symptom_reader(device)
     before = reader.snapshot() if reader else Snapshot(0.0)
     warmed = reader is not None and WarmUp(reader.is_idle)(probes[0])
@@ -96,23 +102,37 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
 
 
 def main(names: Sequence[str]) -> int:
-    """Print the names of this machine's devices, check the named ones (or all), and print a line for each."""
-    devices = _devices()
+    """Print the names of this machine's devices, check the named ones (or all), and print a line for each.
+
+    After an error it stops: the driver may be of no more use to this process, so another one checks the rest.
+    """
+    try:
+        devices = device_makers()
+    except NoDeviceError:
+        return _report_absence(absence(os.environ))
     print(json.dumps(list(devices)), flush=True)
     for name in names or devices:
-        print(check_device(devices[name]()).to_json(), flush=True)
+        check = _checked(name, devices[name])
+        print(check.to_json(), flush=True)
+        if check.trouble or check.failure:
+            return 1
     return 0
 
 
-def _devices() -> dict[str, Callable[[], Device]]:
+def _report_absence(found: Absence | None) -> int:
+    print(json.dumps([] if found is None else [ALL_DEVICES]), flush=True)
+    if found is not None:
+        trouble, failure = (found.reason, "") if found.is_fault else ("", found.reason)
+        print(DeviceCheck(ALL_DEVICES, trouble=trouble, failure=failure).to_json(), flush=True)
+    return 0
+
+
+def _checked(name: str, make: Callable[[], Device]) -> DeviceCheck:
     try:
-        return device_makers()
-    except NoDeviceError:
-        if DRIVER.exists():
-            sys.stderr.write(
-                "there is an NVIDIA driver here, but CuPy finds no GPU: install laggard's extra cuda12 or cuda13\n"
-            )
-        return {}
+        return check_device(make())
+    except Exception as error:  # noqa: BLE001 - it is passed on as the result
+        reason = f"{type(error).__name__}: {error}"
+        return DeviceCheck(name, trouble=reason) if is_of_the_device(error) else DeviceCheck(name, failure=reason)
 
 
 if __name__ == "__main__":

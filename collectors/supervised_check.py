@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,16 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
-from laggard.collectors.device_check import DeviceCheck
+from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 
-__all__ = ["ALL_DEVICES", "check_devices_here", "device_environment"]
+__all__ = ["check_devices_here", "device_environment"]
 
 # The first device includes loading the driver and compiling the probes; each of the others takes about a second.
 FIRST_ANSWER_DEADLINE_S = 30.0
 NEXT_ANSWER_DEADLINE_S = 10.0
 KILL_DEADLINE_S = 1.0
-ALL_DEVICES = "all"
-"""Stands for a device's name where a problem concerns all devices of the machine."""
 
 
 def check_devices_here(
@@ -38,7 +37,8 @@ def check_devices_here(
 ) -> Iterator[DeviceCheck]:
     """Yield the check of each of this machine's devices, one after the other.
 
-    A device that does not answer in time gets a check that says so, and the others are checked in a new process.
+    A device that does not answer in time, or whose check fails, gets a check that says so, and the others are checked
+    in a new process.
 
     Parameters
     ----------
@@ -55,14 +55,16 @@ def check_devices_here(
             except TimeoutError as error:
                 yield DeviceCheck(ALL_DEVICES, trouble=f"the driver does not list its devices: {error}")
                 return
+            except _CheckEndedError as error:
+                yield DeviceCheck(ALL_DEVICES, failure=f"the devices cannot be listed: {error}")
+                return
             left = names if left is None else left
             wait_s = first_answer_s
             while left:
                 gpu = left.pop(0)
-                try:
-                    yield DeviceCheck.from_json(process.line(wait_s))
-                except TimeoutError as error:
-                    yield DeviceCheck(gpu, trouble=str(error))
+                check = process.check(gpu, wait_s)
+                yield check
+                if check.trouble or check.failure:
                     break
                 wait_s = next_answer_s
 
@@ -83,13 +85,19 @@ def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
     return os.environ | {VIRTUAL_DEVICES: str(virtual_gpus), VIRTUAL_DEVICE_DIR: directory} | one_core_each
 
 
+class _CheckEndedError(Exception):
+    """The process that checks devices has ended too early."""
+
+
 class _CheckProcess:
     """A child process that checks devices, and the lines it prints."""
 
     def __init__(self, names: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "laggard.collectors.device_check", *names],
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             env=dict(environ),
         )
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
@@ -105,9 +113,27 @@ class _CheckProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_DEADLINE_S)
         self._pipe.close()
+        self._errors.close()
+
+    def check(self, gpu: str, wait_s: float) -> DeviceCheck:
+        """Return the next check, which is of this device."""
+        try:
+            return DeviceCheck.from_json(self.line(wait_s))
+        except TimeoutError as error:
+            return DeviceCheck(gpu, trouble=str(error))
+        except _CheckEndedError as error:
+            return DeviceCheck(gpu, failure=str(error))
 
     def line(self, wait_s: float) -> bytes:
-        """Return the next line; raise TimeoutError if there is none in time or the process has ended."""
+        """Return the next line.
+
+        Raises
+        ------
+        TimeoutError
+            If there is none in time.
+        _CheckEndedError
+            If the process has ended.
+        """
         until_s = time.monotonic() + wait_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
@@ -116,10 +142,17 @@ class _CheckProcess:
                     raise TimeoutError(f"no answer within {wait_s:g} s")
                 read = os.read(self._pipe.fileno(), 65536)
                 if not read:
-                    raise TimeoutError(f"its check ended with exit code {self._process.wait(KILL_DEADLINE_S)}")
+                    raise _CheckEndedError(self._end())
                 self._rest += read
         line, self._rest = self._rest.split(b"\n", 1)
         return line
+
+    def _end(self) -> str:
+        exit_code = self._process.wait(KILL_DEADLINE_S)
+        how = f"exit code {exit_code}" if exit_code >= 0 else signal.Signals(-exit_code).name
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"the check ended with {how}" + (f": {lines[-1]}" if lines else "")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -18,8 +18,8 @@ __all__ = ["Condition", "Diagnosis", "Past", "diagnose", "remembered"]
 Past = Mapping[str, Mapping[str, Sequence[float]]]
 """By UUID and probe: the fastest reading of each earlier check in seconds, oldest first."""
 
-Condition = Literal["ok", "suspect", "slow", "faulty"]
-_BY_SEVERITY: tuple[Condition, ...] = "ok", "suspect", "slow", "faulty"
+Condition = Literal["ok", "unchecked", "suspect", "slow", "faulty"]
+_BY_SEVERITY: tuple[Condition, ...] = "ok", "unchecked", "suspect", "slow", "faulty"
 
 REMEMBERED_CHECKS = 20
 CHECKS_TO_JUDGE = 3
@@ -36,7 +36,8 @@ class Diagnosis:
     ----------
     condition
         ``faulty``: it computes wrong results or does not answer. ``slow``: slower than its peers, or than in earlier
-        checks, by more than a single check may show by chance. ``suspect``: possibly slow. Otherwise ``ok``.
+        checks, by more than a single check may show by chance. ``suspect``: possibly slow. ``unchecked``: the check
+        failed, for a reason that says nothing about the device. Otherwise ``ok``.
     reasons
         One sentence for each finding.
     """
@@ -68,8 +69,11 @@ def remembered(past: Past, checks: Mapping[DeviceId, DeviceCheck]) -> dict[str, 
 
 
 def _faults(check: DeviceCheck) -> list[tuple[Condition, str]]:
-    wrong = [("faulty", f"{probe}: {count} results are wrong") for probe, count in check.wrong.items()]
-    return [*wrong, *([("faulty", check.trouble)] if check.trouble else [])]  # type: ignore[list-item]
+    found: list[tuple[Condition, str]] = []
+    found += [("faulty", f"{probe}: {count} results are wrong") for probe, count in check.wrong.items()]
+    found += [("faulty", check.trouble)] if check.trouble else []
+    found += [("unchecked", check.failure)] if check.failure else []
+    return found
 
 
 def _slower_than_before(check: DeviceCheck, past: Mapping[str, Sequence[float]]) -> list[tuple[Condition, str]]:

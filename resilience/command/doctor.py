@@ -7,7 +7,9 @@ import os
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -16,9 +18,9 @@ import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.device_check import DeviceCheck
-from laggard.collectors.supervised_check import ALL_DEVICES, check_devices_here, device_environment
-from laggard.detectors.diagnosis import Diagnosis, Past, diagnose, remembered
+from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
+from laggard.collectors.supervised_check import check_devices_here, device_environment
+from laggard.detectors.diagnosis import Condition, Diagnosis, Past, diagnose, remembered
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
@@ -36,6 +38,9 @@ MAX_COLUMNS = 6
 MAX_SHOWN = 48
 DEFAULT_VIRTUAL_DEVICES = 2
 _FAILING = "slow", "faulty"
+EXIT_BAD_DEVICE = 1
+EXIT_NOT_CHECKED = 3
+"""Not 1, since a prolog would drain all nodes for a library that is missing."""
 
 
 class PastReadingsError(LaggardError, ValueError):
@@ -96,20 +101,39 @@ def doctor(
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
     readings. On a machine without GPUs, the processor is checked instead, as virtual devices.
 
-    The exit code is 1 if a device is slow, gives wrong results or does not answer; else 0.
+    The exit code is 1 if a device is slow, gives wrong results or does not answer; 3 if one could not be checked, for a
+    reason that says nothing about it, such as a missing library; 2 for wrong options; else 0.
     """
-    path = past_file or _default_past_file()
-    past = {} if forget else _read_past(path)
     transports = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
+    path = past_file or _default_past_file()
+    try:
+        past = {} if forget else _read_past(path)
+        checks = _check(transports, virtual_gpus, shown=not as_json)
+        diagnoses = diagnose(checks, past)
+        _write_past(path, remembered(past, checks))
+        click.echo(as_text(checks, diagnoses, as_json=as_json))
+    except LaggardError as error:
+        click.echo(f"laggard: {error}", err=True)
+        return EXIT_NOT_CHECKED
+    except Exception:  # noqa: BLE001 - a bug of ours, which Python would end with the exit code of a bad device
+        traceback.print_exc()
+        return EXIT_NOT_CHECKED
+    return _exit_code({diagnosis.condition for diagnosis in diagnoses.values()})
+
+
+def _check(
+    transports: Mapping[str, Transport | None], virtual_gpus: int | None, *, shown: bool
+) -> dict[DeviceId, DeviceCheck]:
     if transports:
-        checks = _check_nodes(transports, virtual_gpus or 0, shown=not as_json)
-    else:
-        here = socket.gethostname()
-        checks = {(here, check.gpu): check for check in _check_this_machine(virtual_gpus, shown=not as_json)}
-    diagnoses = diagnose(checks, past)
-    _write_past(path, remembered(past, checks))
-    click.echo(as_text(checks, diagnoses, as_json=as_json))
-    return int(any(diagnosis.condition in _FAILING for diagnosis in diagnoses.values()))
+        return _check_nodes(transports, virtual_gpus or 0, shown=shown)
+    here = socket.gethostname()
+    return {(here, check.gpu): check for check in _check_this_machine(virtual_gpus, shown=shown)}
+
+
+def _exit_code(conditions: AbstractSet[Condition]) -> int:
+    if not conditions.isdisjoint(_FAILING):
+        return EXIT_BAD_DEVICE
+    return EXIT_NOT_CHECKED if "unchecked" in conditions else 0
 
 
 def _transports(options: JobOptions, *, all_nodes: bool) -> dict[str, Transport | None]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from laggard.collectors.device_check import DeviceCheck
-from laggard.collectors.supervised_check import ALL_DEVICES
+from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
 
@@ -18,6 +18,8 @@ CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_chec
 # Enough for a node with eight devices of which the last seven are stuck.
 ANSWER_TIMEOUT_S = 120.0
 MAX_CONCURRENT = 64
+_NO_COMMAND = 126, 127  # what a shell ends with if it cannot run a command
+_OF_PYTHON = re.compile(r"^(\w+\.)*\w*(Error|Exception)\b|No module named")
 NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 
 
@@ -58,7 +60,10 @@ def _check_host(
     except subprocess.TimeoutExpired:
         return [_failed(f"no answer within {answer_timeout_s:g} s")]
     if done.returncode:
-        return [_failed(f"no answer: {_last_line(done.stderr)}")]
+        last_line = _last_line(done.stderr)
+        if done.returncode in _NO_COMMAND or _OF_PYTHON.search(last_line):
+            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")]
+        return [_failed(f"no answer: {last_line}")]
     # A login shell may print other lines.
     lines = [line for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
     return [DeviceCheck.from_json(line) for line in lines] or [_failed(NO_GPU)]

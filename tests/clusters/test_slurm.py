@@ -213,12 +213,26 @@ def test_a_node_that_slurm_calls_down_is_lost_and_scancel_ends_the_job_in_order(
     watch.expect_no_processes()  # an agent that Slurm kills leaves its folder to the next job
 
 
-def test_the_prolog_of_the_guide_drains_a_node_whose_device_check_fails(slurm: SlurmCluster, network: Network) -> None:
-    """Runs on a node whose record of its devices cannot be read."""
-    before = "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/laggard && echo '{}' > /var/lib/laggard/devices.json && "
-    script = f"{before} {{ {' || '.join(PROLOG)}; }}"
+def test_the_prolog_of_the_guide_drains_a_node_with_a_bad_device_and_no_other(
+    slurm: SlurmCluster, network: Network
+) -> None:
+    """Runs on a node whose record of its devices cannot be read, then on one with a GPU whose driver is not loaded."""
     variables = {**environment(slurm.environment), "SLURMD_NODENAME": "node3"}
-    network.nodes["node3"].run("unshare", "--mount", "sh", "-c", script, environment=variables)
+    record = "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/laggard"
+    unreadable = f"{record} && echo '{{}}' > /var/lib/laggard/devices.json"
+    gpu = "/sys/bus/pci/devices/0000:3b:00.0"
+    without_driver = (
+        f"{record} && mount -t tmpfs tmpfs /sys/bus/pci/devices && mkdir {gpu} "
+        f"&& echo 0x10de > {gpu}/vendor && echo 0x030200 > {gpu}/class"
+    )
+
+    def run_prolog(before: str) -> None:
+        script = f"{before} && {{ {' || '.join(PROLOG)}; }}"
+        network.nodes["node3"].run("unshare", "--mount", "sh", "-c", script, environment=variables)
+
+    run_prolog(unreadable)
+    assert slurm.states()["node3"] == "idle"
+    run_prolog(without_driver)
     assert slurm.states()["node3"] in {"draining", "drained"}
     assert "Reason=laggard" in slurm.run("scontrol", "show", "node", "node3")
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
-from laggard.collectors.device_check import DeviceCheck
-from laggard.collectors.supervised_check import ALL_DEVICES, check_devices_here
+from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
+from laggard.collectors.supervised_check import check_devices_here
 from laggard.detectors.diagnosis import diagnose
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.doctor import as_text
@@ -110,7 +110,7 @@ def test_a_check_that_dies_is_reported(tmp_path: Path) -> None:
 
     found = list(check_devices_here(os.environ | virtual_devices(1, directory)))
 
-    assert [check.trouble for check in found] == ["its check ended with exit code 1"]
+    assert [(check.trouble, check.failure.partition(":")[0]) for check in found] == [("", "FileNotFoundError")]
 
 
 def test_readings_are_kept_and_an_unreadable_file_of_them_is_refused(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_readings_are_kept_and_an_unreadable_file_of_them_is_refused(tmp_path: P
 
     past.write_text("{}")
     done = run_doctor("--past", str(past), **where)
-    assert done.returncode == 1
+    assert done.returncode == 3  # it says nothing about the device
     assert f"cannot read past readings from {past} (KeyError: " in done.stderr
     assert "--forget discards them" in done.stderr
     assert run_doctor("--forget", "--past", str(past), **where).returncode == 0
@@ -145,6 +145,8 @@ def test_all_nodes_are_checked_and_those_without_an_answer_say_why() -> None:
         "chatty": FakeSsh("echo Welcome; {}"),
         "closed": FakeSsh("echo no way >&2; exit 255"),
         "bare": FakeSsh("true"),
+        "strange": FakeSsh("echo /usr/bin/python3: No module named laggard >&2; exit 1"),
+        "empty": FakeSsh("/no/python {}"),
     }
 
     found = dict(check_hosts(transports, virtual_gpus=1)) | dict(
@@ -160,6 +162,12 @@ def test_all_nodes_are_checked_and_those_without_an_answer_say_why() -> None:
         "closed": [(ALL_DEVICES, "no answer: no way")],
         "bare": [(ALL_DEVICES, "no GPU found: use --virtual-gpus=K to check the processor instead")],
     }
+    assert [check.failure for host in ("strange", "empty") for check in found[host]] == [
+        "laggard does not run there: /usr/bin/python3: No module named laggard",
+        "laggard does not run there: empty: 1: /no/python: not found",
+    ]
+    (diagnosis,) = diagnose({("strange", ALL_DEVICES): found["strange"][0]}, {}).values()
+    assert diagnosis.condition == "unchecked"
 
 
 def test_of_many_devices_only_the_failing_ones_are_shown() -> None:
@@ -192,3 +200,10 @@ def test_contradictory_or_wrong_hosts_are_refused() -> None:
         done = run_doctor(*arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert complaint in done.stderr
+
+
+def test_an_incomplete_installation_says_nothing_about_the_devices(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise ImportError('libffi.so.8 is missing')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run_doctor(PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (3, "laggard: the installation is incomplete: libffi.so.8 is missing\n")

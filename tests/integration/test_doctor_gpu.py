@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.collectors.device_check import ALL_DEVICES
 from laggard.collectors.supervised_check import check_devices_here
 from tests.fake_cupy.kernels import host_compiler
 from tests.real_gpus import real_gpus
@@ -44,7 +45,7 @@ def test_a_lost_and_a_stuck_gpu_are_reported_and_the_good_one_is_checked(gpu_mac
     found = list(check_devices_here(environ, first_answer_s=60, next_answer_s=0.5))
 
     assert [(check.gpu, check.trouble) for check in found] == [
-        ("0", "its check ended with exit code 1"),
+        ("0", "CUDARuntimeError: cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy or unavailable"),
         ("1", ""),
         ("2", "no answer within 0.5 s"),
     ]
@@ -77,3 +78,23 @@ def test_every_real_gpu_of_this_machine_is_checked() -> None:
     assert [check.gpu for check in found] == names
     assert [(check.trouble, check.wrong) for check in found] == [("", {})] * len(names)
     assert all(check.figures["gemm_fp32"][0] > 0 for check in found)
+
+
+def test_a_library_that_is_missing_says_nothing_about_a_gpu(gpu_machine: GpuMachine, tmp_path: Path) -> None:
+    environ = gpu_machine(SHORT)
+    broken = "def getDeviceProperties(ordinal):\n    raise OSError('libnvrtc.so.12: cannot open shared object file')\n"
+    with (tmp_path / "cupy.py").open("a") as module:
+        module.write(f"import cupy.cuda.runtime\n{broken}cupy.cuda.runtime.getDeviceProperties = getDeviceProperties\n")
+
+    (found,) = check_devices_here(environ, first_answer_s=60)
+
+    assert (found.trouble, found.failure) == ("", "OSError: libnvrtc.so.12: cannot open shared object file")
+
+
+def test_a_cupy_that_cannot_be_imported_says_nothing_about_the_gpus(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('CuPy failed to load libcudart.so.12')\n")
+
+    (found,) = check_devices_here({**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
+
+    why = "the check ended with exit code 1: RuntimeError: CuPy failed to load libcudart.so.12"
+    assert (found.gpu, found.trouble, found.failure) == (ALL_DEVICES, "", f"the devices cannot be listed: {why}")

@@ -233,7 +233,7 @@ def test_where_memory_is_too_short_for_any_probe_the_check_says_so() -> None:
         with pytest.raises(ProbeUnavailableError, match="gpu 0 has 79 MiB free: too little for probes"):
             probes_of(device)
         assert check_device(device) == DeviceCheck(
-            "0", device.model, device.uuid, trouble="gpu 0 has 79 MiB free: too little for probes"
+            "0", device.model, device.uuid, failure="gpu 0 has 79 MiB free: too little for probes"
         )
 
 

@@ -1,0 +1,72 @@
+"""Why a machine with NVIDIA GPUs on its bus has none that can be used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Absence", "absence"]
+
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # the class of graphics and 3D controllers
+_NEWER_DRIVER_NEEDED = 35  # CUDA's code
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why there is no GPU.
+
+    Attributes
+    ----------
+    reason
+        In words.
+    is_fault
+        Whether something is wrong with the machine, rather than with what is installed or allowed.
+    """
+
+    reason: str
+    is_fault: bool
+
+
+def absence(environ: Mapping[str, str], root: Path = Path("/")) -> Absence | None:
+    """Return why CuPy finds none of this machine's NVIDIA GPUs; None if there are none, or none are wanted.
+
+    Parameters
+    ----------
+    environ
+        The environment: an empty ``CUDA_VISIBLE_DEVICES`` asks for no GPU.
+    root
+        Where ``/sys``, ``/proc`` and ``/dev`` are.
+    """
+    count = sum(_is_nvidia_gpu(device) for device in root.glob("sys/bus/pci/devices/*"))
+    if not count or "CUDA_VISIBLE_DEVICES" in environ:
+        return None
+    gpus = f"{count} NVIDIA GPU{'s' if count > 1 else ''} on the bus"
+    if not (root / "proc/driver/nvidia/version").exists():
+        return Absence(f"{gpus}, but their driver is not loaded", is_fault=True)
+    if not any(root.glob("dev/nvidia[0-9]*")):
+        return Absence(f"{gpus}, but this process may use none: there is no /dev/nvidia0", is_fault=False)
+    return _by_cupy(gpus)
+
+
+def _by_cupy(gpus: str) -> Absence:
+    try:
+        import cupy
+    except ImportError as error:
+        reason = f"{gpus}, but CuPy cannot be imported ({error}): install laggard's extra cuda12 or cuda13"
+        return Absence(reason, is_fault=False)
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        reason = f"{gpus}, but their driver shows none: {error}"
+        return Absence(reason, is_fault=error.status != _NEWER_DRIVER_NEEDED)
+    return Absence(f"{gpus}, but their driver shows {count}", is_fault=True)
+
+
+def _is_nvidia_gpu(device: Path) -> bool:
+    with contextlib.suppress(OSError):
+        vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
+        return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY)
+    return False
