@@ -42,6 +42,7 @@ DeviceId = tuple[str, str]
 
 VIRTUAL_DEVICES = "LAGGARD_VIRTUAL_DEVICES"
 VIRTUAL_DEVICE_DIR = "LAGGARD_VIRTUAL_DEVICE_DIR"
+LOCAL_RANK = "LOCAL_RANK"
 
 
 class Device(Protocol):
@@ -71,6 +72,9 @@ class Device(Protocol):
 
     def wait_until_free(self) -> None:
         """Wait for everything that this process has submitted to the device."""
+
+    def current(self) -> contextlib.AbstractContextManager[object]:
+        """Return a context in which libraries that use CUDA's current device, as all do by default, use this one."""
 
 
 class VirtualDevice:
@@ -125,6 +129,10 @@ class VirtualDevice:
 
     def wait_until_free(self) -> None:
         """Do nothing: submitting a kernel already waits for its completion."""
+
+    def current(self) -> contextlib.AbstractContextManager[object]:
+        """Return a context that changes nothing: CUDA knows nothing of this device."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _exclusive(self, clock: int) -> Iterator[None]:
@@ -219,6 +227,10 @@ class GpuDevice:
         """Wait for everything that this process has submitted to the device, in any stream."""
         self._cupy.cuda.Device(self.ordinal).synchronize()
 
+    def current(self) -> contextlib.AbstractContextManager[object]:
+        """Return a context in which this is CUDA's current device for this thread."""
+        return self._cupy.cuda.Device(self.ordinal)  # type: ignore[no-any-return]
+
 
 def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
     """Return all devices of this node that this process may use; see :func:`device_makers`."""
@@ -250,8 +262,13 @@ def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable
 
 
 def local_device(environ: Mapping[str, str] = os.environ) -> Device:
-    """Return the device that was assigned to this process (the first one, if there are several)."""
-    return next(iter(device_makers(environ).values()))()
+    """Return the device that was assigned to this process.
+
+    That is the only one that it can see, or that of its ``LOCAL_RANK``, which torchrun and other launchers set for
+    processes that see all devices of their node; without one, the first.
+    """
+    makers = list(device_makers(environ).values())
+    return makers[int(environ.get(LOCAL_RANK, "0")) % len(makers)]()
 
 
 def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -203,9 +204,10 @@ class DeviceCollector:
         _current.device = self._device
         tags = self._tags
         try:
-            readings = group.read(self._schedule.number)
-            tags = {**tags, **group.sample_tags()}
-            self._stride = group.stride()
+            with self._device.current() if self._device else contextlib.nullcontext():
+                readings = group.read(self._schedule.number)
+                tags = {**tags, **group.sample_tags()}
+                self._stride = group.stride()
         except Exception as error:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not a missing one
             _log.exception("the test of %s failed on %s", group.metric_name, tags)
             readings = {group.metric_name: [float("nan")]}

@@ -119,3 +119,10 @@ def test_a_device_has_a_name_that_stays(tmp_path: Path) -> None:
     assert uuid_text(raw) == "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
     assert uuid_text(raw[:4]) == "GPU-10111213-0000-0000-0000-000000000000"
     assert uuid_text(b"") == ""
+
+
+def test_a_rank_that_sees_all_devices_has_that_of_its_local_rank(tmp_path: Path) -> None:
+    environ = {VIRTUAL_DEVICES: "2", VIRTUAL_DEVICE_DIR: str(tmp_path)}
+    ranks = [local_device({**environ, "LOCAL_RANK": str(rank)}).gpu for rank in range(4)]
+    assert ranks == ["0", "1", "0", "1"]  # more ranks than devices share them
+    assert local_device({**environ, "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "1"}).gpu == "1"

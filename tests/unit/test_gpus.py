@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from laggard.collectors.device import GpuDevice
 from laggard.collectors.device_check import check_device
+from laggard.collectors.group import CollectorGroup, DeviceCollector
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probing import Probing
 from tests.fake_cupy.kernels import host_compiler
@@ -91,3 +93,24 @@ def test_probes_take_turns_and_leave_the_product_right(device: GpuDevice) -> Non
     assert [turn and turn[0] for turn in ran] == in_turn
     probing.main.seconds()
     assert probing.main.wrong_results() == 0
+
+
+class CurrentDevice(CollectorGroup):
+    """A user's own test, which says on which device CuPy would allocate."""
+
+    metric_name = "current-device"
+    repeats = 1
+
+    def collector_test(self, args: Any) -> float:
+        import cupy
+
+        del args
+        return float(cupy.cuda.Device().id)
+
+
+def test_a_users_own_test_runs_on_the_device_that_it_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = SimpleNamespace(environment=SimpleNamespace(node="node1"))
+    monkeypatch.setattr("laggard.collectors.group.current_session", lambda: node)
+    with cupy_on(Board(), Board()):
+        collectors = [DeviceCollector(CurrentDevice(), GpuDevice(str(ordinal), ordinal)) for ordinal in (0, 1)]
+        assert [collector.collect()[0].values for collector in collectors] == [(0.0,), (1.0,)]
