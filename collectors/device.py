@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import struct
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from laggard.collectors.errors import DeviceError, NoDeviceError
+from laggard.collectors.errors import CupyMissingError, DeviceError, NoDeviceError
 from laggard.kvstore.environment import NODE
 
 __all__ = [
@@ -173,6 +174,11 @@ class GpuDevice:
     ordinal
         Its index among the GPUs that this process can see.
 
+    Raises
+    ------
+    CupyMissingError
+        If CuPy cannot be imported.
+
     Attributes
     ----------
     model
@@ -183,7 +189,10 @@ class GpuDevice:
     """
 
     def __init__(self, gpu: str, ordinal: int) -> None:
-        import cupy
+        try:
+            import cupy
+        except ImportError as error:
+            raise CupyMissingError(str(error)) from error
 
         from laggard.collectors.symptoms import board_power_limit_w, board_uuid  # loads NVML's library
 
@@ -272,13 +281,30 @@ def local_device(environ: Mapping[str, str] = os.environ) -> Device:
 
 
 def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the GPUs that CuPy sees, as in ``CUDA_VISIBLE_DEVICES``; none without CuPy."""
+    """Return the names of the GPUs that this process may use, as in ``CUDA_VISIBLE_DEVICES``.
+
+    They are those that CuPy sees. Without CuPy they are those of NVIDIA's driver: they cannot be probed, but they are
+    the program's.
+    """
     try:
         import cupy
     except ImportError:
-        return []
-    count = int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
-    return _visible(environ)[:count] or [str(ordinal) for ordinal in range(count)]
+        count = _count_by_driver()
+    else:
+        count = int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        return _visible(environ)[:count]
+    return [str(ordinal) for ordinal in range(count)]
+
+
+def _count_by_driver() -> int:
+    import pynvml as nvml
+
+    try:
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return 0
 
 
 def uuid_text(raw: bytes) -> str:
@@ -287,4 +313,5 @@ def uuid_text(raw: bytes) -> str:
 
 
 def _visible(environ: Mapping[str, str]) -> list[str]:
-    return [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    names = (name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+    return list(itertools.takewhile(lambda name: name != "-1", names))  # as CUDA does: what follows is not visible

@@ -8,6 +8,7 @@
     ├── ProbeUnavailableError (RuntimeError)  a probe that a device cannot run
     ├── DriverUnavailableError (OSError)      no driver that describes the device
     ├── RayMissingError (ImportError)         Ray is not installed, or too old
+    ├── CupyMissingError (ImportError)        CuPy cannot be imported
     └── UnknownNodeError (LookupError)        a node that is not part of the Ray cluster
 
     NoClusterError (NotInJobError)      the job has no Ray cluster
@@ -23,6 +24,7 @@ from laggard.kvstore.environment import NotInJobError
 __all__ = [
     "OLDEST_RAY",
     "CollectorError",
+    "CupyMissingError",
     "DeviceError",
     "DeviceLostError",
     "DeviceReadError",
@@ -168,6 +170,23 @@ class RayMissingError(CollectorError, ImportError):
             found = f"Ray {self.installed} is too old, the oldest that works is {'.'.join(map(str, OLDEST_RAY))}"
         alternative = self.alternative and f", or {self.alternative}"
         return f"{found}: pip install 'laggard[ray]'{alternative}"
+
+
+class CupyMissingError(CollectorError, ImportError):
+    """CuPy, by which GPUs are probed, cannot be imported.
+
+    Attributes
+    ----------
+    reason
+        Python's own words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"GPUs are probed with CuPy ({self.reason}): pip install 'laggard[cuda12]', or [cuda13], or [rocm]"
 
 
 class NoClusterError(CollectorError, NotInJobError):

@@ -21,7 +21,16 @@ from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Sample, Series
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["STRIDE", "CollectorGroup", "DeviceCollector", "NodeCollector", "SampleWriter", "Startable"]
+__all__ = [
+    "ERROR",
+    "STRIDE",
+    "CollectorGroup",
+    "DeviceCollector",
+    "NodeCollector",
+    "SampleWriter",
+    "Startable",
+    "in_a_line",
+]
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -167,7 +176,7 @@ class NodeCollector:
             collector = DeviceCollector(self._group, make())
         except Exception as error:  # noqa: BLE001 - a driver or its library may raise anything; the other devices go on
             _log.exception("gpu %s cannot be tested; the others are tested", name)
-            tags = {"host": current_session().environment.node, "gpu": name, ERROR: _in_a_line(error)}
+            tags = {"host": current_session().environment.node, "gpu": name, ERROR: in_a_line(error)}
             self._writer.write([Sample(self._group.metric_name, time.time(), (float("nan"),), tags)])
             return
         while not self._ended.wait(collector.wait_s()):
@@ -211,7 +220,7 @@ class DeviceCollector:
         except Exception as error:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not a missing one
             _log.exception("the test of %s failed on %s", group.metric_name, tags)
             readings = {group.metric_name: [float("nan")]}
-            tags = {**tags, ERROR: _in_a_line(error)}
+            tags = {**tags, ERROR: in_a_line(error)}
         if self._stride > 1:
             tags = tags | {STRIDE: str(self._stride)}
         self._schedule.advance(time.monotonic(), self._stride)
@@ -241,7 +250,7 @@ class SampleWriter:
         return True
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
     """Return an error as the last line of its traceback has it, for a notice to the user."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR]
 

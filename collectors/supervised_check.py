@@ -55,7 +55,7 @@ def check_devices_here(
             except TimeoutError as error:
                 yield DeviceCheck(ALL_DEVICES, trouble=f"the driver does not list its devices: {error}")
                 return
-            except _CheckEndedError as error:
+            except EOFError as error:
                 yield DeviceCheck(ALL_DEVICES, failure=f"the devices cannot be listed: {error}")
                 return
             left = names if left is None else left
@@ -83,10 +83,6 @@ def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
         return dict(os.environ)
     one_core_each = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return os.environ | {VIRTUAL_DEVICES: str(virtual_gpus), VIRTUAL_DEVICE_DIR: directory} | one_core_each
-
-
-class _CheckEndedError(Exception):
-    """The process that checks devices has ended too early."""
 
 
 class _CheckProcess:
@@ -121,7 +117,7 @@ class _CheckProcess:
             return DeviceCheck.from_json(self.line(wait_s))
         except TimeoutError as error:
             return DeviceCheck(gpu, trouble=str(error))
-        except _CheckEndedError as error:
+        except EOFError as error:
             return DeviceCheck(gpu, failure=str(error))
 
     def line(self, wait_s: float) -> bytes:
@@ -131,7 +127,7 @@ class _CheckProcess:
         ------
         TimeoutError
             If there is none in time.
-        _CheckEndedError
+        EOFError
             If the process has ended.
         """
         until_s = time.monotonic() + wait_s
@@ -142,7 +138,7 @@ class _CheckProcess:
                     raise TimeoutError(f"no answer within {wait_s:g} s")
                 read = os.read(self._pipe.fileno(), 65536)
                 if not read:
-                    raise _CheckEndedError(self._end())
+                    raise EOFError(self._end())
                 self._rest += read
         line, self._rest = self._rest.split(b"\n", 1)
         return line

@@ -69,7 +69,8 @@ def _probed() -> Iterator[tuple[str, str]]:
 
     with contextlib.suppress(NoDeviceError):
         for name, make in device_makers().items():
-            with contextlib.suppress(RuntimeError):  # CuPy's: the program that is ending may have all of the memory
+            # The program that is ending may have all of the memory, and CuPy or a library of its may be missing.
+            with contextlib.suppress(RuntimeError, MemoryError, OSError, ImportError):
                 probe = gemm_probe(make())
                 probe.seconds()
                 yield name, probe.fault()

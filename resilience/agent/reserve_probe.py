@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, device_makers
+from laggard.collectors.group import ERROR, in_a_line
 from laggard.collectors.probes import WRONG, Probe, gemm_probe
 from laggard.kvstore.connection import Session, current_session
 from laggard.kvstore.environment import LAUNCH
@@ -60,7 +62,9 @@ def _sample(host: str, gpu: str, probe_of: Callable[[], Probe]) -> Sample:
         seconds = tuple(probe.seconds() for _ in range(REPEATS))
         tags |= {"model": probe.device.model}
         fault = probe.fault()
-    except RuntimeError as error:  # CuPy's errors are of this kind
+    except Exception as error:  # noqa: BLE001 - a driver or its library may raise anything
+        if not is_of_the_device(error):  # a library that is missing makes no node unfit
+            return Sample(METRIC, time.time(), (math.nan,), {**tags, ERROR: in_a_line(error)})
         seconds, fault = (math.nan,), f"it cannot run a test kernel: {error}"
     return Sample(METRIC, time.time(), seconds, {**tags, WRONG: fault} if fault else tags)
 

@@ -122,7 +122,8 @@ def clear_this_machine(node: NodeRecord) -> None:
 def device_variables(node: NodeRecord, directory: Path, *, virtual: bool) -> dict[str, str]:
     """Return the variables by which a process on a node finds its devices."""
     if not virtual:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(node.devices)}
+        # Where no GPU was found there may be one all the same, of a kind that is only known to the program.
+        return {"CUDA_VISIBLE_DEVICES": ",".join(node.devices)} if node.devices else {}
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a virtual device is one core's worth
     return {VIRTUAL_DEVICES: str(len(node.devices)), VIRTUAL_DEVICE_DIR: str(directory), **one_thread}
 

@@ -68,6 +68,8 @@ class LocalAllocation:
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
         """Return the variables by which a process on the node finds its devices."""
+        if not node.devices and any(other.devices for other in self.nodes):
+            return {"CUDA_VISIBLE_DEVICES": ""}  # they were dealt out, and it has got none
         return device_variables(node, directory, virtual=self._virtual)
 
     def close(self) -> None:

@@ -26,6 +26,11 @@ CASES = [
         OSError,
         "the driver gives no information on gpu 3: Driver Not Loaded",
     ),
+    (
+        errors.CupyMissingError("No module named 'cupy'"),
+        ImportError,
+        "GPUs are probed with CuPy (No module named 'cupy'): pip install 'laggard[cuda12]', or [cuda13], or [rocm]",
+    ),
     (errors.RayMissingError(), ImportError, "Ray is not installed: pip install 'laggard[ray]'"),
     (
         errors.RayMissingError("2.50.1", "use --per-node"),

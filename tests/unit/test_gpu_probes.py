@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pynvml
 import pytest
 
 from laggard.collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
 from laggard.collectors.device_check import DeviceCheck, check_device
-from laggard.collectors.errors import ProbeUnavailableError
+from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
@@ -308,6 +310,31 @@ def test_gpus_have_the_names_by_which_they_were_made_visible(visible: dict[str, 
         assert gpu_names(visible) == names
         assert [make().gpu for make in device_makers(visible).values()] == names
         assert local_device(visible).gpu == names[0]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [({}, ["0", "1"]), ({"CUDA_VISIBLE_DEVICES": "GPU-5,7"}, ["GPU-5", "7"]), ({"CUDA_VISIBLE_DEVICES": ""}, [])],
+)
+def test_without_cupy_the_driver_counts_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], names: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # its import fails
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    assert gpu_names(visible) == names
+    if names:
+        with pytest.raises(CupyMissingError, match=r"laggard\[cuda12\]"):
+            local_device(visible)
+
+
+def test_without_cupy_and_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    assert gpu_names({}) == []
 
 
 def test_cupy_without_a_gpu_finds_no_gpu() -> None:

@@ -9,6 +9,7 @@ from laggard.collectors.probes import Probe, gemm_probe
 from laggard.kvstore.series import Sample
 from laggard.resilience.agent.reserve_probe import _sample
 from laggard.resilience.controller.reserve import slow_in_reserve
+from tests.fake_cupy.machine import CUDARuntimeError
 
 
 def reading(host: str, gpu: str, seconds: float, model: str = "H100") -> Sample:
@@ -60,15 +61,25 @@ def test_a_device_with_wrong_results_makes_its_node_unfit_however_fast_it_is() -
 
 
 def lost() -> Probe:
-    raise RuntimeError("cudaErrorDeviceUnavailable: the device is lost")
+    raise CUDARuntimeError(46)
+
+
+def without_library() -> Probe:
+    raise RuntimeError("CuPy failed to load libnvrtc.so.12")
 
 
 def test_a_device_that_runs_nothing_makes_its_node_unfit(tmp_path: Path) -> None:
     good = gemm_probe(VirtualDevice("0", tmp_path, "n3"))
     samples = [_sample("n3", "0", lambda: good), _sample("n3", "1", lost), _sample("n4", "0", lambda: good)]
     verdicts = {(verdict.host, verdict.gpu): verdict for verdict in slow_in_reserve(samples, [])}
-    evidence = "n3 gpu 1: it cannot run a test kernel: cudaErrorDeviceUnavailable: the device is lost"
-    assert verdicts["n3", "1"].evidence == evidence  # this machine's other work may make another one slow
+    evidence = "n3 gpu 1: it cannot run a test kernel: cudaErrorDevicesUnavailable: "
+    assert verdicts["n3", "1"].evidence.startswith(evidence)  # this machine's other work may make another one slow
+
+
+def test_a_library_that_is_missing_makes_no_node_unfit() -> None:
+    sample = _sample("n3", "0", without_library)
+    assert sample.tags["error"] == "RuntimeError: CuPy failed to load libnvrtc.so.12"
+    assert slow_in_reserve([sample, *node("n4", 1, 1)], []) == []
 
 
 def test_without_readings_no_node_is_accused() -> None:
