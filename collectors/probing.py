@@ -20,6 +20,7 @@ from laggard.kvstore.environment import ENDPOINT_FILE
 __all__ = ["Probing", "WarmUp", "is_of_this_job", "symptom_reader"]
 
 WARM_UP_LIMIT_S = 0.2
+_MPS = "nvidia-cuda-mps"
 _MAIN = "main"
 # NVML's figures for the bus are only right just after these probes.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
@@ -67,7 +68,10 @@ def symptom_reader(device: Device) -> SymptomReader | None:
 def is_of_this_job(pid: int) -> bool:
     """Tell whether a process belongs to the same job as this one; another user's never does."""
     try:
-        theirs = psutil.Process(pid).environ().get(ENDPOINT_FILE)
+        process = psutil.Process(pid)
+        if process.name().startswith(_MPS):  # it computes for all who share the device, us among them
+            return True
+        theirs = process.environ().get(ENDPOINT_FILE)
     except psutil.AccessDenied:
         return False
     except psutil.NoSuchProcess:

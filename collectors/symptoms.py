@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,19 @@ import pynvml as nvml
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
-__all__ = ["Snapshot", "SymptomReader", "SymptomTracker", "Symptoms", "board_power_limit_w", "board_uuid"]
+__all__ = [
+    "Snapshot",
+    "SymptomReader",
+    "SymptomTracker",
+    "Symptoms",
+    "board_power_limit_w",
+    "board_uuid",
+    "missing_links",
+]
 
 _log = logging.getLogger("laggard.collectors")
 
+LINKS_PER_BRIDGE = 4  # NVIDIA, NVLink bridge installation guides for A100 and H100 boards
 IDLE_CLOCK = 0.6  # of the maximum: even a throttled clock is above this on a busy device, and below it on an idle one
 
 # Counters, and cumulative times in nanoseconds for which the clock was held back. The names are ours; for the meaning
@@ -217,11 +226,21 @@ class SymptomTracker:
 
 
 def _links_down(handle: Any) -> tuple[int, ...]:
-    """Return the links that are not active; none if no link is, because that board has no bridge."""
+    """Return the links that are not active, less those of bridges that are not plugged in."""
     active: list[bool] = []
     with contextlib.suppress(nvml.NVMLError):  # the first missing link ends the list
         active.extend(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
-    return tuple(link for link, is_active in enumerate(active) if not is_active) if any(active) else ()
+    return missing_links(active)
+
+
+def missing_links(active: Sequence[bool]) -> tuple[int, ...]:
+    """Return which links should be active and are not.
+
+    On a board with bridges, each carries four links: whole bridges that are not there are no fault.
+    """
+    down = tuple(link for link, is_active in enumerate(active) if not is_active)
+    has_bridges = len(active) % LINKS_PER_BRIDGE == 0
+    return () if has_bridges and len(down) % LINKS_PER_BRIDGE == 0 else down
 
 
 def board_uuid(name: str) -> str:

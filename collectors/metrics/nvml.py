@@ -248,26 +248,52 @@ def _value_of(found: Any) -> float:
 
 
 def _watch_for_xids(readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None]) -> None:
-    by_handle = {}
+    present = readers
     try:
-        events = nvml.nvmlEventSetCreate()
-        for reader in readers:
-            nvml.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
-            by_handle[_address(reader.handle)] = reader
+        while watched := _registered(present, events := nvml.nvmlEventSetCreate()):
+            present = _pass_on_xids(events, watched, on_xid)
     except nvml.NVMLError as error:
-        _log.info("XID errors cannot be watched: %s", error)
-        return
+        _log.warning("XID errors are no longer watched: %s", error)
+
+
+def _registered(readers: Sequence[NvmlReader], events: Any) -> list[NvmlReader]:
+    """Have devices report to an event set; return those that do: not a MIG slice, nor a device that is lost."""
+    registered = []
+    for reader in readers:
+        try:
+            nvml.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
+            registered.append(reader)
+        except nvml.NVMLError as error:
+            _log.info("XID errors of gpu %s cannot be watched: %s", reader.gpu, error)
+    return registered
+
+
+def _pass_on_xids(
+    events: Any, readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None]
+) -> Sequence[NvmlReader]:
+    """Pass on errors until a device is lost, with which no set of events can be waited for; return the others."""
+    by_handle = {_address(reader.handle): reader for reader in readers}
     while True:
         try:
             event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_TIMEOUT:
                 continue
-            _log.warning("XID errors are no longer watched: %s", error)
-            return
+            present = [reader for reader in readers if not _is_lost(reader)]
+            if len(present) == len(readers):
+                raise
+            return present
         reader = by_handle.get(_address(event.device), readers[0])
         reader.xids += 1
         on_xid(reader.gpu, int(event.eventData))
+
+
+def _is_lost(reader: NvmlReader) -> bool:
+    try:
+        nvml.nvmlDeviceGetTemperature(reader.handle, nvml.NVML_TEMPERATURE_GPU)
+    except nvml.NVMLError as error:
+        return error.value in _GONE
+    return False
 
 
 def _address(handle: Any) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,15 @@ def test_a_process_is_of_the_job_whose_environment_it_has(monkeypatch: pytest.Mo
     for process in (ours, theirs):
         process.communicate(b"\n")
     assert is_of_this_job(theirs.pid)  # it has ended, so it is not a neighbour
+
+
+def test_the_server_by_which_processes_share_a_device_is_no_neighbour(tmp_path: Path) -> None:
+    server = tmp_path / "nvidia-cuda-mps-server"
+    server.symlink_to(shutil.which("cat") or "/bin/cat")
+    with subprocess.Popen([server], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b"up\n")
+        running.stdin.flush()
+        assert running.stdout.readline() == b"up\n"
+        assert is_of_this_job(running.pid)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.causes import RULES, UNKNOWN, cause_of
-from laggard.collectors.symptoms import Snapshot, Symptoms
+from laggard.collectors.symptoms import Snapshot, Symptoms, missing_links
 
 SECOND_NS = 1e9
 # A healthy, busy device: nothing of it explains a slowness.
@@ -214,3 +214,23 @@ def test_the_guide_lists_the_rules_in_their_order() -> None:
     table = guide.partition("| rule |")[2].partition("\n\n")[0]
 
     assert re.findall(r"^\| ([A-Za-z ]+?) \|", table, re.MULTILINE) == [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize(
+    ("n_links", "down", "missing"),
+    [
+        (0, (), ()),
+        (12, (), ()),
+        (12, (4, 5, 6, 7, 8, 9, 10, 11), ()),  # a board with one of its three bridges
+        (12, tuple(range(12)), ()),  # and one without any
+        (12, (5,), (5,)),
+        (12, (5, 8, 9, 10, 11), (5, 8, 9, 10, 11)),
+        (18, (3, 7), (3, 7)),
+        (18, (0, 1, 2, 3), (0, 1, 2, 3)),  # eighteen links are no bridges
+        (2, (1,), (1,)),
+    ],
+)
+def test_links_of_bridges_that_are_not_there_are_no_fault(
+    n_links: int, down: tuple[int, ...], missing: tuple[int, ...]
+) -> None:
+    assert missing_links([link not in down for link in range(n_links)]) == missing

@@ -434,12 +434,54 @@ def test_errors_that_the_driver_reports_are_counted_and_passed_on(monkeypatch: p
     monkeypatch.setattr(pynvml, "nvmlEventSetCreate", lambda: "events")
     monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", lambda *_: None)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", lambda *_: 40)
 
     readers = nvml_readers(None, lambda gpu, number: reported.append((gpu, number)))
 
     assert ended.wait(20)
     assert [(reader.gpu, reader.xids) for reader in readers] == [("0", 2), ("1", 1)]
     assert reported == [("0", 81), ("1", 82), ("0", 169)]  # an unknown device counts as the first
+
+
+def test_a_lost_device_and_a_part_of_one_do_not_end_the_news_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, reported, ended = pynvml.NVMLError, [], threading.Event()
+    lost: set[int] = set()
+    sets = iter([["set", "with all"], ["set", "without the lost one"]])
+    registered: list[tuple[str, int]] = []
+
+    def wait(*_: object) -> Any:
+        if not waits:
+            ended.set()
+            raise error(pynvml.NVML_ERROR_UNKNOWN)
+        if (news := waits.pop(0)) == "lost":
+            lost.add(10)
+            raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return SimpleNamespace(device=news, eventData=79)
+
+    def register(handle: int, _: int, events: list[str]) -> None:
+        if handle == 12:
+            raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        registered.append((events[1], handle))
+
+    def temperature(handle: int, _: int) -> int:
+        if handle in lost:
+            raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return 40
+
+    waits: list[Any] = [11, "lost", 11]
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda number: 10 + number)
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", lambda: next(sets))
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", register)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", temperature)
+
+    nvml_readers(None, lambda gpu, number: reported.append((gpu, number)))
+
+    assert ended.wait(20)
+    assert reported == [("1", 79), ("1", 79)]
+    assert registered == [("with all", 10), ("with all", 11), ("without the lost one", 11)]
 
 
 # -- AMD ---------------------------------------------------------------------------------------------------------------
