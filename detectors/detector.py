@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import ERROR, STRIDE, CollectorGroup, Startable
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.rounds import Round, RoundAssembler
+from laggard.detectors.rounds import Round, RoundAssembler, WatchClock
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, RequestKind
@@ -88,7 +88,9 @@ class Watcher:
         self._failure_on = failure_on
         self._last_id = self._series.last_id(metric_name)  # readings of earlier launches are not judged
         devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
-        self._rounds = RoundAssembler(devices, interval_s, time.monotonic())
+        now_s = time.monotonic()
+        self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
+        self._rounds = RoundAssembler(devices, interval_s, now_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
         self._requests: deque[tuple[RequestKind, list[Any]]] = deque()  # not sent yet
         self._logged_trouble = False
@@ -115,12 +117,15 @@ class Watcher:
                 self._logged_trouble = True
 
     def _process_samples(self) -> None:
-        while self._read():
+        now_s = self._clock.look(time.monotonic())
+        while self._read(now_s):
             pass
-        if readings := self._rounds.take(time.monotonic()):
+        if readings := self._rounds.take(now_s):
             self._judge_round(readings)
-        if (silent := self._rounds.newly_silent(time.monotonic())) and self._reports_silence:
-            self._requests.append(("notices", self._notices_of_silence(silent)))
+        silent, answering = self._rounds.newly_silent(now_s), self._rounds.newly_answering()
+        notices = [*self._notices_of_silence(silent), *self._notices_of_answers(answering)]
+        if notices and self._reports_silence:
+            self._requests.append(("notices", notices))
 
     def _notices_of_silence(self, silent: Sequence[DeviceId]) -> list[str]:
         """Return a notice for each reason, with the devices that give it."""
@@ -133,10 +138,15 @@ class Watcher:
             for reason, devices in names.items()
         ]
 
-    def _read(self) -> bool:
+    def _notices_of_answers(self, devices: Sequence[DeviceId]) -> list[str]:
+        names = [f"{host} gpu {gpu}" for host, gpu in devices]
+        if not names:
+            return []
+        return [f"{self._metric_name}: {', '.join(names)} give{'s' if len(names) == 1 else ''} readings again"]
+
+    def _read(self, now_s: float) -> bool:
         """Add new samples to the round; return whether there may be more."""
         found = self._series.read(self._metric_name, self._last_id, limit=READ_LIMIT)
-        now_s = time.monotonic()
         for sample_id, sample in found:
             self._last_id = sample_id
             device = (sample.tags["host"], sample.tags.get("gpu", ""))

@@ -6,11 +6,34 @@ import math
 from collections.abc import Iterable, Sequence
 
 from laggard.collectors.device import DeviceId
+from laggard.collectors.probe_schedule import JITTER
 
-__all__ = ["Round", "RoundAssembler"]
+__all__ = ["Round", "RoundAssembler", "WatchClock"]
 
 Round = dict[DeviceId, list[float]]
 """Each device's repeats in one round, in seconds; a device that did not answer is missing."""
+
+
+# Three rounds, of which the one before was early and the last is late.
+_SILENT_AFTER = 3 + 2 * JITTER  # intervals
+
+
+class WatchClock:
+    """Measures the time during which somebody looked: of the time between two looks, at most ``longest_s`` counts.
+
+    A watcher that was stopped, or waited for the state server, has not seen what the devices did meanwhile, so its own
+    delay must not look like their silence.
+    """
+
+    def __init__(self, longest_s: float, now_s: float) -> None:
+        self._longest_s = longest_s
+        self._looked_s = self._watched_s = now_s
+
+    def look(self, now_s: float) -> float:
+        """Return the time on this clock; ``now_s`` is the time before looking."""
+        self._watched_s += min(now_s - self._looked_s, self._longest_s)
+        self._looked_s = now_s
+        return self._watched_s
 
 
 class RoundAssembler:
@@ -22,7 +45,7 @@ class RoundAssembler:
         The devices that are expected to answer.
     interval_s
         Seconds from one round to the next. A round waits for missing devices for two intervals. A device that has not
-        answered for three is silent, and no round waits for it until it answers again.
+        answered for three rounds is silent, and no round waits for it until it answers again.
     start_s
         When the collectors were started.
     start_allowance_s
@@ -37,6 +60,7 @@ class RoundAssembler:
         self._opened_s = start_s
         self._answered_s = dict.fromkeys(devices, start_s + start_allowance_s)
         self._silent: set[DeviceId] = set()
+        self._back: set[DeviceId] = set()  # answer again, and not named yet
         self._silence_from_s = -math.inf  # before this no device can become silent
 
     def add(self, device: DeviceId, values: Sequence[float], now_s: float) -> None:
@@ -48,10 +72,16 @@ class RoundAssembler:
             self._opened_s = now_s
         self._readings.setdefault(device, []).extend(values)
         self._answered_s.setdefault(device, now_s)
-        self._silence_from_s = min(self._silence_from_s, now_s + 3 * self._interval_s)
+        self._silence_from_s = min(self._silence_from_s, now_s + self._silence_s)
         if any(map(math.isfinite, values)):
             self._answered_s[device] = now_s
-            self._silent.discard(device)
+            if device in self._silent:
+                self._silent.remove(device)
+                self._back.add(device)
+
+    @property
+    def _silence_s(self) -> float:
+        return _SILENT_AFTER * self._interval_s
 
     def expect_every(self, interval_s: float) -> None:
         """Allow for devices that answer less often than the others."""
@@ -69,14 +99,18 @@ class RoundAssembler:
 
     def newly_silent(self, now_s: float) -> list[DeviceId]:
         """Return the devices that have just become silent: each once, until it answers again."""
-        silence_s = 3 * self._interval_s
         if now_s <= self._silence_from_s:
             return []
-        silent = {device for device, answered_s in self._answered_s.items() if now_s - answered_s > silence_s}
+        silent = {device for device, answered_s in self._answered_s.items() if now_s - answered_s > self._silence_s}
         newly_silent = sorted(silent - self._silent)
         self._silent = silent
         first_answered_s = min(
             (answered_s for device, answered_s in self._answered_s.items() if device not in silent), default=math.inf
         )
-        self._silence_from_s = first_answered_s + silence_s
+        self._silence_from_s = first_answered_s + self._silence_s
         return newly_silent
+
+    def newly_answering(self) -> list[DeviceId]:
+        """Return the silent devices that have just given a reading again, each once."""
+        back, self._back = sorted(self._back), set()
+        return back

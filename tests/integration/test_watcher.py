@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,8 +170,47 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(
             "probe: no good reading from node3 gpu 0 for three rounds: ImportError: no module named 'numba'",
             "probe: no good reading from node4 gpu 0 for three rounds",
         ]
+        series.add([Sample("probe", time.time(), (1.0,), {"host": "node4", "gpu": "0"})])
+        wait_until(lambda: "probe: node4 gpu 0 gives readings again" in notices())
     finally:
         watcher.stop()
+
+
+def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
+    launch: StateServer, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply holds the sample of one node; that of the other, written meanwhile, is in the next one."""
+    with launch.endpoint.connect() as client:
+        nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
+        Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
+    monkeypatch.setattr(Watcher, "_watch", lambda _: None)  # the test looks itself
+    times_s = [100.0]
+    monkeypatch.setattr(
+        "laggard.detectors.detector.time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time)
+    )
+    listener = Listener()
+    watcher = Watcher("probe", INTERVAL_S, listener)
+    read = Series.read
+
+    def slow_read(self: Series, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
+        found = read(self, *given, **named)
+        times_s.append(times_s[-1] + 10 * INTERVAL_S)
+        return found
+
+    def look_after_readings_of(*hosts: str) -> None:
+        series.add([Sample("probe", time.time(), (1.0,), {"host": host, "gpu": "0"}) for host in hosts])
+        times_s.append(times_s[-1] + INTERVAL_S)
+        watcher._process_samples()
+
+    for _ in range(100):  # longer than the time that collectors have to start
+        look_after_readings_of("node1", "node2")
+    monkeypatch.setattr(Series, "read", slow_read)
+    look_after_readings_of("node2")
+    monkeypatch.setattr(Series, "read", read)
+    look_after_readings_of("node1", "node2")
+
+    assert len(listener.rounds) == 101
+    assert {kind for kind, _ in watcher._requests} == {"verdicts"}
 
 
 def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds: int = 12) -> list[tuple[str, str]]:

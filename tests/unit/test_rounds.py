@@ -1,10 +1,10 @@
-"""Readings become rounds, and a device that falls silent is named once."""
+"""Readings become rounds, a device that falls silent is named once, and so is one that answers again."""
 
 from __future__ import annotations
 
 import math
 
-from laggard.detectors.rounds import RoundAssembler
+from laggard.detectors.rounds import RoundAssembler, WatchClock
 
 A, B = ("n1", "0"), ("n2", "0")
 
@@ -40,12 +40,68 @@ def test_a_device_that_reads_twice_within_a_round_adds_repeats() -> None:
 def test_a_silent_device_is_named_once_until_it_answers_again() -> None:
     rounds = assembler()
     rounds.add(A, [1.0], now_s=14.0)
-    assert rounds.newly_silent(now_s=13.0) == []
-    assert rounds.newly_silent(now_s=13.1) == [B]
+    assert rounds.newly_silent(now_s=13.3) == []
+    assert rounds.newly_silent(now_s=13.5) == [B]
     assert rounds.newly_silent(now_s=14.0) == []
     rounds.add(B, [1.0], now_s=15.0)
     rounds.add(A, [1.0], now_s=18.5)
     assert rounds.newly_silent(now_s=18.6) == [B]
+
+
+def test_a_device_that_answers_again_is_named_once() -> None:
+    rounds = assembler()
+    rounds.add(A, [1.0], now_s=14.0)
+    assert rounds.newly_silent(now_s=14.0) == [B]
+    assert rounds.newly_answering() == []
+    rounds.add(B, [math.nan], now_s=15.0)
+    assert rounds.newly_answering() == [], "it answers, but gives no reading"
+    rounds.add(B, [1.0], now_s=16.0)
+    rounds.add(A, [1.0], now_s=16.0)
+    assert rounds.newly_answering() == [B]
+    assert rounds.newly_answering() == []
+
+
+def test_three_rounds_that_are_late_by_chance_are_not_silence() -> None:
+    rounds = assembler()
+    for device in (A, B):
+        rounds.add(device, [1.0], now_s=14.8)  # due at 15, early by a fifth of the interval
+    assert rounds.newly_silent(now_s=18.2) == []  # due at 18, late by a fifth
+    assert rounds.newly_silent(now_s=18.3) == [A, B]
+
+
+def test_a_watcher_that_was_delayed_calls_no_device_silent_whose_readings_wait_for_it() -> None:
+    """A read that took 1.3 s returned one node's sample and not the other's, which was written meanwhile."""
+    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, start_allowance_s=0)
+    for tenth in range(100):
+        now_s = clock.look(tenth / 10)
+        if tenth % 5 == 0:
+            rounds.add(A, [1.0], now_s)
+        if tenth % 5 == 4:
+            rounds.add(B, [1.0], now_s)
+        rounds.take(now_s)
+        assert rounds.newly_silent(now_s) == []
+
+    now_s = clock.look(13.0)  # after 3.1 s, six rounds: the process was stopped, or the state server did not answer
+    rounds.add(B, [1.0], now_s)
+    assert rounds.newly_silent(now_s) == []
+    rounds.add(A, [1.0], clock.look(13.1))
+    assert rounds.newly_silent(clock.look(13.1)) == []
+
+
+def test_a_device_that_falls_silent_is_named_by_a_watcher_that_is_often_delayed() -> None:
+    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, start_allowance_s=0)
+    named = []
+    for look in range(10):
+        now_s = clock.look(1.3 * look)
+        rounds.add(A, [1.0], now_s)
+        named += rounds.newly_silent(now_s)
+    assert named == [B]
+
+
+def test_a_watch_clock_counts_the_time_between_looks_up_to_a_limit() -> None:
+    clock = WatchClock(longest_s=0.5, now_s=100.0)
+    looks_s = (100.0, 100.25, 100.75, 107.0, 107.25)
+    assert [clock.look(now_s) for now_s in looks_s] == [100, 100.25, 100.75, 101.25, 101.5]
 
 
 def test_a_device_that_answers_only_nan_is_silent_and_delays_no_round() -> None:
@@ -58,7 +114,7 @@ def test_a_device_that_answers_only_nan_is_silent_and_delays_no_round() -> None:
 
 
 def test_devices_have_time_to_start_before_they_count_as_silent() -> None:
-    assert assembler().newly_silent(now_s=12.9) == []
+    assert assembler().newly_silent(now_s=13.3) == []
 
 
 def test_a_round_does_not_wait_for_a_device_that_is_known_to_be_silent() -> None:
@@ -77,5 +133,5 @@ def test_a_device_that_comes_back_alone_can_fall_silent_again() -> None:
     rounds = assembler()
     assert rounds.newly_silent(now_s=20.0) == [A, B]
     rounds.add(A, [1.0], now_s=21.0)
-    assert rounds.newly_silent(now_s=24.0) == []
-    assert rounds.newly_silent(now_s=24.1) == [A]
+    assert rounds.newly_silent(now_s=24.3) == []
+    assert rounds.newly_silent(now_s=24.5) == [A]
