@@ -321,7 +321,8 @@ class SlowGPUAnalysis:
         if ready.any():
             self._scales.learn_noise(history, grouping)
             for level, limit in enumerate(self.thresholds.against_self(self._scales.noise)):
-                self._rates.learn_window(history.recent > limit, level, ready, grouping)
+                lengths = self._rates.learn_window(history.recent > limit, level, ready, grouping)
+                np.copyto(history.run[SELF, level], lengths, where=ready)
         slow = _any_probe(found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT])
         present = _any_probe(~np.isnan(log_seconds))
         history.note_episodes(slow, present, now_s)

@@ -54,13 +54,20 @@ class Rates:
 
     def learn_window(
         self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
-    ) -> None:
-        """Learn from the rounds that made up the baselines, ``(n_rounds, n_probes, n_devices)``, for the self test."""
+    ) -> NDArray[np.uint8]:
+        """Learn from the rounds that made up the baselines, ``(n_rounds, n_probes, n_devices)``, for the self test.
+
+        Returns the length of each device's run that has not ended: it is not learned from yet.
+        """
         self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
-        if exceeds.any():
-            begins = exceeds & ~np.concatenate([np.zeros_like(exceeds[:1]), exceeds[:-1]])
-            self.runs[SELF, level] += count_of(begins & counted, grouping.groups).sum(axis=0)
-            self.exceedances[SELF, level] += count_of(exceeds & counted, grouping.groups).sum(axis=0)
+        if not exceeds.any():
+            return np.zeros(exceeds.shape[1:], np.uint8)
+        not_ended = np.logical_and.accumulate(exceeds[::-1])[::-1]
+        ended = exceeds & ~not_ended & counted
+        begins = ended & ~np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
+        self.runs[SELF, level] += count_of(begins, grouping.groups).sum(axis=0)
+        self.exceedances[SELF, level] += count_of(ended, grouping.groups).sum(axis=0)
+        return np.asarray(np.count_nonzero(not_ended & counted, axis=0), np.uint8)
 
     def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
         """Learn from runs of exceedances that have just ended, given their probe and group, and their lengths."""

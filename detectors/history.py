@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
+from laggard.detectors.baseline import usual_and_noise
 from laggard.detectors.errors import StateVersionError
-from laggard.detectors.statistics import Floats, median_and_deviation
+from laggard.detectors.statistics import Floats
 
 __all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History", "Saved"]
 
@@ -150,7 +151,7 @@ class History:
         ready = learning & (self.seen >= WARM_UP)
         if ready.any():
             which = slice(None) if ready.all() else ready  # avoids copies if all devices started together
-            usual, self.noise[which] = median_and_deviation(self.recent[:, which])
+            usual, self.noise[which] = usual_and_noise(self.recent[:, which])
             self.baseline[which] = usual
             self.recent[:, which] -= usual
         return ready

@@ -171,9 +171,8 @@ class NaiveDetector:
             if memory.baseline is None:
                 memory.common += common / 8
                 if len(memory.residuals) == 8:
-                    memory.baseline = median(memory.residuals)
+                    memory.baseline, memory.noise = usual_and_noise(memory.residuals)
                     memory.residuals = [value - memory.baseline for value in memory.residuals]
-                    memory.noise = 1.4826 * median(abs(value) for value in memory.residuals)
                     ready.append(device)
         for device in ready:
             for level in ("report", "restart"):
@@ -181,8 +180,23 @@ class NaiveDetector:
                 flags = [value > limit for value in self.memory[device].residuals]
                 group, key = self.groups[label], ("self", level)
                 group.rounds[key] += 8
+                while flags[-1]:  # a run that has not ended
+                    flags.pop()
+                    self.memory[device].run[key] += 1
                 group.exceedances[key] += sum(flags)
                 group.runs[key] += sum(now and not before for before, now in zip([False, *flags], flags, strict=False))
+
+
+def usual_and_noise(rounds: list[float]) -> tuple[float, float]:
+    usual = median(rounds)
+    noise = 1.4826 * median(abs(value - usual) for value in rounds)
+    for before in (3, 4, 5):
+        parts = sorted((rounds[:before], rounds[before:]), key=min)
+        fast, slow = (sorted(part) for part in parts)
+        if slow[0] - fast[-1] > 2 * max(fast[-1] - fast[0], slow[-2] - slow[0]):
+            noise = (fast[-1] - fast[0]) / {3: 1.693, 4: 2.059, 5: 2.326}[len(fast)]
+            usual = median(fast) if before == 4 else usual
+    return usual, noise
 
 
 def center_and_spread(values: list[float]) -> tuple[float, float]:

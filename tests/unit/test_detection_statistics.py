@@ -375,13 +375,14 @@ def test_the_rounds_that_made_the_baselines_teach_their_runs() -> None:
     rates = Rates(1, 2)
     exceeds = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]], np.bool_)[:, None]
 
-    rates.learn_window(exceeds, RESTART, np.array([[True, True, False]]), grouping(0, 1, 1))
+    not_ended = rates.learn_window(exceeds, RESTART, np.array([[True, True, False]]), grouping(0, 1, 1))
 
     assert rates.rounds[SELF, RESTART].tolist() == [[4, 4]]
-    assert rates.runs[SELF, RESTART].tolist() == [[2, 2]]
-    assert rates.exceedances[SELF, RESTART].tolist() == [[3, 3]]
+    assert rates.runs[SELF, RESTART].tolist() == [[1, 1]]
+    assert rates.exceedances[SELF, RESTART].tolist() == [[2, 1]]
+    assert not_ended.tolist() == [[1, 2, 0]], "a run that has not ended teaches nothing yet"
     assert rates.rounds.sum() == 8
-    assert rates.runs.sum() == 4
+    assert rates.runs.sum() == 2
 
 
 class SlowBook:

@@ -1,0 +1,93 @@
+"""A slow device is found whichever round its slowness begins in, also if that is in the middle of its baseline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from laggard.detectors.analysis import SlowGPUAnalysis
+from laggard.detectors.baseline import usual_and_noise
+
+ONSETS = range(17)
+NOISE, CHIPS = 0.005, 0.01
+
+
+def restarted(devices: int, per_node: int, slow: int, slowdown: float, onset: int) -> set[tuple[str, str | None]]:
+    """Return whom the restart verdicts accuse if the last ``slow`` devices slow down in round ``onset``."""
+    rng = np.random.default_rng(onset)
+    names = tuple((f"n{number // per_node}", str(number % per_node)) for number in range(devices))
+    chips = np.clip(rng.normal(0, CHIPS, devices), -0.02, 0.02)
+    analysis = SlowGPUAnalysis()
+    accused = set()
+    for number in range(onset + 20):
+        readings = chips + rng.normal(0, NOISE, devices)
+        readings[devices - slow :] += np.log(slowdown) * (number >= onset)
+        verdicts = analysis.update_arrays(names, np.exp(readings)[:, None, None])
+        accused |= {(verdict.host, verdict.gpu) for verdict in verdicts if verdict.action == "restart"}
+    return accused
+
+
+@pytest.mark.parametrize(
+    ("devices", "slowdown"),
+    [(4, 1.3), (16, 10), (128, 1.2), (128, 1.3), (1024, 10), (8000, 1.3)],
+)
+def test_a_slow_device_is_found_whenever_it_becomes_slow(devices: int, slowdown: float) -> None:
+    found = {onset: restarted(devices, 1, 1, slowdown, onset) for onset in ONSETS}
+    assert found == {onset: {(f"n{devices - 1}", "0")} for onset in ONSETS}
+
+
+@pytest.mark.parametrize(("devices", "slowdown"), [(2, 1.3), (16, 1.1), (1024, 1.1)])
+def test_a_small_slowdown_is_found_if_it_begins_in_the_second_half_of_the_baseline_or_later(
+    devices: int, slowdown: float
+) -> None:
+    found = {onset: restarted(devices, 1, 1, slowdown, onset) for onset in ONSETS[4:]}
+    assert found == {onset: {(f"n{devices - 1}", "0")} for onset in ONSETS[4:]}
+
+
+@pytest.mark.parametrize("slowdown", [1.1, 1.3])
+def test_a_slow_node_of_two_is_found_if_it_becomes_slow_in_the_second_half_of_the_baseline_or_later(
+    slowdown: float,
+) -> None:
+    found = {onset: restarted(8, 4, 4, slowdown, onset) for onset in ONSETS[4:]}
+    assert {host for accused in found.values() for host, _ in accused} == {"n1"}
+    assert all(("n1", None) in accused for accused in found.values())
+
+
+def baseline(*rounds: float) -> tuple[float, float]:
+    usual, noise = usual_and_noise(np.array(rounds, np.float32)[:, None, None])
+    return float(usual[0, 0]), float(noise[0, 0])
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.31, 0.33),  # slower from round 4 on
+        (0.30, 0.32, 0.31, 0.33, 0.00, 0.02, 0.01, 0.03),  # slower until then
+        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.90, 0.31),  # a disturbance in the slower half
+    ],
+)
+def test_the_baseline_of_a_device_that_was_slow_for_half_of_it_is_that_of_the_faster_half(
+    rounds: tuple[float, ...],
+) -> None:
+    usual, noise = baseline(*rounds)
+    assert usual == pytest.approx(0.015)
+    assert noise == pytest.approx(0.03 / 2.059)
+
+
+def test_a_step_is_not_noise_even_if_the_median_is_on_one_side_of_it() -> None:
+    assert baseline(0.00, 0.02, 0.01, 0.30, 0.32, 0.31, 0.33, 0.34) == pytest.approx((0.305, 0.02 / 1.693))
+    assert baseline(0.00, 0.02, 0.01, 0.03, 0.01, 0.31, 0.33, 0.34) == pytest.approx((0.025, 0.03 / 2.326))
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        (0.00, 0.30, 0.01, 0.31, 0.02, 0.32, 0.03, 0.33),  # changes all the time: that is noise
+        (0.00, 0.02, 0.01, 0.03, 0.08, 0.09, 0.08, 0.09),  # a step of less than twice the range
+        (0.00, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07),  # drifts
+    ],
+)
+def test_without_a_clear_step_all_rounds_count(rounds: tuple[float, ...]) -> None:
+    usual, noise = baseline(*rounds)
+    assert usual == pytest.approx(np.median(rounds))
+    assert noise == pytest.approx(1.4826 * np.median(np.abs(np.array(rounds) - np.median(rounds))), rel=1e-3)
