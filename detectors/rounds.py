@@ -50,12 +50,20 @@ class RoundAssembler:
         When the collectors were started.
     start_allowance_s
         How long they may take to start.
+    shortest_silence_s
+        No device is called silent before: on a busy machine, any process may be delayed by a few seconds.
     """
 
     def __init__(
-        self, devices: Iterable[DeviceId], interval_s: float, start_s: float, start_allowance_s: float = 15.0
+        self,
+        devices: Iterable[DeviceId],
+        interval_s: float,
+        start_s: float,
+        start_allowance_s: float = 15.0,
+        shortest_silence_s: float = 5.0,
     ) -> None:
         self._interval_s = interval_s
+        self._shortest_silence_s = shortest_silence_s
         self._readings: Round = {}
         self._opened_s = start_s
         self._answered_s = dict.fromkeys(devices, start_s + start_allowance_s)
@@ -81,7 +89,7 @@ class RoundAssembler:
 
     @property
     def _silence_s(self) -> float:
-        return _SILENT_AFTER * self._interval_s
+        return max(_SILENT_AFTER * self._interval_s, self._shortest_silence_s)
 
     def expect_every(self, interval_s: float) -> None:
         """Allow for devices that answer less often than the others."""

@@ -44,8 +44,11 @@ def test_three_launches_and_two_exclusions_lose_nothing(start_main_job: Callable
 
 
 SILENCED = """
-    from laggard.detectors import SlowGPUDetector
-    import signal
+    import functools, signal
+    from laggard.detectors import SlowGPUDetector, detector
+
+    # a collector is back in less than the five seconds after which a silence is reported
+    detector.RoundAssembler = functools.partial(detector.RoundAssembler, shortest_silence_s=0)
 
     class Loud(SlowGPUDetector):
         def judge(self, readings, now_s):
@@ -66,3 +69,4 @@ def test_killed_collectors_are_reported_within_three_rounds_and_restarted(
     job.wait_for("gpu-probe-time: no good reading from node1 gpu [01].* for three rounds")
     before = job.output.count("a round")
     wait_until(lambda: job.output.count("a round") > before, job.everything)
+    job.wait_for("gpu-probe-time: node1 gpu [01].* readings again")

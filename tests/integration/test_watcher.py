@@ -149,7 +149,7 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(
     nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
     with launch.endpoint.connect() as client:
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
-    at_once = functools.partial(RoundAssembler, start_allowance_s=0)
+    at_once = functools.partial(RoundAssembler, start_allowance_s=0, shortest_silence_s=0)
     monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", at_once)
     failures = {"node3": "ImportError: no module named 'numba'"}
     watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""))
@@ -183,6 +183,8 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
     with launch.endpoint.connect() as client:
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
+    impatient = functools.partial(RoundAssembler, shortest_silence_s=0)
+    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", impatient)
     monkeypatch.setattr(Watcher, "_watch", lambda _: None)  # the test looks itself
     times_s = [100.0]
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ A, B = ("n1", "0"), ("n2", "0")
 
 
 def assembler() -> RoundAssembler:
-    return RoundAssembler([A, B], interval_s=1.0, start_s=0.0, start_allowance_s=10.0)
+    return RoundAssembler([A, B], interval_s=1.0, start_s=0.0, start_allowance_s=10.0, shortest_silence_s=0.0)
 
 
 def test_a_round_is_complete_when_every_device_has_answered() -> None:
@@ -71,7 +71,7 @@ def test_three_rounds_that_are_late_by_chance_are_not_silence() -> None:
 
 def test_a_watcher_that_was_delayed_calls_no_device_silent_whose_readings_wait_for_it() -> None:
     """A read that took 1.3 s returned one node's sample and not the other's, which was written meanwhile."""
-    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, start_allowance_s=0)
+    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, 0.0, 0.0)
     for tenth in range(100):
         now_s = clock.look(tenth / 10)
         if tenth % 5 == 0:
@@ -88,8 +88,15 @@ def test_a_watcher_that_was_delayed_calls_no_device_silent_whose_readings_wait_f
     assert rounds.newly_silent(clock.look(13.1)) == []
 
 
+def test_a_silence_of_a_few_seconds_is_not_worth_a_word_however_many_rounds_it_lasts() -> None:
+    rounds = RoundAssembler([A], interval_s=0.5, start_s=0.0)
+    rounds.add(A, [1.0], now_s=20.0)
+    assert rounds.newly_silent(now_s=25.0) == []
+    assert rounds.newly_silent(now_s=25.1) == [A]
+
+
 def test_a_device_that_falls_silent_is_named_by_a_watcher_that_is_often_delayed() -> None:
-    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, start_allowance_s=0)
+    clock, rounds = WatchClock(longest_s=0.5, now_s=0.0), RoundAssembler([A, B], 0.5, 0.0, 0.0, 0.0)
     named = []
     for look in range(10):
         now_s = clock.look(1.3 * look)
