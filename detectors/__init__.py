@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from laggard.detectors.analysis import SlowGPUAnalysis
     from laggard.detectors.detector import CollectorDetectorGroup, Detector
-    from laggard.detectors.errors import DetectorError, StateVersionError
+    from laggard.detectors.errors import DetectorError, DeviceNameError, StateVersionError
     from laggard.detectors.restart_cost import RestartCost
     from laggard.detectors.slow_gpu import SlowGPUDetector
     from laggard.detectors.verdict import Verdict
@@ -20,6 +20,7 @@ __all__ = [
     "CollectorDetectorGroup",
     "Detector",
     "DetectorError",
+    "DeviceNameError",
     "RestartCost",
     "SlowGPUAnalysis",
     "SlowGPUDetector",
@@ -31,6 +32,7 @@ _HOMES = {
     "CollectorDetectorGroup": "detector",
     "Detector": "detector",
     "DetectorError": "errors",
+    "DeviceNameError": "errors",
     "RestartCost": "restart_cost",
     "SlowGPUAnalysis": "analysis",
     "SlowGPUDetector": "slow_gpu",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array
+from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names
 from laggard.detectors.exceedance import Scales, born_slow, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
@@ -97,6 +97,7 @@ class SlowGPUAnalysis:
         self.false_alarm_budget = false_alarm_budget
         self.restart_cost = restart_cost
         self.thresholds = Thresholds(min_slowdown, very_slow)
+        check_names(groups or ())
         self._labels = groups
         self._index = DeviceIndex()
         self._probes: list[str] = []
@@ -119,6 +120,11 @@ class SlowGPUAnalysis:
             device may be missing or new; readings that are not positive and finite are counted and ignored.
         now_s
             Unix time of the round, for "since" (in UTC) and for the cost of waiting.
+
+        Raises
+        ------
+        DeviceNameError
+            If a key is not a host name and the name of a GPU on it.
         """
         devices, probes, seconds = as_array(readings)
         return self.update_arrays(devices, seconds, probes=probes, now_s=now_s)
@@ -158,6 +164,7 @@ class SlowGPUAnalysis:
         ``readings`` are as for :meth:`update`; only the fastest of a device's samples counts.
         """
         devices, _, seconds = as_array(readings)
+        check_names(devices)
         if not seconds.size:
             return []
         repeats, _ = repeats_of(seconds)
@@ -176,7 +183,7 @@ class SlowGPUAnalysis:
             for row in map(int, np.flatnonzero(level >= REPORT))
         ]
         kinds = self._of_another_kind(log_seconds, grouping, index, {(found.host, found.gpu) for found in findings})
-        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], index.devices_of)]
+        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], index.devices_of, self.thresholds)]
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -227,6 +234,7 @@ class SlowGPUAnalysis:
 
     def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""
+        check_names(groups or ())
         self._labels = groups
         self._regroup()
 
@@ -288,7 +296,7 @@ class SlowGPUAnalysis:
         if not kinds:
             return []
         self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
-        return merged_by_node(kinds, self._index.devices_of)
+        return merged_by_node(kinds, self._index.devices_of, self.thresholds)
 
     def _of_another_kind(
         self, log_seconds: Floats, grouping: Grouping, index: DeviceIndex, reported: Container[tuple[str, str | None]]

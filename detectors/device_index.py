@@ -14,14 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
+from laggard.detectors.errors import DeviceNameError
 from laggard.detectors.grouping import codes_of
 
-__all__ = ["ONLY_PROBE", "DeviceIndex", "Readings", "as_array"]
+__all__ = ["ONLY_PROBE", "DeviceIndex", "Readings", "as_array", "check_names"]
 
 Readings = Mapping[DeviceId, Sequence[float]] | Mapping[DeviceId, Mapping[str, Sequence[float]]]
 
 _BLOCK = 2000  # devices
 ONLY_PROBE = "probe"  # the name of the only probe if the caller gives none
+
+
+def check_names(devices: Iterable[object]) -> None:
+    """Check that each device is named by its host and its GPU.
+
+    Raises
+    ------
+    DeviceNameError
+        If one is not.
+    """
+    for device in devices:
+        match device:
+            case (str(), str()):
+                pass
+            case _:
+                raise DeviceNameError(device)
 
 
 def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.floating]]:
@@ -128,10 +145,17 @@ class DeviceIndex:
         return {device: row for row, device in enumerate(self.devices)}
 
     def extended(self, devices: Iterable[DeviceId]) -> DeviceIndex:
-        """Return an index that also has these devices: this one if none of them is new."""
+        """Return an index that also has these devices: this one if none of them is new.
+
+        Raises
+        ------
+        DeviceNameError
+            If a device is not named by its host and its GPU.
+        """
         new = list(dict.fromkeys(devices))
         if self.devices:
             new = [device for device in new if device not in self._rows]
+        check_names(new)
         return DeviceIndex((*self.devices, *new)) if new else self
 
     def rows_outside(self, hosts: Iterable[str]) -> NDArray[np.intp]:

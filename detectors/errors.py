@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from laggard.errors import LaggardError
 
-__all__ = ["DetectorError", "StateVersionError"]
+__all__ = ["DetectorError", "DeviceNameError", "StateVersionError"]
 
 
 class DetectorError(LaggardError):
     """Base of everything that this package raises on purpose."""
+
+
+class DeviceNameError(DetectorError, ValueError):
+    """A key of readings or groups is not the name of a device.
+
+    Attributes
+    ----------
+    name : object
+        The key.
+    """
+
+    def __init__(self, name: object) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name!r} names no device: use (host, gpu), two texts, for instance ('node1', '0')"
 
 
 class StateVersionError(DetectorError, ValueError):

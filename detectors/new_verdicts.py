@@ -52,13 +52,18 @@ class NewVerdicts:
         found: list[Finding] = []
         for findings in by_host.values():
             certain = {row for row in findings if most[row] >= bar}
-            found += self._of_host(findings, certain, index, history.reported)
+            found += self._of_host(findings, certain, index, history.reported, terms)
         return found
 
     def _of_host(
-        self, findings: dict[int, Finding], certain: set[int], index: DeviceIndex, reported: NDArray[np.uint8]
+        self,
+        findings: dict[int, Finding],
+        certain: set[int],
+        index: DeviceIndex,
+        reported: NDArray[np.uint8],
+        terms: Terms,
     ) -> list[Finding]:
-        merged = merged_by_node(findings.values(), index.devices_of)
+        merged = merged_by_node(findings.values(), index.devices_of, terms.thresholds)
         if merged[0].gpu is not None:
             new = {row: found for row, found in findings.items() if row in certain and found.rank > reported[row]}
             for row, found in new.items():

@@ -95,8 +95,8 @@ class Finding:
         Number of rounds since the first slow one.
     e_value
         Evidence after all corrections, to be compared with ``1 / budget``; ``None`` for a single cross-section.
-    since_s
-        Unix time of the first slow round; ``NaN`` if unknown.
+    since_s, now_s
+        Unix time of the first slow round and of the last one; ``NaN`` if unknown.
     """
 
     host: str
@@ -111,6 +111,7 @@ class Finding:
     since_s: float
     budget: float
     note: str = ""
+    now_s: float = math.nan
 
     @property
     def rank(self) -> int:
@@ -148,30 +149,38 @@ class Terms:
         worth_it = self.restart_cost is None or self.restart_cost.worthwhile(slowdown, now_s - since_s)
         action: Action = "restart" if sure and worth_it else "report"
         budget = self.false_alarm_budget
-        return Finding(*device, slowdown, severity, action, reference, own_past, rounds, e_value, since_s, budget, note)
+        return Finding(
+            *device, slowdown, severity, action, reference, own_past, rounds, e_value, since_s, budget, note, now_s
+        )
 
 
-def merged_by_node(findings: Iterable[Finding], devices_of: Mapping[str, int]) -> list[Finding]:
-    """If there are findings against all devices of a node, two or more, merge them into one against the node."""
+def merged_by_node(findings: Iterable[Finding], devices_of: Mapping[str, int], thresholds: Thresholds) -> list[Finding]:
+    """If there are findings against all devices of a node, two or more, merge them into one against the node.
+
+    They stay apart if some devices are slow but half of them by less than matters: then the node as a whole is not.
+    """
     by_host: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_host[finding.host].append(finding)
     merged = []
     for host, found in by_host.items():
-        if devices_of[host] > 1 and len(found) == devices_of[host]:
-            merged.append(_of_node(found))
-        else:
-            merged.extend(found)
+        node = _of_node(found, thresholds) if 1 < len(found) == devices_of[host] else None
+        merged += found if node is None else [node]
     return merged
 
 
-def _of_node(found: list[Finding]) -> Finding:
+def _of_node(found: list[Finding], thresholds: Thresholds) -> Finding | None:
     typical = sorted(found, key=lambda finding: finding.slowdown)[(len(found) - 1) // 2]
     worst = max(found, key=lambda finding: finding.rank)
+    severity = worst.severity
+    if severity != "suspect":
+        if typical.slowdown < thresholds.min_slowdown:
+            return None
+        severity = "very slow" if typical.slowdown >= thresholds.very_slow else "slow"
     return replace(
         typical,
         gpu=None,
-        severity=worst.severity,
+        severity=severity,
         action=worst.action,
         own_past=worst.own_past,
         rounds=max(finding.rounds for finding in found),
@@ -182,11 +191,11 @@ def _of_node(found: list[Finding]) -> Finding:
 
 
 def verdict_of(finding: Finding) -> Verdict:
-    """Put a finding into words: one sentence with its numbers, and the time of day in UTC."""
+    """Put a finding into words: one sentence with its numbers, and the time in UTC."""
     who = finding.host if finding.gpu is None else f"{finding.host} gpu {finding.gpu}"
     parts = [f"{_how_slow(finding.slowdown)} {finding.reference}"]
     if math.isfinite(finding.since_s):
-        parts[0] += f" since {datetime.fromtimestamp(finding.since_s, UTC):%H:%M:%S}"
+        parts[0] += f" since {_moment(finding.since_s, finding.now_s)}"
     if finding.note:
         parts.append(finding.note)
     if finding.e_value is not None:
@@ -203,6 +212,13 @@ def verdict_of(finding: Finding) -> Verdict:
         evidence=f"{who}: {', '.join(parts)}",
         action=finding.action,
     )
+
+
+def _moment(time_s: float, now_s: float) -> str:
+    """Return the time of day, after its date if that is not today's."""
+    moment = datetime.fromtimestamp(time_s, UTC)
+    is_today = math.isfinite(now_s) and moment.date() == datetime.fromtimestamp(now_s, UTC).date()
+    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def _how_slow(slowdown: float) -> str:

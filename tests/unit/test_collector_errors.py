@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from laggard.collectors import errors
-from laggard.detectors.errors import DetectorError, StateVersionError
+from laggard.detectors.errors import DetectorError, DeviceNameError, StateVersionError
 from laggard.errors import LaggardError
 from laggard.kvstore import NotInJobError
 
@@ -43,6 +43,11 @@ CASES = [
         NotInJobError,
         "this job has no Ray: with --per-node, use --detect in place of a detector in the program",
     ),
+    (
+        DeviceNameError("rank3"),
+        ValueError,
+        "'rank3' names no device: use (host, gpu), two texts, for instance ('node1', '0')",
+    ),
     (StateVersionError(1, 2), ValueError, "state has version 1, this program reads version 2"),
 ]
 
@@ -62,5 +67,5 @@ def test_an_error_is_of_a_standard_kind_and_survives_pickling(
 def test_the_tree_has_no_error_without_a_case() -> None:
     defined = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
     leaves = defined - {errors.CollectorError, errors.DeviceError}
-    assert leaves | {StateVersionError} == {type(error) for error, _, _ in CASES}
+    assert leaves | {DeviceNameError, StateVersionError} == {type(error) for error, _, _ in CASES}
     assert issubclass(StateVersionError, DetectorError)

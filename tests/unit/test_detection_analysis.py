@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict
 from laggard.detectors.device_index import DeviceIndex
 from laggard.detectors.grouping import clear_classes, codes_of
 from laggard.detectors.history import History
@@ -88,6 +90,52 @@ def test_a_whole_slow_node_is_one_verdict_against_the_node() -> None:
     found = play(SlowGPUAnalysis(), names(4), seconds)
     assert who(found) == [("node2", None)]
     assert "all its 4 devices" in found[0][1].evidence
+
+
+def test_a_node_is_only_restarted_for_a_slowdown_that_matters_on_half_of_its_devices() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:, 8:12] *= 1.03
+    seconds[12:, 8] *= 1.08
+    found = play(SlowGPUAnalysis(), names(4), seconds)
+    assert {(v.gpu, v.severity, v.action) for _, v in found if v.action == "restart"} == {("0", "slow", "restart")}
+    assert all(verdict.slowdown > 1.05 for _, verdict in found if verdict.action == "restart")
+    assert {verdict.gpu for _, verdict in found if verdict.action == "report"} >= {"1", "2", "3"}
+
+
+def test_a_node_is_as_slow_as_half_of_its_devices() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:, 8:12] *= 1.2
+    seconds[12:, 8] *= 1.5
+    [(_, verdict)] = play(SlowGPUAnalysis(), names(4), seconds)
+    assert (verdict.gpu, verdict.severity) == (None, "slow")
+    assert verdict.slowdown == pytest.approx(1.2, abs=0.01)
+
+
+def test_the_first_slow_round_has_its_date_if_that_is_not_the_day_of_the_verdict() -> None:
+    seconds = quiet(16, 40)
+    seconds[12:, 13] *= 1.11
+    analysis = SlowGPUAnalysis()
+    midnight_s = NOON_S - NOON_S % 86400
+    found = [
+        verdict
+        for number, one_round in enumerate(seconds)
+        for verdict in analysis.update_arrays(names(4), one_round, now_s=midnight_s + 10 * (number - 14))
+    ]
+    yesterday = datetime.fromtimestamp(midnight_s - 20, UTC)
+    assert [f"since {yesterday:%Y-%m-%d} 23:59:40, 4 rounds" in verdict.evidence for verdict in found] == [True]
+
+
+@pytest.mark.parametrize("name", [3, "rank3", "r3", ("node1", 3), ("node1",), ("node1", "3", "x")])
+def test_a_name_that_is_not_a_host_and_a_gpu_is_refused_at_once(name: Any) -> None:
+    expected = re.escape(f"{name!r} names no device: use (host, gpu), two texts, for instance ('node1', '0')")
+    with pytest.raises(DeviceNameError, match=expected):
+        SlowGPUAnalysis().update({name: [1.0], ("node1", "0"): [1.0]})
+    with pytest.raises(DeviceNameError, match=expected):
+        SlowGPUAnalysis().check({name: [1.0], ("node1", "0"): [1.0]})
+    with pytest.raises(DeviceNameError, match=expected):
+        SlowGPUAnalysis(groups={name: "stage 1"})
+    with pytest.raises(DeviceNameError, match=expected):
+        SlowGPUAnalysis().expect([name])
 
 
 def test_half_of_the_devices_slow_by_their_own_past_are_found_among_two_nodes() -> None:

@@ -196,7 +196,7 @@ def knows_no_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def knows_no_nodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.new_verdicts, "merged_by_node", lambda findings, _: list(findings))
+    patch.setattr(laggard.detectors.new_verdicts, "merged_by_node", lambda findings, *_: list(findings))
 
 
 def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
