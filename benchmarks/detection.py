@@ -26,6 +26,7 @@ from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.history import History
 
 __all__ = ["main"]
 
@@ -489,7 +490,7 @@ def speed(setting: Setting) -> list[str]:
         expect_ms, *rounds_ms = (min(times) for times in zip(*runs, strict=True))
         unexpected_ms = min(_round_times(size, repeats, case, 1, expected=False)[1] for _ in range(_SPEED_RUNS))
         shown = (expect_ms, unexpected_ms, rounds_ms[0], max(rounds_ms[1:7]), rounds_ms[7], max(rounds_ms[8:]))
-        nbytes = sum(array.nbytes for array in _analysis_of(size).to_state()["history"].values())
+        nbytes = History.from_state(_analysis_of(size).to_state()["history"]).nbytes
         rows.append([f"{size:,}", repeats, case, *(f"{each:.1f} ms" for each in shown), f"{nbytes / size:.0f} bytes"])
     head = [
         "`expect`",

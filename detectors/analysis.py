@@ -338,7 +338,7 @@ class SlowGPUAnalysis:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def to_state(self, identity: Mapping[DeviceId, str] | None = None) -> dict[str, Any]:
-        """Return everything that is remembered, as plain values and arrays.
+        """Return everything that is remembered, as values that JSON can hold.
 
         Parameters
         ----------
@@ -369,7 +369,7 @@ class SlowGPUAnalysis:
         Parameters
         ----------
         state
-            As :meth:`to_state` returned it; arrays may have become lists.
+            As :meth:`to_state` returned it, or as JSON gives it back.
         identity
             The devices' current names by host and gpu: a known name keeps its history, wherever the device was.
         same_run

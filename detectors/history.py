@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -37,7 +38,8 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
 }
 _OF_ONE_RUN = ("evidence", "run", "since_s", "rounds", "reported", "bad_readings")
 _STATE_KEYS = {"reported": "told"}  # of arrays that a saved state has under another name
-_VERSION = 2
+_VERSION = 3
+_VERSIONS_READ = (2, _VERSION)  # 2 had arrays, or nested lists of numbers
 
 
 @dataclass
@@ -95,10 +97,8 @@ class History:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any]) -> History:
-        """Return the history that :meth:`to_state` returned, from arrays or nested lists."""
-        return cls(
-            **{name: np.array(arrays[_STATE_KEYS.get(name, name)], layout[0]) for name, layout in _LAYOUT.items()}
-        )
+        """Return the history that :meth:`to_state` returned."""
+        return cls(**{name: _unpacked(arrays[_STATE_KEYS.get(name, name)], _LAYOUT[name][0]) for name in _LAYOUT})
 
     @property
     def nbytes(self) -> int:
@@ -109,9 +109,9 @@ class History:
         """Return the arrays by name."""
         return {name: getattr(self, name) for name in _LAYOUT}
 
-    def to_state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by their names in a saved state."""
-        return {_STATE_KEYS.get(name, name): array for name, array in self.arrays().items()}
+    def to_state(self) -> dict[str, Any]:
+        """Return the arrays by their names in a saved state, as values of JSON."""
+        return {_STATE_KEYS.get(name, name): _packed(array) for name, array in self.arrays().items()}
 
     def take(self, rows: NDArray[np.intp]) -> History:
         """Return a copy with these rows, in this order."""
@@ -193,6 +193,20 @@ class History:
         return np.asarray(self.recent[positions, probe, row])
 
 
+def _packed(array: NDArray[Any]) -> dict[str, Any]:
+    """Return an array as values of JSON, which has no NaN and takes three times as long for lists of numbers."""
+    little_endian = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return {"shape": list(array.shape), "base64": base64.b64encode(little_endian).decode()}
+
+
+def _unpacked(saved: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array that :func:`_packed` took, or that version 2 saved as an array or nested lists."""
+    if not isinstance(saved, Mapping):
+        return np.array(saved, dtype)
+    stored = np.dtype(dtype).newbyteorder("<")
+    return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
+
+
 def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
     """Return an array filled with one value; zeros take no memory before they are written."""
     return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
@@ -222,7 +236,7 @@ class Saved:
     codes: NDArray[np.int32]
 
     def to_state(self, identity: Mapping[DeviceId, str]) -> dict[str, Any]:
-        """Return plain values and arrays; ``identity`` maps devices to names that stay with them when they move."""
+        """Return values of JSON; ``identity`` maps devices to names that stay with them when they move."""
         return {
             "version": _VERSION,
             "devices": [list(device) for device in self.devices],
@@ -230,7 +244,7 @@ class Saved:
             "probes": list(self.probes),
             "rounds_tested": self.rounds_tested.tolist(),
             "told_hosts": dict(self.reported_hosts),
-            "codes": self.codes,
+            "codes": self.codes.tolist(),
             "history": self.history.to_state(),
         }
 
@@ -243,7 +257,7 @@ class Saved:
         StateVersionError
             If the state was written by another version of laggard.
         """
-        if state["version"] != _VERSION:
+        if state["version"] not in _VERSIONS_READ:
             raise StateVersionError(state["version"], _VERSION)
         names = [(str(host), str(gpu)) for host, gpu in state["devices"]]
         present = _present_places(names, state["identities"], identity)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.history import History
 
 Seconds = NDArray[np.float64]
 Reported = set[tuple[int, str, str | None, str, str]]
@@ -123,7 +124,7 @@ def test_the_fast_detector_agrees_with_the_obvious_slow_one(
     for one_round in seconds:
         verdicts = analysis.update(readings(devices, one_round))
         naive.update(readings(devices, one_round))
-        evidence = analysis.to_state()["history"]["evidence"][:, :, 0]
+        evidence = History.from_state(analysis.to_state()["history"]).evidence[:, :, 0]
         expected = [
             [[naive.memory[d].evidence[test, level] for d in devices] for level in ("report", "restart")]
             for test in ("self", "peer")

@@ -44,6 +44,10 @@ def play(analysis: SlowGPUAnalysis, devices: tuple[DeviceId, ...], seconds: Seco
     return found
 
 
+def history_of(analysis: SlowGPUAnalysis) -> History:
+    return History.from_state(analysis.to_state()["history"])
+
+
 def who(found: list[tuple[int, Verdict]]) -> list[tuple[str, str | None]]:
     return [(verdict.host, verdict.gpu) for _, verdict in found]
 
@@ -281,11 +285,9 @@ def test_state_survives_json_and_follows_a_device_that_moved() -> None:
     first = SlowGPUAnalysis()
     play(first, devices, seconds[:10])
     state = first.to_state(uuids)
-    state["codes"] = state["codes"].tolist()
-    state["history"] = {name: array.tolist() for name, array in state["history"].items()}
     moved = (*devices[:15], ("node9", "0"))
     again = SlowGPUAnalysis.from_state(
-        json.loads(json.dumps(state)),
+        json.loads(json.dumps(state, allow_nan=False)),
         identity=dict(zip(moved, uuids.values(), strict=True)),
         same_run=False,
     )
@@ -313,8 +315,34 @@ def test_a_known_device_takes_its_history_to_its_new_place() -> None:
     assert sorted(again.devices) == sorted(set(names(4)) - {("node0", "0")})
 
 
+def test_a_state_comes_back_from_json_as_it_was() -> None:
+    analysis, devices = SlowGPUAnalysis(), names(4)
+    seconds = quiet(16, 20)
+    seconds[12:, 3] *= 1.2
+    seconds[:, 5] = np.nan
+    play(analysis, devices, seconds)
+    state = analysis.to_state()
+    again = SlowGPUAnalysis.from_state(json.loads(json.dumps(state, allow_nan=False)))
+    assert again.to_state() == state
+    assert who(play(again, devices, seconds[18:])) == []  # reported already
+    empty = SlowGPUAnalysis().to_state()
+    assert SlowGPUAnalysis.from_state(json.loads(json.dumps(empty))).to_state() == empty
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["arrays", "lists"])
+def test_a_state_of_the_version_before_is_read(listed: bool) -> None:
+    analysis = SlowGPUAnalysis()
+    play(analysis, names(4), quiet(16, 20))
+    state = analysis.to_state()
+    arrays = {"told" if name == "reported" else name: array for name, array in history_of(analysis).arrays().items()}
+    if listed:
+        arrays = {name: array.tolist() for name, array in arrays.items()}
+    old = state | {"version": 2, "codes": np.array(state["codes"], np.int32), "history": arrays}
+    assert SlowGPUAnalysis.from_state(old).to_state() == state
+
+
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 7, this program reads version 2"):
+    with pytest.raises(ValueError, match="state has version 7, this program reads version 3"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})
 
 
@@ -371,8 +399,8 @@ def test_a_devices_own_noise_is_known_to_the_next_job() -> None:
     first = SlowGPUAnalysis()
     play(first, names(4), seconds)
     again = SlowGPUAnalysis.from_state(first.to_state(), same_run=False)
-    np.testing.assert_array_equal(again.to_state()["history"]["runs"], first.to_state()["history"]["runs"])
-    assert first.to_state()["history"]["runs"][0, 1, 0, 3] >= 12
+    np.testing.assert_array_equal(history_of(again).runs, history_of(first).runs)
+    assert history_of(first).runs[0, 1, 0, 3] >= 12
 
 
 def test_readings_of_uneven_shape_are_taken_as_those_of_one_shape_are() -> None:
@@ -385,7 +413,7 @@ def test_readings_of_uneven_shape_are_taken_as_those_of_one_shape_are() -> None:
         ragged[devices[0]]["clock"] = [*whole[devices[0]]["clock"], 5.0]  # one more, and one less
         ragged[devices[1]]["gemm"] = [2.0] * 2
         uneven.update(ragged)
-    kept = [analysis.to_state()["history"]["baseline"] for analysis in (even, uneven)]
+    kept = [history_of(analysis).baseline for analysis in (even, uneven)]
     assert uneven._probes == ["gemm", "clock"]
     np.testing.assert_allclose(kept[0], kept[1][::-1], atol=1e-6)
 
@@ -397,7 +425,7 @@ def test_the_noise_that_a_group_learned_is_kept_when_a_device_joins() -> None:
     play(newcomer, names(4), seconds[:40, :16])
     seconds[40:44, 16] *= 1.5  # a few disturbed rounds are nothing new in this group
     assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:44])
-    assert newcomer.to_state()["history"]["evidence"].max() < 0.1
+    assert history_of(newcomer).evidence.max() < 0.1
 
 
 def test_classes_are_recognised_again_after_devices_join() -> None:
