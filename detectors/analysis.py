@@ -9,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
+from laggard.detectors.cross_section import slow_devices, slow_nodes, with_nodes
 from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names
-from laggard.detectors.exceedance import Scales, born_slow, compare
+from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
-from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History, Saved
+from laggard.detectors.history import PEER, REPORT, SELF, History, Saved
 from laggard.detectors.new_verdicts import NewVerdicts
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.thresholds import Thresholds
-from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, peers, verdict_of
+from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, verdict_of
 
 __all__ = ["SlowGPUAnalysis"]
 
@@ -159,9 +160,10 @@ class SlowGPUAnalysis:
         return [verdict_of(found) for found in [*new, *kinds]]
 
     def check(self, readings: Readings) -> list[Verdict]:
-        """Judge one cross-section without history: which devices are slower than their peers.
+        """Judge one cross-section without history: which devices, and which nodes, are slower than their peers.
 
-        ``readings`` are as for :meth:`update`; only the fastest of a device's samples counts.
+        ``readings`` are as for :meth:`update`. A device is judged by the fastest of its samples and by the usual one; a
+        node, if there are three or more with several devices each, also by its devices together.
         """
         devices, _, seconds = as_array(readings)
         check_names(devices)
@@ -172,18 +174,11 @@ class SlowGPUAnalysis:
         grouping = self._labelled(devices)
         if self._labels is None:
             grouping = Grouping(joint_classes(log_seconds, index))
-        slowdown, level = born_slow(log_seconds, repeat_noise(repeats), grouping.groups, self.thresholds)
-        findings = [
-            self._terms.finding(
-                devices[row],
-                float(slowdown[row]),
-                sure=bool(level[row] == RESTART),
-                reference=f"its {peers(grouping.size_at(row) - 1)}",
-            )
-            for row in map(int, np.flatnonzero(level >= REPORT))
-        ]
-        kinds = self._of_another_kind(log_seconds, grouping, index, {(found.host, found.gpu) for found in findings})
-        return [verdict_of(found) for found in merged_by_node([*findings, *kinds], index.devices_of, self.thresholds)]
+        nodes = slow_nodes(repeats, index, grouping, self._terms)
+        found = slow_devices(repeats, index, grouping, self._terms)
+        found += self._of_another_kind(log_seconds, grouping, index, {(finding.host, finding.gpu) for finding in found})
+        found = with_nodes(merged_by_node(found, index.devices_of, self.thresholds), nodes)
+        return [verdict_of(finding) for finding in found]
 
     # -- devices -------------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ _CHANGE_TO_NOISE = 1.06
 
 
 def born_slow(
-    log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds
+    log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds, noises: float = _NOISES
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Judge each device against its group.
 
@@ -47,7 +47,9 @@ def born_slow(
     Parameters
     ----------
     log_seconds, noise
-        Each device's fastest log time and its standard deviation, ``(n_probes, n_devices)``.
+        Each device's log time and its standard deviation, ``(n_probes, n_devices)``.
+    noises
+        By how many times the noise of its group a log time may be off.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def born_slow(
     slow = np.zeros(log_seconds.shape, np.bool_)
     for _ in range(_PASSES):
         middle, spread = center_and_spread(np.where(slow, np.nan, log_seconds), groups)
-        limits = thresholds.against_peers(typical_noise, spread, counts, _NOISES)
+        limits = thresholds.against_peers(typical_noise, spread, counts, noises)
         offset = log_seconds - middle[:, codes]
         slow = offset > limits[RESTART][:, codes]
     level = np.full(len(codes), -1, np.intp)

@@ -24,6 +24,7 @@ __all__ = [
     "deviation_per_distance",
     "high_median",
     "log_fastest",
+    "log_usual",
     "median_and_deviation",
     "onset_weight",
     "repeat_noise",
@@ -79,6 +80,13 @@ def log_fastest(repeats: Floats) -> Floats:
     """
     fastest = np.min(repeats, axis=0, initial=np.inf)
     return np.asarray(np.log(np.where(np.isinf(fastest), np.float32(np.nan), fastest)), np.float32)
+
+
+def log_usual(repeats: Floats) -> Floats:
+    """Return the log of each device's low median repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good."""
+    middle = np.maximum(np.count_nonzero(np.isfinite(repeats), axis=0) - 1, 0) // 2
+    usual = np.take_along_axis(np.sort(repeats, axis=0), middle[None], axis=0)
+    return log_fastest(usual)
 
 
 def repeat_noise(repeats: Floats) -> Floats:

@@ -130,7 +130,7 @@ class Terms:
 
     def finding(
         self,
-        device: DeviceId,
+        device: tuple[str, str | None],
         slowdown: float,
         *,
         sure: bool,

@@ -377,6 +377,38 @@ def test_check_finds_a_device_born_slow_and_only_suspects_ordinary_silicon() -> 
     assert found[0].evidence.endswith("slower than its 63 peers")
 
 
+@pytest.mark.parametrize("devices", [4, 16, 64, 1024])
+def test_check_finds_a_device_that_is_slow_in_three_of_four_samples(devices: int) -> None:
+    seconds = quiet(devices, 4)[:, :, 0, 0].T
+    seconds[2] = 0.01 * np.array([1.0, 1.13, 1.13, 1.14])
+    [verdict] = SlowGPUAnalysis().check(dict(zip(names(devices // 4), seconds.tolist(), strict=True)))
+    assert (verdict.host, verdict.gpu, verdict.action) == ("node0", "2", "restart")
+    assert verdict.slowdown == pytest.approx(1.13, abs=0.03)
+
+
+def test_check_accuses_no_device_for_samples_of_which_half_are_disturbed() -> None:
+    seconds = quiet(64, 4)[:, :, 0, 0].T
+    seconds[2, 2:] *= 1.5
+    assert SlowGPUAnalysis().check(dict(zip(names(16), seconds.tolist(), strict=True))) == []
+
+
+def test_check_judges_the_devices_of_a_node_together() -> None:
+    """Among chips that differ by 3 %, a node that is 10 % slower has devices that no one would suspect."""
+    rng = np.random.default_rng(4)
+    chips = rng.normal(0, 0.03, (16, 8))
+    seconds = np.exp(chips + np.log(1.1) * (np.arange(16) == 3)[:, None]).reshape(128, 1)
+    seconds = seconds * np.exp(rng.normal(0, 0.002, (128, 4)))
+    found = SlowGPUAnalysis().check(dict(zip(names(16, 8), seconds.tolist(), strict=True)))
+    [verdict] = [verdict for verdict in found if verdict.action == "restart"]
+    assert (verdict.host, verdict.gpu) == ("node3", None)
+    assert re.match(r"node3: [\d.]+ % slower than the other 15 nodes, by its 8 devices together", verdict.evidence)
+    one_slow = chips.copy()
+    one_slow[3, 5] += np.log(1.5)
+    seconds = np.exp(one_slow.reshape(128, 1) + rng.normal(0, 0.002, (128, 4)))
+    found = SlowGPUAnalysis().check(dict(zip(names(16, 8), seconds.tolist(), strict=True)))
+    assert [(v.host, v.gpu) for v in found if v.action == "restart"] == [("node3", "5")]
+
+
 def test_state_stays_under_300_bytes_a_device_with_three_probes() -> None:
     assert History.empty(1000, 3).nbytes <= 300 * 1000
 
