@@ -24,6 +24,7 @@ from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, v
 __all__ = ["SlowGPUAnalysis"]
 
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
+_PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 _OTHER_KIND = (
     "which looks like another model or pipeline stage, so it is only compared with devices like it: "
     "say with groups={device: label} which devices are peers"
@@ -264,6 +265,7 @@ class SlowGPUAnalysis:
         """Regroup the devices after some came or left; if the number of groups is the same, what they learned stays."""
         self._grouping = self._labelled(self._index.devices) if codes is None else Grouping(codes)
         self._rounds_together = 0
+        self._fastest = np.full((1, 1), np.nan, np.float32)  # log seconds of each device since then
         shape = (len(self._probes), len(self._grouping))
         if self._rates.rounds.shape[2:] == shape:
             self._scales.learn_noise(self._history, self._grouping)
@@ -277,9 +279,11 @@ class SlowGPUAnalysis:
     def _recognise(self, log_seconds: Floats) -> list[Finding]:
         """Look for clear classes; if they changed, a device that is still learning its baseline starts again."""
         self._rounds_together += 1
+        if self._rounds_together <= _CLASS_ROUNDS[-1]:
+            self._fastest = np.fmin(self._fastest, log_seconds)
         if self._rounds_together not in _CLASS_ROUNDS:
             return []
-        codes = joint_classes(log_seconds, self._index)
+        codes = joint_classes(self._fastest, self._index, pairs_too=self._rounds_together >= _PAIR_ROUNDS)
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0

@@ -19,6 +19,7 @@ __all__ = ["Grouping", "clear_classes", "codes_of", "joint_classes", "slow_minor
 _CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
 _CLASS_GAP_SPREADS = 6.0
 _CLASS_DEVICES = 3
+_PAIR_RANGE = 0.03  # log seconds: two devices are only a class if they are as alike as chips of one model
 _CLASS_SHARE = 0.1
 _SPREAD_FLOOR = 0.003
 
@@ -72,11 +73,11 @@ def _slice_of(rows: NDArray[np.intp]) -> slice:
     return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
-def joint_classes(log_seconds: Floats, index: DeviceIndex) -> NDArray[np.int32]:
+def joint_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
     """Return each device's class over all probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
     joint = np.zeros(len(index), np.int32)
     for row in log_seconds:
-        codes = clear_classes(row, index)
+        codes = clear_classes(row, index, pairs_too=pairs_too)
         if codes.any():
             pairs = joint * (codes.max() + 1) + codes
             used = np.bincount(pairs) > 0
@@ -84,7 +85,7 @@ def joint_classes(log_seconds: Floats, index: DeviceIndex) -> NDArray[np.int32]:
     return joint
 
 
-def clear_classes(log_seconds: Floats, index: DeviceIndex) -> NDArray[np.int32]:
+def clear_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
     """Return the class of each device of a group; the fastest class is 0.
 
     Two GPU models, or pipeline stages, form two tight clusters far apart, each with several devices on several hosts.
@@ -98,10 +99,14 @@ def clear_classes(log_seconds: Floats, index: DeviceIndex) -> NDArray[np.int32]:
         One probe's reading of each device, shape ``(n_devices,)``.
     index
         The devices' hosts and GPU names.
+    pairs_too
+        Whether two devices can be a class, wherever they are: if they differ by at most 3 % and are no whole node.
     """
     ordered = np.sort(log_seconds)  # NaN sorts last
     missing = np.isnan(log_seconds)
-    fastest_of_class = _splits(ordered[: len(ordered) - np.count_nonzero(missing)], log_seconds, index)
+    fastest_of_class = _splits(
+        ordered[: len(ordered) - np.count_nonzero(missing)], log_seconds, index, 2 if pairs_too else _CLASS_DEVICES
+    )
     if not fastest_of_class:
         return np.zeros(len(log_seconds), np.int32)
     codes = np.searchsorted(np.array(fastest_of_class, log_seconds.dtype), log_seconds, side="right")
@@ -120,22 +125,22 @@ def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]
     return {int(row): float(np.exp(behind[grouping.codes[row]])) for row in np.flatnonzero(slow[grouping.codes])}
 
 
-def _splits(ordered: Floats, log_seconds: Floats, index: DeviceIndex) -> list[np.float32]:
+def _splits(ordered: Floats, log_seconds: Floats, index: DeviceIndex, fewest: int) -> list[np.float32]:
     """Return the fastest reading of each class except the first, among the readings in ``ordered``."""
-    cut = _widest_gap(ordered)
+    cut = _widest_gap(ordered, fewest)
     if cut is None:
         return []
     fast = (log_seconds >= ordered[0]) & (log_seconds < ordered[cut])
     slow = (log_seconds >= ordered[cut]) & (log_seconds <= ordered[-1])
-    if not _follows_hosts_or_gpus(fast, slow, index):
+    if not (_is_pair(fast, slow, index) or _follows_hosts_or_gpus(fast, slow, index)):
         return []
-    sides = [_splits(part, log_seconds, index) for part in (ordered[:cut], ordered[cut:])]
+    sides = [_splits(part, log_seconds, index, fewest) for part in (ordered[:cut], ordered[cut:])]
     return [*sides[0], ordered[cut], *sides[1]]
 
 
-def _widest_gap(ordered: Floats) -> int | None:
+def _widest_gap(ordered: Floats, fewest: int) -> int | None:
     """Return where the slower of two tight, distant clusters begins; ``None`` if there are no two."""
-    fewest = max(_CLASS_DEVICES, int(np.ceil(_CLASS_SHARE * len(ordered))))
+    fewest = max(fewest, int(np.ceil(_CLASS_SHARE * len(ordered))))
     if len(ordered) < 2 * fewest:
         return None
     # An upper bound on the distance of the two medians, wherever the cut is: it rules out most rounds at once.
@@ -145,6 +150,8 @@ def _widest_gap(ordered: Floats) -> int | None:
     cut = int(np.argmax(gaps)) + fewest
     sides = (ordered[:cut], ordered[cut:])
     far = _middle(sides[1]) - _middle(sides[0]) >= np.log(_CLASS_RATIO)
+    if any(len(side) < _CLASS_DEVICES and np.ptp(side) > _PAIR_RANGE for side in sides):
+        return None
     return cut if far and gaps.max() >= _CLASS_GAP_SPREADS * max(map(_spread, sides)) else None
 
 
@@ -156,6 +163,12 @@ def _spread(ordered: Floats) -> float:
     return max(
         _SPREAD_FLOOR, deviation_per_distance() * float(np.median(np.abs(ordered - np.float32(_middle(ordered)))))
     )
+
+
+def _is_pair(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:
+    """Return whether two devices are slow that are no whole node: two faults that slow down alike are rare."""
+    hosts = index.hosts[slow]
+    return len(hosts) < _CLASS_DEVICES and bool(hosts[0] != hosts[-1] or (index.hosts[fast] == hosts[0]).any())
 
 
 def _follows_hosts_or_gpus(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:

@@ -197,6 +197,19 @@ def test_two_clear_classes_are_recognised_and_a_slow_device_in_one_is_still_foun
     assert who(play(SlowGPUAnalysis(), names(4), seconds)) == [("node2", "1")]
 
 
+@pytest.mark.parametrize("stage", [[14, 15], [11, 15]], ids=["of one node", "of two nodes"])
+def test_two_devices_of_a_heavier_stage_are_suspects_and_one_that_slows_down_is_found(stage: list[int]) -> None:
+    seconds = quiet(16, 40)
+    seconds[:, stage] *= 1.4
+    found = play(SlowGPUAnalysis(), names(4), seconds)
+    assert {(v.severity, v.action) for _, v in found} == {("suspect", "report")}
+    assert all("looks like another model or pipeline stage" in verdict.evidence for _, verdict in found)
+    seconds[20:, 15] *= 1.2
+    assert ("node3", "3") in {
+        (v.host, v.gpu) for _, v in play(SlowGPUAnalysis(), names(4), seconds) if v.action == "restart"
+    }
+
+
 def test_classes_follow_nodes_or_places_and_slow_devices_scattered_over_nodes_are_none() -> None:
     devices = names(8)
     hosts, gpus = codes_of([host for host, _ in devices]), codes_of([gpu for _, gpu in devices])

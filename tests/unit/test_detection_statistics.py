@@ -238,6 +238,22 @@ def test_a_class_has_three_devices_on_two_hosts_on_either_side() -> None:
     assert codes([9, 10, 11, 12, 13, 14], by=0.25) == []
 
 
+def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> None:
+    def codes(slow: list[int], hosts: int, gpus: int, apart: float = 0.02) -> list[int]:
+        readings = np.linspace(0, 0.002, hosts * gpus, dtype=np.float32)
+        readings[slow] += np.float32(0.5)
+        readings[slow[0]] += np.float32(apart)
+        return np.flatnonzero(clear_classes(readings, index_of(hosts, gpus), pairs_too=True)).tolist()
+
+    assert codes([4, 5], 6, 1) == [4, 5]
+    assert codes([4, 5], 6, 1, apart=0.035) == []
+    assert codes([14, 15], 4, 4) == [14, 15]  # half of a node
+    assert codes([11, 15], 4, 4) == [11, 15]  # at the same place in two nodes
+    assert codes([10, 15], 4, 4) == [10, 15]
+    assert codes([6, 7], 4, 2) == []  # a whole node
+    assert codes([30, 31], 8, 4) == []  # less than a tenth
+
+
 def test_of_forty_devices_a_class_has_four() -> None:
     def codes(slow: int) -> int:
         readings = np.linspace(0, 0.002, 40, dtype=np.float32)
