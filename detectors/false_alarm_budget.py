@@ -60,14 +60,19 @@ class Rates:
         Returns the length of each device's run that has not ended: it is not learned from yet.
         """
         self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
-        if not exceeds.any():
-            return np.zeros(exceeds.shape[1:], np.uint8)
-        not_ended = np.logical_and.accumulate(exceeds[::-1])[::-1]
-        ended = exceeds & ~not_ended & counted
+        lengths = np.zeros(counted.shape, np.uint8)
+        few = np.flatnonzero(exceeds.any(axis=0) & counted)
+        flags = exceeds.reshape(len(exceeds), -1)[:, few]
+        not_ended = np.logical_and.accumulate(flags[::-1])[::-1]
+        lengths.put(few, np.count_nonzero(not_ended, axis=0))
+        ended = flags & ~not_ended
         begins = ended & ~np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
-        self.runs[SELF, level] += count_of(begins, grouping.groups).sum(axis=0)
-        self.exceedances[SELF, level] += count_of(ended, grouping.groups).sum(axis=0)
-        return np.asarray(np.count_nonzero(not_ended & counted, axis=0), np.uint8)
+        probe, device = np.divmod(few, counted.shape[1])
+        codes = probe * len(grouping) + grouping.codes[device]
+        runs, exceedances = self.runs[SELF, level], self.exceedances[SELF, level]
+        for total, flagged in ((runs, begins), (exceedances, ended)):
+            total += np.bincount(codes, np.count_nonzero(flagged, axis=0), total.size).reshape(total.shape)
+        return lengths
 
     def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
         """Learn from runs of exceedances that have just ended, given their probe and group, and their lengths."""
