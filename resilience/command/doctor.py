@@ -8,7 +8,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from itertools import islice
@@ -82,6 +83,12 @@ class PastReadingsError(LaggardError, ValueError):
     help="File with the past readings of each device.  "
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
+@click.option(
+    "--expect",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Report a node with fewer than N devices as faulty. No virtual devices stand in for them.",
+)
 @click.option("--forget", is_flag=True, help="Discard all past readings first.")
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
@@ -91,6 +98,7 @@ def doctor(
     as_json: bool,
     virtual_gpus: int | None,
     past_file: Path | None,
+    expect: int | None,
     forget: bool,
     all_nodes: bool,
     hostlist: str | None,
@@ -108,7 +116,7 @@ def doctor(
     path = past_file or _default_past_file()
     try:
         past = {} if forget else _read_past(path)
-        checks = _check(transports, virtual_gpus, shown=not as_json)
+        checks = _check(transports, virtual_gpus, expect, shown=not as_json)
         diagnoses = diagnose(checks, past)
         _write_past(path, remembered(past, checks))
         click.echo(as_text(checks, diagnoses, as_json=as_json))
@@ -122,12 +130,29 @@ def doctor(
 
 
 def _check(
-    transports: Mapping[str, Transport | None], virtual_gpus: int | None, *, shown: bool
+    transports: Mapping[str, Transport | None], virtual_gpus: int | None, expect: int | None, *, shown: bool
 ) -> dict[DeviceId, DeviceCheck]:
-    if transports:
-        return _check_nodes(transports, virtual_gpus or 0, shown=shown)
     here = socket.gethostname()
-    return {(here, check.gpu): check for check in _check_this_machine(virtual_gpus, shown=shown)}
+    if transports:
+        checks = _check_nodes(transports, virtual_gpus or 0, shown=shown)
+    else:
+        on_this = _check_this_machine(virtual_gpus, stand_in=expect is None, shown=shown)
+        checks = {(here, check.gpu): check for check in on_this}
+    return {**_too_few(checks, transports or [here], expect or 0), **checks}
+
+
+def _too_few(
+    checks: Mapping[DeviceId, DeviceCheck], hosts: Iterable[str], expected: int
+) -> dict[DeviceId, DeviceCheck]:
+    """Return a check of all devices that says so, for each host with fewer than expected."""
+    present = Counter(host for host, gpu in checks if gpu != ALL_DEVICES)
+    return {
+        (host, ALL_DEVICES): DeviceCheck(
+            ALL_DEVICES, trouble=f"{present[host]} of {expected} expected devices are there"
+        )
+        for host in hosts
+        if present[host] < expected
+    }
 
 
 def _exit_code(conditions: AbstractSet[Condition]) -> int:
@@ -166,10 +191,10 @@ def _check_nodes(
     return {(host, check.gpu): check for host in transports for check in answers[host]}
 
 
-def _check_this_machine(virtual_gpus: int | None, *, shown: bool) -> list[DeviceCheck]:
+def _check_this_machine(virtual_gpus: int | None, *, stand_in: bool, shown: bool) -> list[DeviceCheck]:
     with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
         checks = _with_progress(device_environment(virtual_gpus or 0, directory), shown=shown)
-        if checks or virtual_gpus:
+        if checks or virtual_gpus or not stand_in:
             return checks
         click.echo(
             f"no GPU found: checking the processor instead, as {DEFAULT_VIRTUAL_DEVICES} virtual devices", err=True

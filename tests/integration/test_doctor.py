@@ -84,6 +84,18 @@ def test_without_a_gpu_it_says_so_and_checks_the_processor(tmp_path: Path) -> No
     assert done.returncode == int("slow" in row.split())  # this machine's other work may make one slow
 
 
+def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> None:
+    past = ("--past", str(tmp_path / "past.json"))
+    done = run_doctor("--expect=2", *past, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
+
+    done = run_doctor("--expect=2", *past, **virtual_devices(1, tmp_path))
+    assert done.returncode == 1
+    assert "1 of 2 expected devices are there" in done.stdout
+    assert run_doctor("--expect=1", *past, **virtual_devices(1, tmp_path)).returncode == 0
+
+
 def test_a_busy_device_is_slow_and_the_exit_code_says_so(busy_device: dict[str, str], tmp_path: Path) -> None:
     done = run_doctor("--json", "--past", str(tmp_path / "past.json"), **busy_device)
 
