@@ -14,6 +14,7 @@ BENCHMARKS = {
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
     "simulation": "the real controller and agents on simulated machines, through a million events with faults",
+    "sections": "what a section of the program's own costs it",
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
     "state": "State compared with the plain Redis client and with files",

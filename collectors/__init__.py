@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from laggard.collectors.metrics.gpu import device_readers
     from laggard.collectors.probes import PROBE_NAMES
     from laggard.collectors.ray_actors import node_strategy
+    from laggard.collectors.sections import section
 
 __all__ = [
     "PROBE_NAMES",
@@ -47,6 +48,7 @@ __all__ = [
     "local_device",
     "local_devices",
     "node_strategy",
+    "section",
 ]
 
 _HOMES = {
@@ -55,6 +57,7 @@ _HOMES = {
     "PROBE_NAMES": "probes",
     "device_readers": "metrics.gpu",
     "node_strategy": "ray_actors",
+    "section": "sections",
     **dict.fromkeys(("VIRTUAL_DEVICES", "Device", "DeviceId", "local_device", "local_devices"), "device"),
 }
 

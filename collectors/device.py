@@ -35,6 +35,7 @@ __all__ = [
     "local_device",
     "local_devices",
     "uuid_text",
+    "visible_names",
 ]
 
 T = TypeVar("T")
@@ -262,8 +263,7 @@ def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable
     if virtual:
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         host = environ.get(NODE, "localhost")
-        virtual_names = _visible(environ) or map(str, range(virtual))
-        return {name: partial(VirtualDevice, name, directory, host) for name in virtual_names}
+        return {name: partial(VirtualDevice, name, directory, host) for name in visible_names(environ)}
     names = gpu_names(environ)
     if not names:
         raise NoDeviceError
@@ -310,6 +310,11 @@ def _count_by_driver() -> int:
 def uuid_text(raw: bytes) -> str:
     """Format a GPU's 16-byte UUID as NVIDIA's tools do; CuPy cuts it at the first zero byte, or has none."""
     return f"GPU-{uuid.UUID(bytes=raw[:16].ljust(16, bytes(1)))}" if raw else ""
+
+
+def visible_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the devices that a process may use, as far as its environment says."""
+    return _visible(environ) or [str(number) for number in range(int(environ.get(VIRTUAL_DEVICES, "0")))]
 
 
 def _visible(environ: Mapping[str, str]) -> list[str]:

@@ -37,6 +37,7 @@ _log = logging.getLogger("laggard.collectors")
 STRIDE = "stride"  # the tag of a device that skips rounds: how many intervals apart its samples are
 ERROR = "error"  # the tag of a sample without a reading: why there is none
 MAX_ERROR = 300
+_TELEMETRY_TAGS = ("rank", "gpu", "process")  # of which a sample has one there, the first
 _current = threading.local()
 
 
@@ -236,11 +237,15 @@ class SampleWriter:
         self._series = Series(session.client, session.endpoint, session.environment.launch)
         self._telemetry = Telemetry()
 
+    def tell(self, samples: Sequence[Sample]) -> None:
+        """Add samples to the telemetry only."""
+        for sample in samples:
+            key = next((name for name in _TELEMETRY_TAGS if name in sample.tags), None)
+            self._telemetry.add_data(sample.metric, min(sample.values), tagk=key, tagv=sample.tags.get(key or ""))
+
     def write(self, samples: Sequence[Sample]) -> bool:
         """Store samples; return whether to go on: False once this launch is over."""
-        for sample in samples:
-            tag = ("gpu", sample.tags["gpu"]) if "gpu" in sample.tags else (None, None)
-            self._telemetry.add_data(sample.metric, min(sample.values), tagk=tag[0], tagv=tag[1])
+        self.tell(samples)
         try:
             self._series.add(samples)
         except FencedError:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from laggard.detectors.analysis import SlowGPUAnalysis
     from laggard.detectors.detector import CollectorDetectorGroup, Detector
-    from laggard.detectors.errors import DetectorError, DeviceNameError, StateVersionError
+    from laggard.detectors.errors import DetectorError, DeviceNameError, GroupsError, StateVersionError
     from laggard.detectors.restart_cost import RestartCost
+    from laggard.detectors.sections import SectionDetector
     from laggard.detectors.slow_gpu import SlowGPUDetector
     from laggard.detectors.verdict import Verdict
 
@@ -21,7 +22,9 @@ __all__ = [
     "Detector",
     "DetectorError",
     "DeviceNameError",
+    "GroupsError",
     "RestartCost",
+    "SectionDetector",
     "SlowGPUAnalysis",
     "SlowGPUDetector",
     "StateVersionError",
@@ -33,7 +36,9 @@ _HOMES = {
     "Detector": "detector",
     "DetectorError": "errors",
     "DeviceNameError": "errors",
+    "GroupsError": "errors",
     "RestartCost": "restart_cost",
+    "SectionDetector": "sections",
     "SlowGPUAnalysis": "analysis",
     "SlowGPUDetector": "slow_gpu",
     "StateVersionError": "errors",

@@ -14,7 +14,7 @@ from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as
 from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
-from laggard.detectors.history import PEER, REPORT, SELF, History, Saved
+from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History, Saved
 from laggard.detectors.new_verdicts import NewVerdicts
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
@@ -198,6 +198,20 @@ class SlowGPUAnalysis:
     def learned(self) -> int:
         """How many devices have a baseline to be compared with."""
         return int(np.count_nonzero(~np.isnan(self._history.baseline).any(axis=0)))
+
+    def suspects(self, device: DeviceId) -> bool | None:
+        """Return whether a device's latest readings are slow, certain or not; ``None`` if it has given none."""
+        row = self._index.row_of(device)
+        if row is None or not self._history.seen[:, row].any():
+            return None
+        return bool(self._history.rounds[row])
+
+    def became_slow(self, device: DeviceId) -> bool:
+        """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
+        row = self._index.row_of(device)
+        if row is None:
+            return False
+        return bool(self._history.evidence[SELF, RESTART, :, row].sum() >= 1 / self.false_alarm_budget)
 
     def expect(self, devices: Iterable[DeviceId], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import ERROR, STRIDE, CollectorGroup, Startable
 from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.rounds import Round, RoundAssembler, WatchClock
+from laggard.detectors.sources import AnySource, Source, StreamSource
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control, RequestKind
+from laggard.kvstore.control import Control, NodeRecord, RequestKind
 from laggard.kvstore.errors import FencedError, StateFullError, StateUnavailableError
-from laggard.kvstore.series import Series
+from laggard.telemetry.errors import NodeError
 
 __all__ = ["CollectorDetectorGroup", "Detector", "Judge"]
 
@@ -32,8 +34,8 @@ _log = logging.getLogger("laggard.detectors")
 WATCHES_PER_INTERVAL = 10
 STOP_DEADLINE_S = 2.0
 WINDOW_ROUNDS = 4
-# Small enough for the server to answer others meanwhile, and for neither side to hold a large job's round in one reply.
-READ_LIMIT = 5000
+# How long collectors or the program may take to give their first reading.
+FIRST_READING_S = 60.0
 
 Window = dict[DeviceId, list[float]]
 """Each device's readings of the last rounds, oldest first."""
@@ -66,6 +68,13 @@ class Watcher:
         Whether to send a notice about devices that give no good reading.
     failure_on
         Returns why there is no collector on a host; empty if there is one, or if it is not known.
+    source
+        Where the samples come from; ``None``: what collectors write.
+    expected
+        The devices that must give readings; ``None``: those of the launch.  If it is empty, a notice is sent if there
+        is no reading at all.
+    why_blind
+        What may be the reason then.
     """
 
     def __init__(
@@ -76,21 +85,26 @@ class Watcher:
         *,
         reports_silence: bool = True,
         failure_on: Callable[[str], str] = lambda _: "",
+        source: Source | None = None,
+        expected: Collection[DeviceId] | None = None,
+        why_blind: str = "",
     ) -> None:
         session = current_session()
-        launch = session.environment.launch
-        self._control = Control(session.client, session.endpoint, launch)
-        self._series = Series(session.client, session.endpoint, launch)
+        self._control = Control(session.client, session.endpoint, session.environment.launch)
         self._metric_name = metric_name
         self._interval_s = interval_s
         self._judge = judge
         self._reports_silence = reports_silence
         self._failure_on = failure_on
-        self._last_id = self._series.last_id(metric_name)  # readings of earlier launches are not judged
-        devices = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
+        self._source = source or StreamSource(session, metric_name)
+        if expected is None:
+            expected = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
+        self._expected = frozenset(expected)
         now_s = time.monotonic()
         self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
-        self._rounds = RoundAssembler(devices, interval_s, now_s)
+        self._rounds = RoundAssembler(expected, interval_s, now_s)
+        self._why_blind = f": {why_blind}" if why_blind else ""
+        self._blind_from_s = math.inf if expected else now_s + max(FIRST_READING_S, 3 * interval_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
         self._requests: deque[tuple[RequestKind, list[Any]]] = deque()  # not sent yet
         self._logged_trouble = False
@@ -111,19 +125,24 @@ class Watcher:
                 self._logged_trouble = False
             except FencedError:
                 return  # this launch is over
-            except (StateUnavailableError, StateFullError) as error:
+            except (StateUnavailableError, StateFullError, NodeError) as error:
                 if not self._logged_trouble:
                     _log.warning("the detector of %s is waiting for the state server: %s", self._metric_name, error)
                 self._logged_trouble = True
 
     def _process_samples(self) -> None:
         now_s = self._clock.look(time.monotonic())
-        while self._read(now_s):
-            pass
+        self._read(now_s)
         if readings := self._rounds.take(now_s):
             self._judge_round(readings)
         silent, answering = self._rounds.newly_silent(now_s), self._rounds.newly_answering()
-        notices = [*self._notices_of_silence(silent), *self._notices_of_answers(answering)]
+        notices = [
+            *self._notices_of_silence([device for device in silent if device in self._expected]),
+            *self._notices_of_answers([device for device in answering if device in self._expected]),
+        ]
+        if now_s > self._blind_from_s:
+            self._blind_from_s = math.inf
+            notices.append(f"{self._metric_name}: no reading so far{self._why_blind}")
         if notices and self._reports_silence:
             self._requests.append(("notices", notices))
 
@@ -144,18 +163,15 @@ class Watcher:
             return []
         return [f"{self._metric_name}: {', '.join(names)} give{'s' if len(names) == 1 else ''} readings again"]
 
-    def _read(self, now_s: float) -> bool:
-        """Add new samples to the round; return whether there may be more."""
-        found = self._series.read(self._metric_name, self._last_id, limit=READ_LIMIT)
-        for sample_id, sample in found:
-            self._last_id = sample_id
-            device = (sample.tags["host"], sample.tags.get("gpu", ""))
+    def _read(self, now_s: float) -> None:
+        """Add new samples to the round."""
+        for device, sample in self._source.read():
+            self._blind_from_s = math.inf
             if self._tags.get(device) != sample.tags:
                 self._tags[device] = sample.tags
                 self._judge.note_device(device, sample.tags)
                 self._rounds.expect_every(self._interval_s * int(sample.tags.get(STRIDE, 1)))
             self._rounds.add(device, sample.values, now_s)
-        return len(found) == READ_LIMIT
 
     def _judge_round(self, readings: Round) -> None:
         try:
@@ -176,6 +192,9 @@ class Watcher:
 
 class Detector(Startable):
     """Watches the metric ``metric_name``, which something else collects, and judges it with :meth:`analyze_data`.
+
+    It is fed by a :class:`~laggard.CollectorGroup`, or by :meth:`laggard.Telemetry.add_data` in any process of the job;
+    a round then has the samples of one interval, by host and by the value of the metric's other tag.
 
     Parameters
     ----------
@@ -220,13 +239,13 @@ class Detector(Startable):
         NotInJobError
             If the process was not started by laggard.
         """
-        self._watcher = Watcher(self.metric_name, self.collection_rate, self, failure_on=self.failure_on)
+        source = AnySource(current_session(), self.metric_name, self.collection_rate)
+        is_on = current_session().environment.telemetry_level > 0
+        why_blind = "" if is_on else "at telemetry level 0 add_data keeps nothing, add --telemetry-level=1"
+        self._watcher = Watcher(
+            self.metric_name, self.collection_rate, self, source=source, expected=(), why_blind=why_blind
+        )
         return self
-
-    def failure_on(self, host: str) -> str:
-        """Return why a host has no collector; empty if it has one, or if that is not known."""
-        del host  # something else collects
-        return ""
 
     def stop(self) -> None:
         """Stop watching. Stopping twice does nothing."""
@@ -254,7 +273,10 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
 
     def start(self) -> Self:
         """Start the collectors and the watcher."""
-        Detector.start(self)
+        expected = None if self.per_gpu else [(node.hostname, "") for node in _nodes_of_this_launch()]
+        self._watcher = Watcher(
+            self.metric_name, self.collection_rate, self, failure_on=self.failure_on, expected=expected
+        )
         try:
             return CollectorGroup.start(self)
         except BaseException:
@@ -269,3 +291,8 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
         """Stop the watcher and the collectors."""
         Detector.stop(self)
         CollectorGroup.stop(self)
+
+
+def _nodes_of_this_launch() -> tuple[NodeRecord, ...]:
+    session = current_session()
+    return Control(session.client, session.endpoint, session.environment.launch).read_launch().nodes

@@ -147,6 +147,10 @@ class DeviceIndex:
     def _rows(self) -> dict[DeviceId, int]:
         return {device: row for row, device in enumerate(self.devices)}
 
+    def row_of(self, device: DeviceId) -> int | None:
+        """Return the row of a device, ``None`` if it has none; from any thread."""
+        return self._rows.get(device)
+
     def extended(self, devices: Iterable[DeviceId]) -> DeviceIndex:
         """Return an index that also has these devices: this one if none of them is new.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laggard.errors import LaggardError
 
-__all__ = ["DetectorError", "DeviceNameError", "StateVersionError"]
+__all__ = ["DetectorError", "DeviceNameError", "GroupsError", "StateVersionError"]
 
 
 class DetectorError(LaggardError):
@@ -46,3 +46,23 @@ class StateVersionError(DetectorError, ValueError):
 
     def __str__(self) -> str:
         return f"state has version {self.version}, this program reads version {self.supported}"
+
+
+class GroupsError(DetectorError, ValueError):
+    """A file of labels cannot be read or is not valid.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"

@@ -8,7 +8,7 @@ puts them together into rounds, and hands the judge's verdicts to the controller
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES, DeviceId
@@ -16,8 +16,10 @@ from laggard.collectors.group import NodeCollector
 from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.slow_gpu_collector import PROBE_TIME, SlowGPUCollector, known_probes, metric_of_probe
 from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
+from laggard.detectors.groups import Groups
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.rounds import Round
+from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
 from laggard.detectors.slow_gpu_judge import ReportingJudge, SlowGPUJudge
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
@@ -37,7 +39,8 @@ VIRTUAL_MAX_INTRUSION = 0.25
 class SlowGPUDetector(CollectorDetectorGroup):
     """Finds the slow devices of the launch and asks for a relaunch without their nodes.
 
-    Use it in the program, around the work: ``with SlowGPUDetector(): ...``.
+    Use it in the program, around the work: ``with SlowGPUDetector(): ...``. It also compares the ranks by the times of
+    the program's own sections, see :func:`laggard.section` and :class:`SectionDetector`.
 
     A subclass that overrides :meth:`analyze_data` is judged by that alone; one that overrides :meth:`collector_test`
     runs that in place of the matrix product.
@@ -51,8 +54,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
         budget; so does the next ``laggard`` command with the same ``--state-dir``, with a new budget. ``None``: each
         launch starts without a history.
     groups
-        Label of each device ``(host, gpu)``; only devices with the same label are compared. A device without one is
-        grouped by its model.
+        Labels of devices ``(host, gpu)``, of hosts, or, for the program's sections, of ranks; only what has the same
+        label is compared. A device without one is grouped by its model.
     min_slowdown
         The smallest slowdown that matters: 1.05 is 5 %. By default 1.05 on GPUs and 1.5 on virtual devices.
     false_alarm_budget
@@ -84,7 +87,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         collection_rate: float = 3.0,
         *,
         state: State | None = None,
-        groups: Mapping[DeviceId, Hashable] | None = None,
+        groups: Groups | None = None,
         min_slowdown: float | None = None,
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | None = None,
@@ -94,6 +97,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
     ) -> None:
         super().__init__(collection_rate)
         is_virtual = VIRTUAL_DEVICES in os.environ
+        given_slowdown = min_slowdown or SECTION_MIN_SLOWDOWN
         if min_slowdown is None:
             min_slowdown = VIRTUAL_MIN_SLOWDOWN if is_virtual else GPU_MIN_SLOWDOWN
         if max_intrusion is None:
@@ -127,6 +131,14 @@ class SlowGPUDetector(CollectorDetectorGroup):
             for probe in self.collector.probes_in_turn
         }
         self._reporting_watchers: list[Watcher] = []
+        self._sections = SectionDetector(
+            state=state,
+            groups=groups,
+            min_slowdown=max(SECTION_MIN_SLOWDOWN, given_slowdown),
+            false_alarm_budget=false_alarm_budget,
+            restart_cost=restart_cost,
+            probes=self._slow_gpu_judge.probes,
+        )
 
     def start(self) -> Self:
         """Start the collectors and the watchers."""
@@ -140,11 +152,16 @@ class SlowGPUDetector(CollectorDetectorGroup):
             Watcher(metric_of_probe(self.metric_name, probe), interval_s, judge, reports_silence=False)
             for probe, judge in self._reporting_judges.items()
         ]
-        return super().start()
+        super().start()
+        if not _overrides(self, "analyze_data"):
+            self._sections.set_restart_cost(self._slow_gpu_judge.analysis.restart_cost)
+            self._sections.start()
+        return self
 
     def stop(self) -> None:
         """Stop the watchers and the collectors, and keep the devices' history."""
         super().stop()
+        self._sections.stop()
         for watcher in self._reporting_watchers:
             watcher.stop()
         self._reporting_watchers = []
@@ -165,6 +182,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
             If a slowdown is not above 1.
         """
         self._slow_gpu_judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=restart_cost)
+        if restart_cost is not None:
+            self._sections.set_restart_cost(restart_cost)
         for judge in self._reporting_judges.values():
             judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
 

@@ -12,8 +12,10 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.device_index import Readings
+from laggard.detectors.groups import Groups, label_of
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.rounds import Round
+from laggard.detectors.section_judge import Probes
 from laggard.detectors.verdict import Verdict, with_cause
 from laggard.kvstore.control import LaunchRecord
 from laggard.kvstore.errors import StateUnavailableError
@@ -31,8 +33,8 @@ class Peers:
 
     Parameters
     ----------
-    labels
-        Labels given by the user; a device without one is labelled with its model.
+    groups
+        Labels given by the user, of devices or hosts; a device without one is labelled with its model.
 
     Attributes
     ----------
@@ -46,8 +48,11 @@ class Peers:
         Which results were wrong, for the devices that computed any.
     """
 
-    def __init__(self, labels: Mapping[DeviceId, Hashable] | None = None) -> None:
-        self.labels: dict[DeviceId, Hashable] = dict(labels or {})
+    def __init__(self, groups: Groups | None = None) -> None:
+        self._groups: Groups = groups or {}
+        self.labels: dict[DeviceId, Hashable] = {
+            key: label for key, label in self._groups.items() if isinstance(key, tuple)
+        }
         self.uuids: dict[DeviceId, str] = {}
         self.causes: dict[DeviceId, str] = {}
         self.wrong: dict[DeviceId, str] = {}
@@ -61,7 +66,8 @@ class Peers:
         if "uuid" in tags:
             self.uuids[device] = tags["uuid"]
         if device not in self.labels:
-            self.labels[device] = tags.get("model", "")
+            label = label_of(self._groups, None, *device)
+            self.labels[device] = tags.get("model", "") if label is None else label
             self._has_new_labels = True
 
     def group(self, analysis: SlowGPUAnalysis) -> None:
@@ -88,7 +94,7 @@ class SlowGPUJudge:
         min_slowdown: float,
         false_alarm_budget: float,
         restart_cost: RestartCost | None = None,
-        groups: Mapping[DeviceId, Hashable] | None = None,
+        groups: Groups | None = None,
         state: State | None = None,
     ) -> None:
         self.peers = Peers(groups)
@@ -119,6 +125,15 @@ class SlowGPUJudge:
         self._excluded = launch.excluded
         if self.analysis.restart_cost is None and launch.relaunch_s is not None:
             self.analysis.restart_cost = RestartCost(launch.relaunch_s)
+
+    @property
+    def probes(self) -> Probes:
+        """What the test kernels say, for those who judge by something else."""
+        return Probes(
+            lambda device: self.analysis.suspects(device),
+            lambda device: str(self.peers.labels.get(device, "")),
+            lambda device: self.peers.causes.get(device, UNKNOWN),
+        )
 
     def set_thresholds(
         self,
@@ -215,7 +230,7 @@ class ReportingJudge:
         min_slowdown: float,
         false_alarm_budget: float,
         restart_cost: RestartCost | None = None,
-        groups: Mapping[DeviceId, Hashable] | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self._probe = probe
         self._peers = Peers(groups)

@@ -56,6 +56,8 @@ class Verdict:
         The likely cause in a few words, or ``unknown``.
     action
         ``restart`` asks for a relaunch without the node, ``report`` does not.
+    own_past
+        Whether it has become slower than it was; if not, it may have been so from the start.
     """
 
     host: str
@@ -65,6 +67,7 @@ class Verdict:
     evidence: str
     cause: str = "unknown"
     action: Action = "report"
+    own_past: bool = False
 
     @classmethod
     def of_fault(cls, host: str, gpu: str, what: str) -> Verdict:
@@ -211,6 +214,7 @@ def verdict_of(finding: Finding) -> Verdict:
         severity=finding.severity,
         evidence=f"{who}: {', '.join(parts)}",
         action=finding.action,
+        own_past=finding.own_past,
     )
 
 

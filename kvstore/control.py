@@ -21,7 +21,7 @@ from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.kvstore.fence import FencedWriter
 from laggard.kvstore.retry import RetryPolicy
 
-__all__ = ["Control", "ExclusionRecord", "LaunchRecord", "NodeRecord", "Request"]
+__all__ = ["DETECT_INTERVAL_S", "Control", "ExclusionRecord", "LaunchRecord", "NodeRecord", "Request"]
 
 RequestKind = Literal["verdicts", "notices", "reboot"]
 
@@ -32,6 +32,7 @@ _EXCLUSIONS = "exclusions"
 _STRIKES = "strikes"
 _MAX_REQUESTS = 10_000
 RETRY_FOR_S = 30.0
+DETECT_INTERVAL_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class NodeRecord:
 class LaunchRecord:
     """The nodes of one launch; the first active node is the primary.
 
-    ``relaunch_s`` is the time from the decision to relaunch until these nodes were ready.
+    ``relaunch_s`` is the time from the decision to relaunch until these nodes were ready, ``detect_interval_s`` that
+    from one round of readings to the next.
     """
 
     launch: int
@@ -55,6 +57,7 @@ class LaunchRecord:
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
     relaunch_s: float | None = None
+    detect_interval_s: float = DETECT_INTERVAL_S
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -68,7 +71,8 @@ class LaunchRecord:
             tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
             for part in ("nodes", "reserve")
         )
-        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]), fields.get("relaunch_s"))
+        interval_s = fields.get("detect_interval_s", DETECT_INTERVAL_S)
+        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]), fields.get("relaunch_s"), interval_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from laggard.kvstore.errors import NotInJobError
 
-__all__ = ["ENDPOINT_FILE", "LAUNCH", "NODE", "TELEMETRY_LEVEL", "JobEnvironment", "NotInJobError"]
+__all__ = ["ENDPOINT_FILE", "LAUNCH", "NODE", "RANK_VARIABLES", "TELEMETRY_LEVEL", "JobEnvironment", "NotInJobError"]
 
 ENDPOINT_FILE = "LAGGARD_ENDPOINT_FILE"
 LAUNCH = "LAGGARD_LAUNCH"
 NODE = "LAGGARD_NODE"
 TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
+# What torchrun, Open MPI and MPICH tell their processes.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ __all__ = [
     "MAIN_JOB",
     "PROLOG",
     "REQUEUE",
+    "SECTIONS_JOB",
     "SSH_CHECK",
     "SSH_JOB",
     "STATUS_STEP",
@@ -89,6 +90,7 @@ def _only(document: str, pattern: str) -> str:
 
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
+SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node torchrun")
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/long/test_torchrun.py`` runs it."""

@@ -1,7 +1,8 @@
 """``--detect`` on one node, for one launch: ``python -m laggard.resilience.agent.detect INTERVAL_S [PROBE...]``.
 
-Probes the devices of the node, unless the program does so itself (``--inline-probes``). On the primary it also judges
-the readings of all nodes, like a detector inside the program would, except that each node starts its own collector.
+Probes the devices of the node, unless the program does so itself (``--inline-probes``) or nothing is to be probed
+(``--sections-only``). On the primary it also judges the readings of all nodes, as a detector inside the program would,
+except that each node starts its own collector.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.ray_actors import NodeActors
+from laggard.detectors.groups import read_groups
+from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
@@ -40,8 +44,17 @@ def main(arguments: Sequence[str]) -> int:
     session = current_session()
     launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
     options = _parser().parse_args(arguments)
+    groups = None if options.groups is None else read_groups(options.groups)
+    if options.sections_only:
+        with SectionDetector(state=State.current(), groups=groups):
+            signal.sigwait({signal.SIGTERM})
+        return 0
     detector = _DetectorBeside(
-        options.interval_s, state=State.current(), probes_in_turn=options.probes, inline_probes=options.inline_probes
+        options.interval_s,
+        state=State.current(),
+        groups=groups,
+        probes_in_turn=options.probes,
+        inline_probes=options.inline_probes,
     )
     if session.environment.node == launch.nodes[0].hostname:
         detector.start()
@@ -59,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("interval_s", type=float)
     parser.add_argument("probes", nargs="*", help="further probes, one of which runs with each round")
     parser.add_argument("--inline-probes", action="store_true", help="the program runs the probes")
+    parser.add_argument("--sections-only", action="store_true", help="only compare the program's own sections")
+    parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")
     return parser
 
 

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, RANK_VARIABLES
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters
 
 __all__ = ["Rank", "RankFinder"]
 
-# What torchrun, Open MPI and MPICH tell their processes.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 # A process may still become another program.
 SETTLED_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

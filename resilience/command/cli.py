@@ -112,7 +112,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, probe_names = options.hang_timeout_s(), options.probe_names()
+    hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
     command = command_of(program, arguments)
     if not options.per_node:
         require_ray("run a copy of the program on each node with --per-node")
@@ -126,7 +126,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.per_node)
     interval_s = options.detect_interval_s if options.detect else None
-    detection = Detection(interval_s, probe_names, options.inline_probes)
+    sections_only = options.detect == "sections"
+    detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     allocation.discover()

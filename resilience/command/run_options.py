@@ -157,8 +157,9 @@ _PROGRAM = (
 _DETECTION = (
     click.option(
         "--detect",
-        type=click.Choice(["slow-gpu"]),
-        help="Watch for slow GPUs, without changes to the program; with --resilient, relaunch without their nodes.",
+        type=click.Choice(["slow-gpu", "sections"]),
+        help="slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
+        "(laggard.section); sections: only these. With --resilient, relaunch without their nodes.",
     ),
     click.option(
         "--detect-interval",
@@ -167,7 +168,14 @@ _DETECTION = (
         default=3,
         show_default=True,
         metavar="SECONDS",
-        help="With --detect: time between rounds of probes.",
+        help="With --detect: time between rounds of probes, and of the program's own timings.",
+    ),
+    click.option(
+        "--groups",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="With --detect: YAML file that says which ranks or devices have equal work, 'rank 0-7: stage 0' or "
+        "'node2 gpu 1: big'; only those with the same label are compared.",
     ),
     click.option(
         "--probes-in-turn",

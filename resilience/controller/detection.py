@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import LAUNCH
@@ -35,11 +36,17 @@ class Detection:
         Names of further probes, one of which runs with each round.
     inline_probes
         Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
+    groups
+        File with the labels of ranks and devices; ``None``: there are none.
+    sections_only
+        Whether to compare only the program's own sections, and to probe nothing.
     """
 
     interval_s: float | None = None
     probes_in_turn: tuple[str, ...] = ()
     inline_probes: bool = False
+    groups: Path | None = None
+    sections_only: bool = False
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that there is a device to probe.
@@ -49,8 +56,9 @@ class Detection:
         UsageError
             If no node has a device.
         """
-        if self.interval_s is not None and not any(node.devices for node in nodes):
-            raise UsageError("--detect=slow-gpu", "finds no GPU here", "add --virtual-gpus=K, or leave it out")
+        if self.interval_s is not None and not self.sections_only and not any(node.devices for node in nodes):
+            instead = "add --virtual-gpus=K, use --detect=sections, or leave it out"
+            raise UsageError("--detect=slow-gpu", "finds no GPU here", instead)
 
     def start(self, cluster: Cluster, hosts: Sequence[str], launch: int) -> None:
         """Start the probes of a launch; the first host is the primary, where the readings are judged too."""
@@ -61,10 +69,13 @@ class Detection:
             str(self.interval_s),
             *self.probes_in_turn,
             *(["--inline-probes"] if self.inline_probes else []),
+            *(["--sections-only"] if self.sections_only else []),
+            *([] if self.groups is None else [f"--groups={self.groups}"]),
         ]
+        probes_here = not (self.inline_probes or self.sections_only)
         for host in hosts:
             node = cluster.nodes[host]
-            if host == hosts[0] or (node.record.devices and not self.inline_probes):
+            if host == hosts[0] or (node.record.devices and probes_here):
                 node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
 
     def stop(self, cluster: Cluster, launch: int) -> None:

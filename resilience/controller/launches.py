@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.control import LaunchRecord, NodeRecord
+from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
 from laggard.kvstore.environment import LAUNCH
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -365,6 +365,7 @@ class Launches:
             tuple(self._nodes[host] for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
+            self._plan.detection.interval_s or DETECT_INTERVAL_S,
         )
 
     def _gap(self) -> Gap | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from laggard.detectors.errors import GroupsError
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.errors import UsageError
@@ -64,6 +65,8 @@ class JobOptions:
         Names of further probes, one of which runs with each round: ``A,B`` or ``all``; ``None``: none.
     inline_probes
         Whether the program runs the probes itself.
+    groups
+        File with the labels of ranks, devices and nodes; ``None``: there is none.
     grace_s
         How long the program may take to save its state, in seconds.
     state_dir
@@ -98,10 +101,11 @@ class JobOptions:
     hang_timeout: str | None = None
     heartbeat_timeout_s: float | None = None
     per_node: bool = False
-    detect: Literal["slow-gpu"] | None = None
+    detect: Literal["slow-gpu", "sections"] | None = None
     detect_interval_s: float = 3.0
     probes_in_turn: str | None = None
     inline_probes: bool = False
+    groups: Path | None = None
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None
@@ -233,10 +237,11 @@ class JobOptions:
         UsageError
             If there is no such probe, or ``--detect`` is not given.
         """
-        if self.detect is None:
+        if self.detect != "slow-gpu":
             given = {"--probes-in-turn": self.probes_in_turn is not None, "--inline-probes": self.inline_probes}
             for option in (name for name, is_given in given.items() if is_given):
-                raise UsageError(option, "has no effect without --detect", "add --detect=slow-gpu, or leave it out")
+                no_effect = "has no effect without --detect=slow-gpu"
+                raise UsageError(option, no_effect, "add it, or leave this out")
             return ()
         from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
 
@@ -246,6 +251,26 @@ class JobOptions:
         for unknown in (name for name in names if name not in PROBE_NAMES):
             raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
         return names
+
+    def group_file(self) -> Path | None:
+        """Return the file with the labels, wherever it is read from.
+
+        Raises
+        ------
+        UsageError
+            If it is not valid, or ``--detect`` is not given.
+        """
+        if self.groups is None:
+            return None
+        if self.detect is None:
+            raise UsageError(f"--groups={self.groups}", "has no effect without --detect", "add it, or leave this out")
+        from laggard.detectors.groups import read_groups  # every agent imports this module, and needs no labels
+
+        try:
+            read_groups(self.groups)
+        except GroupsError as error:
+            raise UsageError(f"--groups={self.groups}", "is not valid", error.reason) from error
+        return self.groups.absolute()
 
     def reports(self) -> Path | None:
         """Return the folder for the job's report; None: below the user's folder for state."""

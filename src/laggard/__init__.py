@@ -13,9 +13,11 @@ if TYPE_CHECKING:  # the table below again, for type checkers
     from laggard.collectors import InlineProbe as InlineProbe
     from laggard.collectors import local_device as local_device
     from laggard.collectors import node_strategy as node_strategy
+    from laggard.collectors import section as section
     from laggard.detectors import CollectorDetectorGroup as CollectorDetectorGroup
     from laggard.detectors import Detector as Detector
     from laggard.detectors import RestartCost as RestartCost
+    from laggard.detectors import SectionDetector as SectionDetector
     from laggard.detectors import SlowGPUAnalysis as SlowGPUAnalysis
     from laggard.detectors import SlowGPUDetector as SlowGPUDetector
     from laggard.detectors import Verdict as Verdict
@@ -48,11 +50,12 @@ if TYPE_CHECKING:  # the table below again, for type checkers
     from laggard.telemetry.errors import TelemetryError as TelemetryError
 
 _NAMES_BY_MODULE = {
-    "laggard.collectors": ("CollectorGroup", "InlineProbe", "local_device", "node_strategy"),
+    "laggard.collectors": ("CollectorGroup", "InlineProbe", "local_device", "node_strategy", "section"),
     "laggard.detectors": (
         "CollectorDetectorGroup",
         "Detector",
         "RestartCost",
+        "SectionDetector",
         "SlowGPUAnalysis",
         "SlowGPUDetector",
         "Verdict",

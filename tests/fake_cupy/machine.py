@@ -28,7 +28,16 @@ __all__ = [
 ]
 
 ALLOCATION_UNIT = 512
-MODULES = ("", ".cuda", ".cuda.device", ".cuda.memory", ".cuda.pinned_memory", ".cuda.runtime", ".cuda.stream")
+MODULES = (
+    "",
+    ".cuda",
+    ".cuda.device",
+    ".cuda.driver",
+    ".cuda.memory",
+    ".cuda.pinned_memory",
+    ".cuda.runtime",
+    ".cuda.stream",
+)
 
 _STATUS = {
     1: "cudaErrorInvalidValue: invalid argument",

@@ -38,6 +38,7 @@ from tests.printed import (
     MAIN_JOB,
     PROLOG,
     REQUEUE,
+    SECTIONS_JOB,
     SSH_CHECK,
     SSH_JOB,
     STATUS_STEP,
@@ -156,7 +157,17 @@ def run_by_other_tests() -> set[str]:
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
-    rest = {ATTACHED_JOB, *DOCTORS_ROUNDS.values(), MAIN_JOB, SSH_CHECK, SSH_JOB, TORCHRUN_JOB, TURNS_JOB, WATCHED_JOB}
+    rest = {
+        ATTACHED_JOB,
+        *DOCTORS_ROUNDS.values(),
+        MAIN_JOB,
+        SSH_CHECK,
+        SSH_JOB,
+        TORCHRUN_JOB,
+        TURNS_JOB,
+        WATCHED_JOB,
+        SECTIONS_JOB,
+    }
     return by_slurm | in_console | rest
 
 

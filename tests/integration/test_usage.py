@@ -60,7 +60,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
         (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
         (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
-        (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not 'slow-gpu'"),
+        (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not one of 'slow-gpu', 'sections'"),
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (
             ["--detect=slow-gpu", "--probes-in-turn=fp8"],
@@ -68,7 +68,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         ),
         (
             ["--inline-probes"],
-            r"--inline-probes has no effect without --detect: add --detect=slow-gpu",
+            r"--inline-probes has no effect without --detect=slow-gpu: add it",
         ),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
     ],
@@ -135,7 +135,7 @@ def test_invalid_yaml_is_named_with_its_line(capfd: pytest.CaptureFixture[str], 
 @pytest.mark.skipif(bool(gpu_names()), reason="this machine has GPUs")
 def test_nothing_to_detect_on(capfd: pytest.CaptureFixture[str], program: str) -> None:
     line = refusal(capfd, "--detect=slow-gpu", program)
-    assert line == "--detect=slow-gpu finds no GPU here: add --virtual-gpus=K, or leave it out"
+    assert line == "--detect=slow-gpu finds no GPU here: add --virtual-gpus=K, use --detect=sections, or leave it out"
 
 
 def test_ports_that_are_taken(capfd: pytest.CaptureFixture[str], program: str, taken_port: int) -> None:

@@ -17,8 +17,8 @@ import pytest
 from laggard.collectors import CollectorGroup, InlineProbe
 from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
 from laggard.collectors.group import ERROR
-from laggard.detectors import SlowGPUDetector, Verdict
-from laggard.detectors.detector import Watcher
+from laggard.detectors import Detector, SlowGPUDetector, Verdict
+from laggard.detectors.detector import Watcher, Window
 from laggard.detectors.rounds import Round, RoundAssembler
 from laggard.kvstore.connection import Endpoint, current_session
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
@@ -213,6 +213,25 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
 
     assert len(listener.rounds) == 101
     assert {kind for kind, _ in watcher._requests} == {"verdicts"}
+
+
+class Unfed(Detector):
+    """Watches what nobody feeds."""
+
+    metric_name = "batch-seconds"
+
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        raise AssertionError((data, analysis_args))
+
+
+def test_a_detector_that_is_fed_nothing_says_so_and_what_to_do(
+    launch: StateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laggard.detectors.detector.FIRST_READING_S", 0.0)
+    with Unfed(collection_rate=0.05):
+        wait_until(lambda: requests(launch.endpoint))
+    advice = "at telemetry level 0 add_data keeps nothing, add --telemetry-level=1"
+    assert requests(launch.endpoint) == [("notices", f"batch-seconds: no reading so far: {advice}")]
 
 
 def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds: int = 12) -> list[tuple[str, str]]:

@@ -78,6 +78,10 @@ SMALL = {
             "\n| gemm_fp32 | 0 | ",
         ],
     ),
+    "sections": Small(
+        "--blocks 20",
+        ["| outside a job |", "| in a job |", "| in a job, one within another that waits, each |", "| 64 |"],
+    ),
     "intrusion": Small(
         "--cycles 1 --block 0.3",
         [

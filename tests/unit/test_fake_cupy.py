@@ -13,7 +13,16 @@ import pytest
 
 from tests import fake_cupy
 
-PARTS = ["cuda", "cuda.cublas", "cuda.device", "cuda.memory", "cuda.pinned_memory", "cuda.runtime", "cuda.stream"]
+PARTS = [
+    "cuda",
+    "cuda.cublas",
+    "cuda.device",
+    "cuda.driver",
+    "cuda.memory",
+    "cuda.pinned_memory",
+    "cuda.runtime",
+    "cuda.stream",
+]
 CLASSES = [
     "ndarray",
     "ElementwiseKernel",

@@ -54,10 +54,14 @@ def test_a_wrong_hang_timeout_is_named(text: str) -> None:
             JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8"),
             "--probes-in-turn=fp8 is not a probe: use clock",
         ),
-        (JobOptions(probes_in_turn="all"), "--probes-in-turn has no effect without --detect: add --detect=slow-gpu"),
+        (JobOptions(probes_in_turn="all"), "--probes-in-turn has no effect without --detect=slow-gpu: add it"),
         (
             JobOptions(inline_probes=True),
-            "--inline-probes has no effect without --detect: add --detect=slow-gpu, or leave it out",
+            "--inline-probes has no effect without --detect=slow-gpu: add it, or leave this out",
+        ),
+        (
+            JobOptions(detect="sections", inline_probes=True),
+            "--inline-probes has no effect without --detect=slow-gpu: add it, or leave this out",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fake_cupy.cuda import cublas, device, memory, pinned_memory, runtime, stream
+from tests.fake_cupy.cuda import cublas, device, driver, memory, pinned_memory, runtime, stream
 from tests.fake_cupy.cuda.device import Device
 from tests.fake_cupy.cuda.memory import MemoryPointer
 from tests.fake_cupy.cuda.pinned_memory import alloc_pinned_memory
@@ -16,6 +16,7 @@ __all__ = [
     "alloc_pinned_memory",
     "cublas",
     "device",
+    "driver",
     "get_current_stream",
     "get_elapsed_time",
     "is_available",

@@ -24,6 +24,7 @@ class Stream:
         self.device_id = -1 if null else the_machine().board().used().number
         self.ptr = 0 if null else next(_pointers)
         self.is_non_blocking, self.priority = non_blocking, priority or 0
+        self.captures = False  # a test sets it: work is not captured
 
     def __enter__(self) -> Self:
         machine = the_machine()
@@ -38,6 +39,9 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         streams = the_machine().streams
         next(stack for stack in streams.values() if stack and stack[-1] is self).pop()
+
+    def is_capturing(self) -> bool:
+        return self.captures
 
     def synchronize(self) -> None:
         the_machine().board(None if self.device_id == -1 else self.device_id).synchronize()
@@ -58,7 +62,14 @@ class Event:
         assert stream is None
         if the_machine().device != self.device_id:
             raise CUDARuntimeError(400)
+        stream = get_current_stream()
+        assert not stream.captures, "an event with a time cannot be recorded in a graph"
         self.at_s = the_machine().board(self.device_id).used().now_s
+
+    @property
+    def done(self) -> bool:
+        """Whether the device has reached it: not while it is stuck."""
+        return self.at_s is not None and not the_machine().board(self.device_id).used().stuck
 
     def synchronize(self) -> None:
         the_machine().board(self.device_id).synchronize()

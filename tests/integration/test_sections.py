@@ -1,0 +1,115 @@
+"""Sections and fed metrics, end to end: real jobs whose own timings say which rank is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.series import Series
+from tests.integration.jobs import RunningJob
+from tests.processes import command_line
+from tests.waiting import wait_until
+
+Start = Callable[..., RunningJob]
+
+THREE_NODES = ("--local-nodes=3", "--nodes=2", "--resilient", "--per-node")
+ROUNDS_BEFORE = 20  # of each rank: more than its reference needs
+
+# Two ranks on each node, of which every one waits for the slowest in each step, as in a collective.
+STEPS = """
+    import os, subprocess, sys, time
+    from pathlib import Path
+    import laggard
+
+    if os.environ["LAGGARD_LAUNCH"] == "1":
+        sys.exit(0)
+    if "RANK" not in os.environ:
+        first = 2 * int(os.environ["NODE_RANK"])
+        ranks = [{"RANK": str(first + place), "LOCAL_RANK": str(place)} for place in (0, 1)]
+        copies = [subprocess.Popen([sys.executable, __file__], env=os.environ | rank) for rank in ranks]
+        sys.exit(max(copy.wait() for copy in copies))
+    is_slow_one = os.environ["RANK"] == "3"
+    while True:
+        is_slow = Path("slow").exists()
+        with laggard.section("step"):
+            with laggard.section("forward"):
+                time.sleep(0.052 if is_slow and is_slow_one else 0.04)
+            with laggard.section("all_reduce", waits=True):
+                time.sleep(0.013 if is_slow and not is_slow_one else 0.001)
+"""
+
+
+def wait_for_readings(job: RunningJob, metric: str, count: int, launch: int = 0) -> None:
+    """Wait until there are so many samples of a metric more than when the launch had just begun."""
+    job.wait_for(f"launch +{launch} on ")
+    wait_until(lambda: any(True for _ in copies(job, launch)), job.everything)
+    endpoint = Endpoint.load(Path(next(copies(job, launch)).environ()["LAGGARD_ENDPOINT_FILE"]))
+    with endpoint.connect() as client:
+        series = Series(client, endpoint, launch)
+        count += len(series.read(metric))
+        wait_until(lambda: len(series.read(metric)) >= count, job.everything)
+
+
+def copies(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
+    """Yield the program's processes on the first node."""
+    for process in job.processes_of("node1"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "program.py" in command_line(process) and process.environ().get("LAGGARD_LAUNCH") == str(launch):
+                yield process
+
+
+def test_a_rank_that_becomes_slow_in_a_section_is_named_and_its_node_replaced(start_job: Start, tmp_path: Path) -> None:
+    options = ("--detect=sections", "--detect-interval=0.1")
+    job = start_job(*THREE_NODES, *options, program=STEPS, directory=tmp_path)
+    wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
+    (tmp_path / "slow").touch()
+    assert job.finish() == 0, job.everything()
+    job.wait_for(r"verdict +rank 3 on node2: \d\d(\.\d)? % slower than .*, in the section (forward|step)")
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert "launch    1 on node1, node3" in job.account
+    assert re.findall(r"rank [0-2] on .* \((?:very )?slow\)", job.account) == []
+    assert "all_reduce" not in job.account
+    assert job.processes() == []
+
+
+# Every rank feeds a metric; a rule in one of them judges it.
+FED = """
+    import os, sys, time
+    from laggard import Detector, Telemetry
+
+    if os.environ["LAGGARD_LAUNCH"] == "1":
+        sys.exit(0)
+
+    class TwiceAsSlow(Detector):
+        metric_name = "batch-seconds"
+
+        def analyze_data(self, data, analysis_args):
+            if len(data) < 2:
+                return False, []
+            best = min(min(seconds) for seconds in data.values())
+            slow = sorted({host for (host, rank), seconds in data.items() if min(seconds) > 2 * best})
+            print("devices", *sorted(data), flush=True)
+            return bool(slow), slow
+
+    rank = os.environ["NODE_RANK"]
+    detector = TwiceAsSlow(collection_rate=0.1)
+    if rank == "0":
+        detector.start()
+    telemetry = Telemetry()
+    while True:
+        telemetry.add_data("batch-seconds", 0.5 if rank == "1" else 0.1, tagk="rank", tagv=rank)
+        time.sleep(0.05)
+"""
+
+
+def test_a_detector_judges_what_programs_feed_with_add_data(start_job: Start) -> None:
+    job = start_job(*THREE_NODES, "--telemetry-level=1", program=FED)
+    assert job.finish() == 0, job.everything()
+    assert "verdict   TwiceAsSlow accuses node2 (slow)" in job.account
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert "devices ('node1', '0') ('node2', '1')" in job.output

@@ -1,0 +1,192 @@
+"""Which ranks are slow in a section, and when a restart is asked for because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
+
+import pytest
+
+from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.groups import Groups
+from laggard.detectors.rounds import Round
+from laggard.detectors.section_judge import Probes, SectionJudge, Worker, worker_of
+from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
+from laggard.kvstore.codec import Value
+
+RANKS = 8
+SLOW = 5  # on the second device of the third node
+
+
+class Play:
+    """Ranks with two devices a node, in rounds of readings of one section."""
+
+    def __init__(
+        self,
+        *,
+        groups: Groups | None = None,
+        probes: Probes | None = None,
+        accused: MutableMapping[str, Value] | None = None,
+        tags: Callable[[int], Mapping[str, str]] = lambda _: {},
+        devices: bool = True,
+    ) -> None:
+        analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
+        self.judge = SectionJudge(
+            "forward", analysis, groups or {}, probes or Probes(), {} if accused is None else accused
+        )
+        self._number = 0
+        self._workers = {}
+        for rank in range(RANKS):
+            gpu = {"gpu": str(rank % 2)} if devices else {}
+            sample = {"host": f"node{rank // 2 + 1}", "rank": str(rank), **gpu, **tags(rank)}
+            self._workers[rank] = worker_of(sample)
+            self.judge.note_device(self._workers[rank], sample)
+
+    def rounds(self, count: int, slowdown: Callable[[int], float] = lambda _: 1.0) -> list[Verdict]:
+        found = []
+        for _ in range(count):
+            self._number += 1
+            readings: Round = {
+                worker: [0.02 * slowdown(rank) * (1 + 1e-3 * ((self._number + rank) % 3))]
+                for rank, worker in self._workers.items()
+            }
+            found += self.judge.judge(readings, 3.0 * self._number)
+        return found
+
+
+def one_slow(rank: int) -> float:
+    return 1.3 if rank == SLOW else 1.0
+
+
+def restarts(verdicts: list[Verdict]) -> list[tuple[str, str | None]]:
+    return [(verdict.host, verdict.gpu) for verdict in verdicts if verdict.action == "restart"]
+
+
+def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
+    play = Play()
+    assert play.rounds(12) == []
+    verdicts = play.rounds(6, one_slow)
+    assert restarts(verdicts) == [("node3", "1")]
+    assert verdicts[-1].evidence.startswith("rank 5 on node3 gpu 1: 30 % slower than its own past and 7 peers since")
+    assert verdicts[-1].evidence.endswith(", in the section forward")
+    assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
+
+
+def test_a_rank_without_a_known_device_is_named_with_its_node() -> None:
+    play = Play(devices=False)
+    play.rounds(12)
+    verdicts = play.rounds(6, one_slow)
+    assert restarts(verdicts) == [("node3", None)]
+    assert verdicts[-1].evidence.startswith("rank 5 on node3: ")
+
+
+def test_a_rank_that_was_slow_from_the_start_may_have_more_to_do() -> None:
+    verdicts = Play().rounds(30, one_slow)
+    assert [verdict.host for verdict in verdicts] == ["node3"] * len(verdicts)
+    assert restarts(verdicts) == []
+    assert "; no restart, for its share of the work may be larger" in verdicts[-1].evidence
+
+
+def test_a_rank_that_was_slow_from_the_start_among_ranks_with_equal_work_is_restarted() -> None:
+    for play in (Play(groups=dict.fromkeys(range(RANKS), "all")), Play(tags=lambda _: {"group": "all"})):
+        assert restarts(play.rounds(30, one_slow)) == [("node3", "1")]
+
+
+def test_a_pipeline_stage_with_more_to_do_is_not_compared_with_the_others() -> None:
+    stages = {rank: f"stage {rank // 2}" for rank in range(RANKS)}
+    assert Play(groups=stages).rounds(30, lambda rank: 1 + 0.2 * (rank // 2)) == []
+
+
+def test_devices_of_another_model_are_not_compared() -> None:
+    models = Probes(model=lambda device: "old" if device[0] in {"node1", "node2"} else "new")
+    assert Play(probes=models).rounds(30, lambda rank: 1.2 if rank < 4 else 1.0) == []
+
+
+@pytest.mark.parametrize(("suspects", "expected"), [(True, [("node3", "1")]), (False, []), (None, [("node3", "1")])])
+def test_test_kernels_confirm_a_suspicion_or_refute_it(
+    suspects: bool | None, expected: list[tuple[str, str | None]]
+) -> None:
+    asked = []
+
+    def answer(device: tuple[str, str]) -> bool | None:
+        asked.append(device)
+        return suspects
+
+    play = Play(probes=Probes(suspects=answer, cause=lambda _: "thermal: 88 C"))
+    play.rounds(12)
+    verdicts = play.rounds(6, one_slow)
+    assert restarts(verdicts) == expected
+    assert set(asked) == {("node3", "1")}
+    assert verdicts[-1].cause == "thermal: 88 C"
+    if suspects is False:
+        assert verdicts[-1].evidence.endswith("; no restart, for test kernels on its device are not slow")
+
+
+def test_test_kernels_that_agree_are_enough_for_a_rank_that_was_slow_from_the_start() -> None:
+    assert restarts(Play(probes=Probes(suspects=lambda _: True)).rounds(30, one_slow)) == [("node3", "1")]
+
+
+def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
+    accused: dict[str, Value] = {}
+    play = Play(accused=accused)
+    play.rounds(12)
+    assert restarts(play.rounds(6, one_slow)) == [("node3", "1")]
+    assert accused == {"laggard/slow-section/forward/5": "node3"}
+
+    moved = Play(accused=accused, tags=lambda rank: {"host": "node9"} if rank in {4, 5} else {})
+    moved.rounds(12)
+    verdicts = moved.rounds(6, one_slow)
+    assert [verdict.host for verdict in verdicts] == ["node9"]
+    assert restarts(verdicts) == []
+    assert verdicts[-1].evidence.endswith(
+        "; no restart, for it was as slow on node3: its share of the work may be larger"
+    )
+
+
+def test_all_ranks_of_a_node_that_become_slow_are_one_verdict_against_the_node() -> None:
+    play = Play()
+    play.rounds(12)
+    verdicts = play.rounds(6, lambda rank: 1.3 if rank in {4, 5} else 1.0)
+    assert restarts(verdicts) == [("node3", None)]
+    assert verdicts[-1].evidence.startswith("node3: 30 % slower")
+    assert "all its 2 ranks" in verdicts[-1].evidence
+
+
+def test_a_slow_rank_is_restarted_once_it_is_certain_that_it_has_become_slow() -> None:
+    """Its peers may show it before its own past does."""
+    play = Play()
+    play.rounds(12)
+    analysis = play.judge._analysis
+    certain = analysis.became_slow
+    analysis.became_slow = lambda device: False  # type: ignore[method-assign]  # noqa: ARG005
+    update = analysis.update
+
+    def by_peers_alone(readings: Round, now_s: float) -> list[Verdict]:
+        return [replace(verdict, own_past=False) for verdict in update(readings, now_s)]
+
+    analysis.update = by_peers_alone  # type: ignore[assignment]
+    refused = play.rounds(8, one_slow)
+    assert restarts(refused) == []
+    assert "may be larger" in refused[-1].evidence
+    analysis.became_slow = certain  # type: ignore[method-assign]
+    assert restarts(play.rounds(2, one_slow)) == [("node3", "1")]
+    assert play.rounds(20, one_slow) == []
+
+
+@pytest.mark.parametrize(
+    ("tags", "where"),
+    [
+        ({"host": "n", "rank": "3", "gpu": "1"}, "rank 3 on n gpu 1"),
+        ({"host": "n", "rank": "3"}, "rank 3 on n"),
+        ({"host": "n", "gpu": "1"}, "n gpu 1"),
+        ({"host": "n", "process": "99"}, "process 99 on n"),
+    ],
+)
+def test_a_worker_is_called_as_it_is_known(tags: dict[str, str], where: str) -> None:
+    assert Worker.of(tags).where == where
+
+
+def test_all_sections_of_all_launches_together_have_the_whole_budget() -> None:
+    shares = sum(budget_share(launch, section) for launch in range(500) for section in range(500))
+    assert shares == pytest.approx(1, abs=0.01)
+    assert shares < 1

@@ -1,0 +1,108 @@
+"""What programs feed becomes readings: each sample once, of the host and the value of the metric's own tag."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laggard.detectors import sources
+from laggard.detectors.sources import AnySource, FedSource
+from laggard.kvstore.series import Sample
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.gathering import Gathered
+
+METRIC = "batch-seconds"
+
+
+class Nodes:
+    """The samples that all nodes have, from which :func:`gather` would return those in a time range."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fed: dict[tuple[tuple[str, str], ...], list[tuple[int, float]]] = {}
+        self.asked = 0
+        monkeypatch.setattr(sources, "gather", self.gather)
+
+    def feed(self, at_s: float, value: float, **tags: str) -> None:
+        self.fed.setdefault(tuple(tags.items()), []).append((round(at_s * 1e6), value))
+
+    def gather(self, _: object, metrics: list[str], start_us: int, end_us: int) -> Gathered:
+        assert metrics == [METRIC]
+        self.asked += 1
+        found = []
+        for tags, samples in self.fed.items():
+            inside = [each for each in samples if start_us <= each[0] <= end_us]
+            if inside:
+                times, values = zip(*inside, strict=True)
+                found.append(TimeSeries(METRIC, dict(tags), np.array(times, np.int64), np.array(values)))
+        return Gathered(found, [])
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    return Nodes(monkeypatch)
+
+
+def session(level: int = 1) -> Any:
+    return SimpleNamespace(client=None, endpoint=None, environment=SimpleNamespace(telemetry_level=level, launch=0))
+
+
+def read(source: FedSource | AnySource) -> dict[tuple[str, str], tuple[float, ...]]:
+    return {device: sample.values for device, sample in source.read()}
+
+
+def test_each_sample_is_read_once_however_late_it_comes(nodes: Nodes) -> None:
+    now_s = time.time()
+    nodes.feed(now_s - 1, 9.0, host="node1", rank="0")  # before the source was there
+    source = FedSource(session(), METRIC, 0.0)
+    now_s = time.time() + 1e-3
+    nodes.feed(now_s, 1.0, host="node1", rank="0")
+    nodes.feed(now_s + 1, 2.0, host="node1", rank="0")
+    assert read(source) == {("node1", "0"): (1.0, 2.0)}
+    assert read(source) == {}
+    nodes.feed(now_s + 0.5, 3.0, host="node2", rank="1")
+    nodes.feed(now_s + 2, 4.0, host="node1", rank="0")
+    assert read(source) == {("node2", "1"): (3.0,), ("node1", "0"): (4.0,)}
+
+
+def test_a_sample_from_the_future_hides_no_other(nodes: Nodes) -> None:
+    source = FedSource(session(), METRIC, 0.0)
+    now_s = time.time() + 1e-3
+    nodes.feed(now_s + 3600, 1.0, host="node1", rank="0")
+    assert read(source) == {("node1", "0"): (1.0,)}
+    nodes.feed(now_s, 2.0, host="node2", rank="1")
+    assert read(source) == {("node2", "1"): (2.0,)}
+
+
+def test_the_device_is_the_node_and_the_values_of_all_other_tags(nodes: Nodes) -> None:
+    source = FedSource(session(), METRIC, 0.0)
+    now_s = time.time() + 1e-3
+    for tags in ({}, {"gpu": "3"}, {"process": "99", "layer": "7"}, {"stride": "often"}):
+        nodes.feed(now_s, 1.0, host="node1", **tags)
+    assert set(read(source)) == {("node1", ""), ("node1", "3"), ("node1", "7/99")}
+
+
+def test_nodes_are_asked_once_per_interval(nodes: Nodes) -> None:
+    source = FedSource(session(), METRIC, 3600.0)
+    read(source)
+    read(source)
+    assert nodes.asked == 1
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    written: list[tuple[tuple[str, str], Sample]] = []
+    stream = SimpleNamespace(read=lambda: [written.pop(0)] if written else [])
+    monkeypatch.setattr(sources, "StreamSource", lambda *_: stream)
+    source = AnySource(session(level), METRIC, 0.0)
+    nodes.feed(time.time() + 1e-3, 1.0, host="node1", gpu="0")
+    assert read(source) == ({("node1", "0"): (1.0,)} if level else {})
+    written.append((("node1", "0"), Sample(METRIC, 0.0, (2.0,), {"host": "node1", "gpu": "0"})))
+    assert read(source) == {("node1", "0"): (2.0,)}
+    nodes.feed(time.time() + 1e-3, 3.0, host="node1", gpu="0")
+    assert read(source) == {}
