@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors.cross_section import slow_devices, slow_nodes, with_nodes
 from laggard.detectors.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names
+from laggard.detectors.episodes import Episode, episode_at
 from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
@@ -212,6 +213,11 @@ class SlowGPUAnalysis:
         if row is None:
             return False
         return bool(self._history.evidence[SELF, RESTART, :, row].sum() >= 1 / self.false_alarm_budget)
+
+    def episode(self, device: DeviceId) -> Episode | None:
+        """Return the slow episode that a device is in; ``None`` if it is not slow, or not known."""
+        row = self._index.row_of(device)
+        return None if row is None else episode_at(row, self._history, self._grouping)
 
     def expect(self, devices: Iterable[DeviceId], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""

@@ -175,7 +175,8 @@ class SectionJudge:
             cause = self._probes.cause((worker.host, worker.gpu))
             verdict = replace(verdict, gpu=worker.gpu or None, evidence=f"{worker.where}: {what}", cause=cause)
         if verdict.action == "report":
-            return verdict
+            waits = "" if verdict.severity == "suspect" else "; not yet worth a restart"
+            return replace(verdict, evidence=verdict.evidence + waits)
         reasons = (self._why_no_restart(worker, own_past=verdict.own_past) for worker in accused)
         if why_not := next(filter(None, reasons), ""):
             return replace(verdict, action="report", evidence=f"{verdict.evidence}; no restart, {why_not}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import Self
 
@@ -14,12 +15,14 @@ from laggard.collectors.section_sender import section_of
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.detector import Watcher
 from laggard.detectors.groups import Groups
-from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.launch_cost import LaunchCost
+from laggard.detectors.launch_signs import LaunchSigns
+from laggard.detectors.restart_cost import UNKNOWN_COST_S, RestartCost
 from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
 from laggard.detectors.sources import StreamSource
 from laggard.kvstore.codec import Value
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control
+from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Series
 from laggard.kvstore.state import State
@@ -70,7 +73,8 @@ class SectionDetector(Startable):
         Bound on the probability of any false restart verdict over the whole run, see :class:`SlowGPUAnalysis`; sections
         and launches share it.
     restart_cost
-        When a restart is worth it; ``None``: always.
+        What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once as much is lost. ``None``:
+        as measured. 0: at once.
     probes
         What test kernels say of the devices.
     """
@@ -82,14 +86,15 @@ class SectionDetector(Startable):
         groups: Groups | None = None,
         min_slowdown: float = SECTION_MIN_SLOWDOWN,
         false_alarm_budget: float = 1e-4,
-        restart_cost: RestartCost | None = None,
+        restart_cost: RestartCost | float | None = None,
         probes: Probes | None = None,
     ) -> None:
         self._accused: MutableMapping[str, Value] = {} if state is None else state
         self._groups: Groups = groups or {}
         self._min_slowdown = min_slowdown
         self._false_alarm_budget = false_alarm_budget
-        self._restart_cost = restart_cost
+        self._measures_cost = restart_cost is None
+        self._restart_cost = RestartCost.of(restart_cost) or RestartCost(UNKNOWN_COST_S)
         self._probes = probes or Probes()
         self._watchers: dict[str, Watcher] = {}
         self._analyses: list[SlowGPUAnalysis] = []
@@ -110,7 +115,7 @@ class SectionDetector(Startable):
         # What an earlier launch has timed; of a section that comes later, every sample is of this one.
         past = {metric: series.last_id(metric) for metric in series.metrics() if section_of(metric)}
         self._ended.clear()
-        arguments = (series, past, launch.launch, launch.detect_interval_s)
+        arguments = (series, past, launch, LaunchSigns(session))
         self._thread = threading.Thread(target=self._look, args=arguments, name="section-detector", daemon=True)
         self._thread.start()
         return self
@@ -125,21 +130,25 @@ class SectionDetector(Startable):
             watcher.stop()
         self._watchers = {}
 
-    def set_restart_cost(self, restart_cost: RestartCost | None) -> None:
-        """Change when a restart is worth it, while the job runs."""
+    def set_restart_cost(self, restart_cost: RestartCost) -> None:
+        """Change what a restart costs, while the job runs."""
         self._restart_cost = restart_cost
         for analysis in self._analyses:
             analysis.restart_cost = restart_cost
 
-    def _look(self, series: Series, past: Mapping[str, str], launch: int, interval_s: float) -> None:
+    def _look(self, series: Series, past: Mapping[str, str], launch: LaunchRecord, signs: LaunchSigns) -> None:
         """Watch each section that appears."""
+        interval_s, cost = launch.detect_interval_s, LaunchCost(launch)
         while not self._ended.wait(interval_s / 2):
+            if self._measures_cost and (seen := signs.read()) is not None:
+                cost.note(seen, 0, time.time())
+                self.set_restart_cost(RestartCost(cost.price(time.time()).cost_s))
             try:
                 for metric in sorted(series.metrics() - self._watchers.keys()):
                     is_there = section_of(metric) and series.last_id(metric) != past.get(metric)
                     if is_there and len(self._watchers) < MAX_WATCHED:
                         after = past.get(metric, _FIRST)
-                        self._watchers[metric] = self._watcher(metric, after, launch, interval_s)
+                        self._watchers[metric] = self._watcher(metric, after, launch.launch, interval_s)
             except FencedError:
                 return
             except (KVStoreError, redis.RedisError) as error:

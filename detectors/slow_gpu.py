@@ -17,6 +17,7 @@ from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.slow_gpu_collector import PROBE_TIME, SlowGPUCollector, known_probes, metric_of_probe
 from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
 from laggard.detectors.groups import Groups
+from laggard.detectors.launch_signs import LaunchSigns
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.rounds import Round
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
@@ -61,8 +62,9 @@ class SlowGPUDetector(CollectorDetectorGroup):
     false_alarm_budget
         Bound on the probability of any false restart verdict over the whole run; see :class:`SlowGPUAnalysis`.
     restart_cost
-        When a restart is worth it. ``None``: once as much time is lost as the last relaunch was measured to take, and
-        at once while there has been none. ``RestartCost(0)``: always.
+        What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once the job has lost as much by
+        a slow device. ``None``: as measured, from the launch's start to the program's first progress, and the time
+        since its last commit. 0: restart at once.
     probes_in_turn
         Names of other probes (``laggard.collectors.PROBE_NAMES``), one of which runs in each round, in turn. What they
         find is reported, each with a false-alarm budget of its own, and never causes a restart.
@@ -90,7 +92,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         groups: Groups | None = None,
         min_slowdown: float | None = None,
         false_alarm_budget: float = 1e-4,
-        restart_cost: RestartCost | None = None,
+        restart_cost: RestartCost | float | None = None,
         probes_in_turn: Collection[str] = (),
         max_intrusion: float | None = None,
         inline_probes: bool = False,
@@ -116,7 +118,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._slow_gpu_judge = SlowGPUJudge(
             min_slowdown=min_slowdown,
             false_alarm_budget=false_alarm_budget,
-            restart_cost=restart_cost,
+            restart_cost=RestartCost.of(restart_cost),
             groups=groups,
             state=state,
         )
@@ -125,7 +127,6 @@ class SlowGPUDetector(CollectorDetectorGroup):
                 probe,
                 min_slowdown=min_slowdown,
                 false_alarm_budget=false_alarm_budget,
-                restart_cost=restart_cost,
                 groups=groups,
             )
             for probe in self.collector.probes_in_turn
@@ -136,7 +137,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
             groups=groups,
             min_slowdown=max(SECTION_MIN_SLOWDOWN, given_slowdown),
             false_alarm_budget=false_alarm_budget,
-            restart_cost=restart_cost,
+            restart_cost=self._slow_gpu_judge.restart_cost(0.0),
             probes=self._slow_gpu_judge.probes,
         )
 
@@ -146,7 +147,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
         launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         # The endpoint file is made for one command. Launch numbers would not do: with an old state directory they
         # continue.
-        self._slow_gpu_judge.begin(launch, run=str(session.environment.endpoint_file))
+        signs = LaunchSigns(session)
+        self._slow_gpu_judge.begin(launch, run=str(session.environment.endpoint_file), read_signs=signs.read)
+        for judge in self._reporting_judges.values():
+            judge.begin(signs.read)
         interval_s = self.collection_rate * len(self._reporting_judges)
         self._reporting_watchers = [
             Watcher(metric_of_probe(self.metric_name, probe), interval_s, judge, reports_silence=False)
@@ -154,7 +158,6 @@ class SlowGPUDetector(CollectorDetectorGroup):
         ]
         super().start()
         if not _overrides(self, "analyze_data"):
-            self._sections.set_restart_cost(self._slow_gpu_judge.analysis.restart_cost)
             self._sections.start()
         return self
 
@@ -172,18 +175,19 @@ class SlowGPUDetector(CollectorDetectorGroup):
         *,
         min_slowdown: float | None = None,
         very_slow: float | None = None,
-        restart_cost: RestartCost | None = None,
+        restart_cost: RestartCost | float | None = None,
     ) -> None:
         """Change thresholds while the job runs; those not given, and the devices' history, stay as they are.
 
         Raises
         ------
         ValueError
-            If a slowdown is not above 1.
+            If a slowdown is not above 1, or the cost negative.
         """
-        self._slow_gpu_judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=restart_cost)
-        if restart_cost is not None:
-            self._sections.set_restart_cost(restart_cost)
+        cost = RestartCost.of(restart_cost)
+        self._slow_gpu_judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=cost)
+        if cost is not None:
+            self._sections.set_restart_cost(cost)
         for judge in self._reporting_judges.values():
             judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
 
@@ -212,7 +216,9 @@ class SlowGPUDetector(CollectorDetectorGroup):
         """Return the verdicts that are new with this round."""
         if _overrides(self, "analyze_data"):
             return super().judge(readings, now_s)
-        return self._slow_gpu_judge.judge(readings, now_s)
+        verdicts = self._slow_gpu_judge.judge(readings, now_s)
+        self._sections.set_restart_cost(self._slow_gpu_judge.restart_cost(now_s))
+        return verdicts
 
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""

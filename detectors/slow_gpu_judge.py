@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,15 @@ from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
+from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.device_index import Readings
 from laggard.detectors.groups import Groups, label_of
 from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.rounds import Round
 from laggard.detectors.section_judge import Probes
 from laggard.detectors.verdict import Verdict, with_cause
-from laggard.kvstore.control import LaunchRecord
+from laggard.kvstore.control import LaunchRecord, Signs
 from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.state import State
 
@@ -26,6 +28,8 @@ __all__ = ["HISTORY_KEY", "Peers", "ReportingJudge", "SlowGPUJudge", "found_by"]
 _log = logging.getLogger("laggard.detectors")
 
 HISTORY_KEY = "laggard/slow-gpu-history"
+
+ReadSigns = Callable[[], Signs | None]
 
 
 class Peers:
@@ -78,12 +82,14 @@ class Peers:
 
 
 class SlowGPUJudge:
-    """Judges the rounds of the main test, and asks for restarts.
+    """Judges the rounds of the main test, and asks for restarts that are worth it.
 
     Parameters
     ----------
-    min_slowdown, false_alarm_budget, restart_cost, groups
+    min_slowdown, false_alarm_budget, groups
         As for :class:`SlowGPUAnalysis`; a device without a label is grouped by its model.
+    restart_cost
+        What a restart costs; ``None``: as measured.
     state
         Where the devices' history is kept from launch to launch; ``None``: nowhere.
     """
@@ -99,11 +105,12 @@ class SlowGPUJudge:
     ) -> None:
         self.peers = Peers(groups)
         self.analysis = SlowGPUAnalysis(
-            min_slowdown=min_slowdown,
-            false_alarm_budget=false_alarm_budget,
-            restart_cost=restart_cost,
-            groups=self.peers.labels,
+            min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=self.peers.labels
         )
+        self._restarts = RestartJudge(restart_cost)
+        self._phases = DeclaredPhases()
+        self._read_signs: ReadSigns = lambda: None
+        self._own_commits = 0  # which are no progress of the program
         self._state = state
         self._has_read_history = False
         self._devices_kept = 0  # how many devices' history is in the state
@@ -111,20 +118,26 @@ class SlowGPUJudge:
         self._excluded: tuple[str, ...] = ()
         self._reported_faulty: set[DeviceId] = set()
 
-    def begin(self, launch: LaunchRecord, run: str) -> None:
+    def begin(self, launch: LaunchRecord, run: str, read_signs: ReadSigns = lambda: None) -> None:
         """Prepare for a launch.
 
         Parameters
         ----------
         launch
-            Its excluded nodes are forgotten; if the user gave no restart cost, its relaunch time is taken as the cost.
+            Its excluded nodes are forgotten.
         run
             Identifies the job: launches of one job share the false-alarm budget.
+        read_signs
+            Returns what the program has shown of itself by now; ``None`` if that is not known.
         """
         self._run = run
         self._excluded = launch.excluded
-        if self.analysis.restart_cost is None and launch.relaunch_s is not None:
-            self.analysis.restart_cost = RestartCost(launch.relaunch_s)
+        self._restarts.begin(launch)
+        self._read_signs = read_signs
+
+    def restart_cost(self, now_s: float) -> RestartCost:
+        """Return what a restart costs now, as given or as measured."""
+        return self._restarts.cost(now_s)
 
     @property
     def probes(self) -> Probes:
@@ -145,7 +158,7 @@ class SlowGPUJudge:
         """Change the given thresholds."""
         self.analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
         if restart_cost is not None:
-            self.analysis.restart_cost = restart_cost
+            self._restarts.given = restart_cost
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
@@ -154,10 +167,14 @@ class SlowGPUJudge:
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
         if not self._has_read_history:
-            self._read_history()
+            self._read_history(now_s)
         self.peers.group(self.analysis)
-        found = [*self._faults(), *self.analysis.update(readings, now_s)]
-        verdicts = [with_cause(verdict, self.peers.causes) for verdict in found]
+        if (signs := self._read_signs()) is not None:
+            self._restarts.note_signs(signs, self._own_commits, now_s)
+            readings = without_phases(readings, self._phases.hosts(signs.phases, now_s))
+        new = self.analysis.update(readings, now_s)
+        weighed = self._restarts.weigh(new, self.analysis.episode, readings.keys(), self.peers.uuids, now_s)
+        verdicts = [with_cause(verdict, self.peers.causes) for verdict in (*self._faults(), *weighed)]
         if verdicts or self.analysis.learned > self._devices_kept:
             self.keep_history()
         return verdicts
@@ -172,7 +189,7 @@ class SlowGPUJudge:
         self._reported_faulty.update(new)
         return [Verdict.of_fault(*device, what) for device, what in new.items()]
 
-    def _read_history(self) -> None:
+    def _read_history(self, now_s: float) -> None:
         """Read the history that was kept; done in the first round, when the devices' UUIDs are known."""
         self._has_read_history = True
         if self._state is None or HISTORY_KEY not in self._state:
@@ -187,9 +204,10 @@ class SlowGPUJudge:
                 min_slowdown=now.thresholds.min_slowdown,
                 very_slow=now.thresholds.very_slow,
                 false_alarm_budget=now.false_alarm_budget,
-                restart_cost=now.restart_cost,
                 groups=self.peers.labels,
             )
+            if "restarts" in kept:
+                self._restarts.restore(kept["restarts"], now_s, same_run=kept["run"] == self._run)
         except (KeyError, ValueError) as error:
             _log.warning("the devices' history cannot be read, so it starts afresh: %s", error)
             return
@@ -202,9 +220,19 @@ class SlowGPUJudge:
         if self._state is not None and self._has_read_history:
             self._devices_kept = self.analysis.learned
             try:
-                self._state[HISTORY_KEY] = {"run": self._run, "analysis": self.analysis.to_state(self.peers.uuids)}
+                self._state[HISTORY_KEY] = {
+                    "run": self._run,
+                    "analysis": self.analysis.to_state(self.peers.uuids),
+                    "restarts": self._restarts.to_state(),
+                }
+                self._own_commits += 1
             except StateUnavailableError as error:
                 _log.warning("the devices' history was not kept this time: %s", error)
+
+
+def without_phases(readings: Round, hosts: Collection[str]) -> Round:
+    """Return a round without the devices of nodes on which the program has declared a phase."""
+    return {device: values for device, values in readings.items() if device[0] not in hosts} if hosts else readings
 
 
 def found_by(probe: str) -> str:
@@ -219,7 +247,7 @@ class ReportingJudge:
     ----------
     probe
         Its name.
-    min_slowdown, false_alarm_budget, restart_cost, groups
+    min_slowdown, false_alarm_budget, groups
         As for :class:`SlowGPUJudge`.
     """
 
@@ -229,17 +257,19 @@ class ReportingJudge:
         *,
         min_slowdown: float,
         false_alarm_budget: float,
-        restart_cost: RestartCost | None = None,
         groups: Groups | None = None,
     ) -> None:
         self._probe = probe
         self._peers = Peers(groups)
         self._analysis = SlowGPUAnalysis(
-            min_slowdown=min_slowdown,
-            false_alarm_budget=false_alarm_budget,
-            restart_cost=restart_cost,
-            groups=self._peers.labels,
+            min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=self._peers.labels
         )
+        self._phases = DeclaredPhases()
+        self._read_signs: ReadSigns = lambda: None
+
+    def begin(self, read_signs: ReadSigns) -> None:
+        """Prepare for a launch; as for :class:`SlowGPUJudge`."""
+        self._read_signs = read_signs
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
@@ -252,6 +282,8 @@ class ReportingJudge:
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round; none asks for a restart."""
         self._peers.group(self._analysis)
+        if (signs := self._read_signs()) is not None:
+            readings = without_phases(readings, self._phases.hosts(signs.phases, now_s))
         return [
             replace(
                 with_cause(verdict, self._peers.causes),

@@ -29,7 +29,7 @@ __all__ = [
     "with_cause",
 ]
 
-Severity = Literal["suspect", "slow", "very slow", "faulty"]
+Severity = Literal["suspect", "slow", "very slow", "faulty", "well again"]
 Action = Literal["report", "restart"]
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
@@ -49,7 +49,8 @@ class Verdict:
     slowdown
         Reading divided by its reference: 1.2 is 20 % slower.
     severity
-        ``suspect``, ``slow`` or ``very slow``; ``faulty`` if it computes wrong results.
+        ``suspect``, ``slow`` or ``very slow``; ``faulty`` if it computes wrong results; ``well again`` if it was slow
+        and is no longer.
     evidence
         One sentence with the numbers that the verdict is based on.
     cause

@@ -201,7 +201,8 @@ def main() -> int:
 
     ray.init()
     thrashing = contextlib.nullcontext() if arguments.no_thrash else thrasher(job)
-    with SlowGPUDetector(arguments.collection_rate, state=state), thrashing:
+    # A job this short cannot wait until a slow device has cost as much as a relaunch: it wants one at once.
+    with SlowGPUDetector(arguments.collection_rate, state=state, restart_cost=0), thrashing:
         running = start_workers(n_devices, n_ranks)
         wait_for(running, state, n_ranks)
     if arguments.plot:

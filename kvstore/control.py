@@ -1,8 +1,9 @@
 """Control records: which nodes a launch runs on, and requests to the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
-``progress:<n>`` (the newest step that launch n reported), ``ranks:<n>`` (how its ranks look from outside, by host),
-``exclusions`` (of nodes, by host name) and ``strikes`` (when each node got its strikes).
+``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
+``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
+by host), ``exclusions`` (of nodes, by host name) and ``strikes`` (when each node got its strikes).
 The fence (:mod:`laggard.kvstore.fence`) holds the number of the current launch and refuses every write of an earlier
 launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast, get_args
 
 import redis
@@ -21,12 +22,23 @@ from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.kvstore.fence import FencedWriter
 from laggard.kvstore.retry import RetryPolicy
 
-__all__ = ["DETECT_INTERVAL_S", "Control", "ExclusionRecord", "LaunchRecord", "NodeRecord", "Request"]
+__all__ = [
+    "DETECT_INTERVAL_S",
+    "Control",
+    "ExclusionRecord",
+    "LaunchRecord",
+    "NodeRecord",
+    "PhaseRecord",
+    "Request",
+    "Signs",
+]
 
 RequestKind = Literal["verdicts", "notices", "reboot"]
 
 _REQUESTS = "requests"
 _PROGRESS = "progress"
+_PHASES = "phases"
+_RESERVE = "reserve"
 _RANKS = "ranks"
 _EXCLUSIONS = "exclusions"
 _STRIKES = "strikes"
@@ -48,8 +60,18 @@ class NodeRecord:
 class LaunchRecord:
     """The nodes of one launch; the first active node is the primary.
 
-    ``relaunch_s`` is the time from the decision to relaunch until these nodes were ready, ``detect_interval_s`` that
-    from one round of readings to the next.
+    Attributes
+    ----------
+    relaunch_s
+        Time from the decision to relaunch until these nodes were ready.
+    detect_interval_s
+        Time from one round of readings to the next.
+    began_s
+        Unix time from which on its program was started.
+    ends_s
+        Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
+    commits, step
+        Number of commits to State before it, and the highest step that a launch before it has reported.
     """
 
     launch: int
@@ -58,6 +80,10 @@ class LaunchRecord:
     excluded: tuple[str, ...] = ()
     relaunch_s: float | None = None
     detect_interval_s: float = DETECT_INTERVAL_S
+    began_s: float | None = None
+    ends_s: float | None = None
+    commits: int = 0
+    step: float | None = None
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -71,8 +97,52 @@ class LaunchRecord:
             tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
             for part in ("nodes", "reserve")
         )
-        interval_s = fields.get("detect_interval_s", DETECT_INTERVAL_S)
-        return cls(fields["launch"], nodes, reserve, tuple(fields["excluded"]), fields.get("relaunch_s"), interval_s)
+        plain = {name: value for name, value in fields.items() if name not in ("nodes", "reserve", "excluded")}
+        return cls(nodes=nodes, reserve=reserve, excluded=tuple(fields["excluded"]), **plain)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """The phases that a process has declared.
+
+    Attributes
+    ----------
+    host
+        The process's node.
+    name
+        What the newest one is called.
+    count
+        How many there were, that one included.
+    running
+        Whether it goes on.
+    """
+
+    host: str
+    name: str
+    count: int
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What has been seen of a launch by now.
+
+    Attributes
+    ----------
+    commits
+        Number of commits to State, by all launches.
+    step
+        The newest step that this launch has reported.
+    phases
+        The phases that its processes have declared, by process.
+    n_reserve
+        Number of nodes in reserve, if it has changed since the launch began.
+    """
+
+    commits: int
+    step: float | None = None
+    phases: Mapping[str, PhaseRecord] = field(default_factory=dict)
+    n_reserve: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +224,36 @@ class Control:
         """Return the newest step of this process's launch, as text; None if it has reported none."""
         text = cast("bytes | None", self._client.get(self._endpoint.key(_PROGRESS, str(self._launch))))
         return None if text is None else text.decode()
+
+    def tell_phase(self, process: str, phase: PhaseRecord) -> None:
+        """Store the newest phase of a process of this launch.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._execute("HSET", self._endpoint.key(_PHASES, str(self._launch)), process, json.dumps(asdict(phase)))
+
+    def read_phases(self) -> dict[str, PhaseRecord]:
+        """Return what :meth:`tell_phase` stored last, by process."""
+        found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_PHASES, str(self._launch))))
+        return {process.decode(): PhaseRecord(**json.loads(text)) for process, text in found.items()}
+
+    def tell_reserve(self, n_nodes: int) -> None:
+        """Store how many nodes are in reserve since the launch's record was written.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._execute("SET", self._endpoint.key(_RESERVE, str(self._launch)), str(n_nodes))
+
+    def read_reserve(self) -> int | None:
+        """Return what :meth:`tell_reserve` stored last; None if it stored nothing."""
+        text = cast("bytes | None", self._client.get(self._endpoint.key(_RESERVE, str(self._launch))))
+        return None if text is None else int(text)
 
     def tell_ranks(self, host: str, ranks: Mapping[str, Any]) -> None:
         """Store how the ranks of this process's launch on a node look from outside, as plain JSON values.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control, NodeRecord
+from laggard.kvstore.control import Control, NodeRecord, PhaseRecord
+from laggard.kvstore.errors import FencedError
 
 __all__ = ["Job"]
 
@@ -63,6 +68,32 @@ class Job:
         """
         _reporter().report(step)
 
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Declare that this process does something that slows its node down, and that will end by itself.
+
+        Use it around a checkpoint or an evaluation: ``with job.phase("checkpoint"): ...``. Until the end of the block,
+        but for an hour at most, what is read on this process's node is not held against anybody, and nothing is learned
+        from it. Phases may be nested, and several processes and threads of a node may be in one.
+
+        Parameters
+        ----------
+        name
+            What it is called.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun: this process should end.
+        """
+        phases = _phases()
+        phases.begin(name)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FencedError):  # then nobody listens any more
+                phases.end()
+
     @property
     def restarted(self) -> bool:
         """Whether this is not the first launch."""
@@ -86,6 +117,35 @@ class _Reporter:
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_INTERVAL_S
             self._control.tell_progress(step)
+
+
+class _Phases:
+    """Tells the detectors when this process is in a phase."""
+
+    def __init__(self) -> None:
+        session = current_session()
+        self._control = Control(session.client, session.endpoint, session.environment.launch)
+        self._host = session.environment.node
+        self._lock = threading.Lock()
+        self._count = self._running = 0
+        self._name = ""
+
+    def begin(self, name: str) -> None:
+        with self._lock:
+            self._tell(name, self._count + 1, self._running + 1)
+
+    def end(self) -> None:
+        with self._lock:
+            self._tell(self._name, self._count, self._running - 1)
+
+    def _tell(self, name: str, count: int, running: int) -> None:
+        self._name, self._count, self._running = name, count, running
+        self._control.tell_phase(f"{self._host}/{os.getpid()}", PhaseRecord(self._host, name, count, running > 0))
+
+
+@functools.cache
+def _phases() -> _Phases:
+    return _Phases()
 
 
 @functools.cache

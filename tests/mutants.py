@@ -72,6 +72,27 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/unit/test_readings.py",
         ),
     ),
+    "restarts": (
+        tuple(
+            f"detectors/{name}.py"
+            for name in (
+                "declared_phases",
+                "incidents",
+                "launch_cost",
+                "restart_cost",
+                "restart_decision",
+                "restart_judge",
+            )
+        ),
+        (
+            "tests/unit/test_restart_decision.py",
+            "tests/unit/test_incidents.py",
+            "tests/unit/test_launch_cost.py",
+            "tests/unit/test_slow_gpu_detector.py",
+            "tests/unit/test_growth.py",
+            "tests/property/test_restart_economics.py",
+        ),
+    ),
     "statistics": (
         tuple(
             f"detectors/{name}.py"

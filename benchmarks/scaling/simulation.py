@@ -112,7 +112,7 @@ class _Judge:
     """The real detector's judge, timed."""
 
     def __init__(self, interval_s: float, seen: Seen) -> None:
-        self._detector = SlowGPUDetector(interval_s)
+        self._detector = SlowGPUDetector(interval_s, restart_cost=0)
         self._seen = seen
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:

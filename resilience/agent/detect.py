@@ -46,13 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     groups = None if options.groups is None else read_groups(options.groups)
     if options.sections_only:
-        with SectionDetector(state=State.current(), groups=groups):
+        with SectionDetector(state=State.current(), groups=groups, restart_cost=options.restart_cost):
             signal.sigwait({signal.SIGTERM})
         return 0
     detector = _DetectorBeside(
         options.interval_s,
         state=State.current(),
         groups=groups,
+        restart_cost=options.restart_cost,
         probes_in_turn=options.probes,
         inline_probes=options.inline_probes,
     )
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inline-probes", action="store_true", help="the program runs the probes")
     parser.add_argument("--sections-only", action="store_true", help="only compare the program's own sections")
     parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")
+    parser.add_argument("--restart-cost", type=float, metavar="S", help="what a restart costs; left out: as measured")
     return parser
 
 

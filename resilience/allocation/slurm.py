@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from laggard.resilience.errors import AllocationError, ResourceManagerError
 
-__all__ = ["Srun", "slurm_node_names", "slurm_this_node", "word_of_sinfo"]
+__all__ = [
+    "Srun",
+    "seconds_of_time_left",
+    "slurm_node_names",
+    "slurm_this_node",
+    "slurm_time_left_s",
+    "word_of_sinfo",
+]
 
 JOB_ID = "SLURM_JOB_ID"
 COMMAND_DEADLINE_S = 20.0
@@ -73,6 +80,26 @@ def word_of_sinfo(host: str, said: str) -> str:
         return f"Slurm says {host} does not respond" if NOT_RESPONDING in state else ""
     because = f": {reason}" if reason not in {"", "none"} else ""
     return f"Slurm says {host} is {base}{because}"
+
+
+def slurm_time_left_s() -> float | None:
+    """Return how long until our job's time limit; ``None``: it has none, Slurm does not answer, or we are in no job."""
+    if JOB_ID not in os.environ:
+        return None
+    query = ("squeue", "--noheader", f"--jobs={os.environ[JOB_ID]}", "--format=%L")
+    try:
+        return seconds_of_time_left(_output_of(query, STATE_DEADLINE_S))
+    except ResourceManagerError:
+        return None
+
+
+def seconds_of_time_left(said: str) -> float | None:
+    """Return the seconds of ``DAYS-HOURS:MINUTES:SECONDS`` as ``squeue`` writes it; ``None`` if it is a word. Pure."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", said.strip())
+    if match is None:  # UNLIMITED, NOT_SET, INVALID
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
 
 
 def slurm_this_node() -> str | None:

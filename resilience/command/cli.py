@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -25,6 +26,7 @@ from laggard.kvstore.errors import PortTakenError, StateDirectoryError
 from laggard.logs import LOG_VARIABLE, LogLevelError, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
+from laggard.resilience.allocation.slurm import slurm_time_left_s
 from laggard.resilience.command.doctor import doctor
 from laggard.resilience.command.explain import explain
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
@@ -113,6 +115,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
         configure_logging()
     options = JobOptions(**given)
     hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
+    restart_cost_s = options.restart_cost()
     command = command_of(program, arguments)
     if not options.per_node:
         require_ray("run a copy of the program on each node with --per-node")
@@ -127,7 +130,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     cluster = _cluster_for(allocation, ray_port, per_node=options.per_node)
     interval_s = options.detect_interval_s if options.detect else None
     sections_only = options.detect == "sections"
-    detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only)
+    detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only, restart_cost_s)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     allocation.discover()
@@ -144,6 +147,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             detection,
             options.per_node,
             options.heartbeat_timeout_s,
+            options.ends_s(time.time(), slurm_time_left_s()),
         )
         return _run_job(plan, allocation, folders, _job_name(program), options)
 

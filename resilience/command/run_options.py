@@ -189,6 +189,22 @@ _DETECTION = (
         is_flag=True,
         help="With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
     ),
+    click.option(
+        "--restart-cost",
+        "restart_cost_s",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="With --detect: relaunch without a slow device once it has cost the job this much; 0: at once.  "
+        "[default: as measured, from a launch's start to its first progress and since the last commit]",
+    ),
+    click.option(
+        "--expected-duration",
+        "expected_duration_s",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        help="How long the job will run: no relaunch for a slow device that can no longer earn its cost.  "
+        "[default: up to Slurm's time limit, or not known]",
+    ),
 )
 _STATE = (
     click.option(

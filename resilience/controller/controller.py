@@ -240,6 +240,8 @@ class Controller:
             self._records.write_exclusions((*roster.excluded, *roster.past), others)
         if status.strikes != self._status.strikes:
             self._records.write_strikes(status.strikes, others)
+        if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
+            self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:

@@ -40,6 +40,8 @@ class Detection:
         File with the labels of ranks and devices; ``None``: there are none.
     sections_only
         Whether to compare only the program's own sections, and to probe nothing.
+    restart_cost_s
+        What a restart costs; ``None``: as measured.
     """
 
     interval_s: float | None = None
@@ -47,6 +49,7 @@ class Detection:
     inline_probes: bool = False
     groups: Path | None = None
     sections_only: bool = False
+    restart_cost_s: float | None = None
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that there is a device to probe.
@@ -71,6 +74,7 @@ class Detection:
             *(["--inline-probes"] if self.inline_probes else []),
             *(["--sections-only"] if self.sections_only else []),
             *([] if self.groups is None else [f"--groups={self.groups}"]),
+            *([] if self.restart_cost_s is None else [f"--restart-cost={self.restart_cost_s}"]),
         ]
         probes_here = not (self.inline_probes or self.sections_only)
         for host in hosts:

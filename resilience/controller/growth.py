@@ -9,16 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_cost import RestartCost, cost_in_use
 from laggard.resilience.controller.launches import Launches
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 
 __all__ = ["Growth"]
-
-# What a relaunch is taken to cost as long as none was measured, and at least.
-UNKNOWN_COST_S = 60.0
-LEAST_COST_S = 30.0
 
 
 class Growth:
@@ -47,6 +43,4 @@ class Growth:
         now_s = self._clock()
         if self._since is None or self._since[:2] != (launches.number, n_then):
             self._since = (launches.number, n_then, now_s)
-        measured_s = launches.restart_cost_s()
-        cost_s = UNKNOWN_COST_S if measured_s is None else max(LEAST_COST_S, measured_s)
-        return RestartCost(cost_s).worthwhile(n_then / n_now, now_s - self._since[2])
+        return RestartCost(cost_in_use(launches.restart_cost_s())).worthwhile(n_then / n_now, now_s - self._since[2])

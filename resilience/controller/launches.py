@@ -80,6 +80,8 @@ class JobPlan:
         Whether to run a copy on every node, instead of one program on the primary.
     heartbeat_timeout_s
         How long an agent may be silent before its node is lost; ``None``: as long as the cluster says.
+    ends_s
+        Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
     """
 
     command: Sequence[str]
@@ -92,6 +94,7 @@ class JobPlan:
     detection: Detection = NO_DETECTION
     per_node: bool = False
     heartbeat_timeout_s: float | None = None
+    ends_s: float | None = None
 
 
 class Launches:
@@ -237,8 +240,8 @@ class Launches:
             self._account.tell("lost", str(down), "bold yellow")
             return
         gap = self._gap()
-        self._records.write_launch(self._record(roster, gap))
         self._signs_at_start = self._records.signs(self.number)
+        self._records.write_launch(self._record(roster, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = time.time()
         self._first_progress_s = None
@@ -366,6 +369,10 @@ class Launches:
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
             self._plan.detection.interval_s or DETECT_INTERVAL_S,
+            began_s=time.time(),
+            ends_s=self._plan.ends_s,
+            commits=self._signs_at_start[0],
+            step=None if math.isinf(self._best_step) else self._best_step,
         )
 
     def _gap(self) -> Gap | None:

@@ -62,6 +62,10 @@ class Records:
         """Store the record of a launch."""
         self._retry.call(lambda: self._control(record.launch).write_launch(record))
 
+    def write_reserve(self, launch: int, n_nodes: int) -> None:
+        """Store how many nodes are in reserve, for the detectors of a launch."""
+        self._retry.call(lambda: self._control(launch).tell_reserve(n_nodes))
+
     def write_exclusions(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
         """Store which of ``hosts`` are excluded, or have been; what is stored of other hosts stays as it is."""
         others = [exclusion for exclusion in self.read_exclusions() if exclusion.host not in hosts]

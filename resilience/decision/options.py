@@ -67,6 +67,10 @@ class JobOptions:
         Whether the program runs the probes itself.
     groups
         File with the labels of ranks, devices and nodes; ``None``: there is none.
+    restart_cost_s
+        What a restart for a slow device costs; ``None``: as measured.
+    expected_duration_s
+        How long the job is expected to run; ``None``: not known.
     grace_s
         How long the program may take to save its state, in seconds.
     state_dir
@@ -106,6 +110,8 @@ class JobOptions:
     probes_in_turn: str | None = None
     inline_probes: bool = False
     groups: Path | None = None
+    restart_cost_s: float | None = None
+    expected_duration_s: float | None = None
     grace_s: float = 10.0
     state_dir: Path | None = None
     state_port: int | None = None
@@ -271,6 +277,32 @@ class JobOptions:
         except GroupsError as error:
             raise UsageError(f"--groups={self.groups}", "is not valid", error.reason) from error
         return self.groups.absolute()
+
+    def restart_cost(self) -> float | None:
+        """Return what a restart for a slow device costs, in seconds; ``None``: as measured.
+
+        Raises
+        ------
+        UsageError
+            If it is given without ``--detect``.
+        """
+        if self.restart_cost_s is not None and self.detect is None:
+            given = f"--restart-cost={self.restart_cost_s:g}"
+            raise UsageError(given, "has no effect without --detect", "add it, or leave this out")
+        return self.restart_cost_s
+
+    def ends_s(self, now_s: float, time_left_s: float | None) -> float | None:
+        """Return when the job is expected to end, as Unix time; ``None`` if that is not known.
+
+        Parameters
+        ----------
+        now_s
+            Unix time at which the job begins.
+        time_left_s
+            How long the allocation lasts; ``None``: for ever, or not known.
+        """
+        known_s = [length_s for length_s in (self.expected_duration_s, time_left_s) if length_s is not None]
+        return now_s + min(known_s) if known_s else None
 
     def reports(self) -> Path | None:
         """Return the folder for the job's report; None: below the user's folder for state."""

@@ -48,6 +48,11 @@ class RecordedVerdict:
         """Name of the device or node that the verdict is against."""
         return self.host if self.gpu is None else f"{self.host} gpu {self.gpu}"
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it says that the device or node is no longer slow."""
+        return self.severity == "well again"
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedFailure:

@@ -206,7 +206,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             roles[host],
             len(timeline.devices.get(host, ())),
             _named(NODE_READINGS, readings.nodes.get(host, {})),
-            sum(verdict.host == host for verdict in timeline.verdicts),
+            sum(verdict.host == host and not verdict.is_over for verdict in timeline.verdicts),
         )
         for host in hosts
     )
@@ -234,7 +234,14 @@ def _roles(timeline: Timeline) -> dict[str, Role]:
 
 
 def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
-    return {(verdict.host, verdict.gpu or ""): verdict for verdict in timeline.verdicts}
+    newest: dict[DeviceId, RecordedVerdict] = {}
+    for verdict in timeline.verdicts:
+        newest[verdict.host, verdict.gpu or ""] = verdict
+        if verdict.is_over:
+            over = [device for device in newest if verdict.gpu in (None, device[1]) and device[0] == verdict.host]
+            for device in over:
+                del newest[device]
+    return newest
 
 
 def _peer_ratios(in_use: Iterable[DeviceId], readings: Readings) -> dict[DeviceId, float]:

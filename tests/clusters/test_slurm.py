@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,18 @@ def test_control_c_at_the_terminal_ends_the_job_in_order(
     assert user.finish() == 130, user.output
     assert "stopped by SIGINT" in user.output
     watch.expect_nothing()
+
+
+@pytest.mark.parametrize(("limit", "least_s", "most_s"), [("90", 5300, 5400), ("UNLIMITED", None, None)])
+def test_the_time_that_is_left_is_known_from_slurm(
+    slurm: SlurmCluster, start: Start, limit: str, least_s: float | None, most_s: float | None
+) -> None:
+    ask = "from laggard.resilience.allocation.slurm import slurm_time_left_s; print('left:', slurm_time_left_s())"
+    salloc = ("salloc", "--nodes=1", f"--time={limit}")
+    job = start(slurm.network.login, slurm.environment, *salloc, sys.executable, "-c", ask)
+    assert job.finish() == 0, job.output
+    (left,) = re.findall(r"left: (\S+)", job.output)
+    assert (left == "None") if least_s is None or most_s is None else (least_s < float(left) <= most_s)
 
 
 def test_a_requeued_batch_job_carries_on_and_the_time_limit_ends_it_in_order(

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 
-DETECT = (*THREE_NODES, "--resilient", "--detect=slow-gpu", "--detect-interval=0.5")
+DETECT = (*THREE_NODES, "--resilient", "--detect=slow-gpu", "--detect-interval=0.5", "--restart-cost=0")
 ENDS_WHEN_RELAUNCHED = ("sh", "-c", "test $LAGGARD_LAUNCH = 1 || exec sleep 600")
 
 # Two threads, so that one product waits while the other one runs.
@@ -80,14 +80,21 @@ def thrashed(job: RunningJob, node: str, probes: str = "laggard.resilience.agent
         thrasher.kill()
 
 
-@pytest.mark.parametrize("way", [("--per-node",), ()], ids=["a copy on every node", "one program, with Ray"])
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (("--per-node", "--restart-cost=4"), r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"),
+        ((), r"budget 1e-4 \(very slow\)"),
+    ],
+    ids=["a copy on every node, once it pays", "one program, with Ray, at once"],
+)
 def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node(
-    start_job: Start, way: tuple[str, ...]
+    start_job: Start, way: tuple[str, ...], says: str
 ) -> None:
     job = start_job(*DETECT, *way, *ENDS_WHEN_RELAUNCHED)
     job.wait_for("launch +0 on node1, node2")
     with thrashed(job, "node2"):
-        job.wait_for("verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers")
+        job.wait_for(f"verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*{says}")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert "launch    1 on node1, node3" in job.account

@@ -14,7 +14,7 @@ import pytest
 
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probes import WRONG
-from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.series import Sample, Series
 from laggard.kvstore.server import StateServer
 from laggard.resilience.agent.reserve_probe import METRIC
@@ -117,6 +117,10 @@ def test_an_excluded_node_is_probed_and_comes_back_when_its_quarantine_is_over(
     with StateServer.start(tmp_path / "state", job="program") as server:
         records = Records(server.endpoint)
         (exclusion,), (strike,) = records.read_exclusions(), records.read_strikes()
+        with server.endpoint.connect() as client:
+            control = Control(client, server.endpoint, 1)
+            assert control.read_launch().reserve == ()
+            assert control.read_reserve() == 1  # so a detector knows that it may ask for a relaunch again
     assert (exclusion.host, exclusion.lost, exclusion.count) == ("node2", False, 1)
     assert strike.host == "node2"
     assert strike.time_s >= exclusion.until_s(1)

@@ -64,7 +64,7 @@ def copies(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
 
 
 def test_a_rank_that_becomes_slow_in_a_section_is_named_and_its_node_replaced(start_job: Start, tmp_path: Path) -> None:
-    options = ("--detect=sections", "--detect-interval=0.1")
+    options = ("--detect=sections", "--detect-interval=0.1", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=STEPS, directory=tmp_path)
     wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
     (tmp_path / "slow").touch()

@@ -70,6 +70,9 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
             ["--inline-probes"],
             r"--inline-probes has no effect without --detect=slow-gpu: add it",
         ),
+        (["--restart-cost=30"], r"--restart-cost=30 has no effect without --detect: add it"),
+        (["--detect=slow-gpu", "--restart-cost=-1"], r"Invalid value for '--restart-cost': -1"),
+        (["--expected-duration=0"], r"Invalid value for '--expected-duration': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
     ],
 )

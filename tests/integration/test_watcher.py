@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,16 @@ from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
 from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Watcher, Window
+from laggard.detectors.launch_signs import LaunchSigns
 from laggard.detectors.rounds import Round, RoundAssembler
 from laggard.kvstore.connection import Endpoint, current_session
-from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.series import Sample, Series
 from laggard.kvstore.server import StateServer
 from laggard.kvstore.state import State
+from laggard.resilience.job import Job, _phases, _reporter
 from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
@@ -249,7 +252,7 @@ def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds:
 
 
 def detector_of_run(run: str, state: State) -> SlowGPUDetector:
-    detector = SlowGPUDetector(state=state)
+    detector = SlowGPUDetector(state=state, restart_cost=0)
     detector._slow_gpu_judge.begin(LaunchRecord(0, (), (), excluded=("node9",)), run)
     return detector
 
@@ -272,6 +275,25 @@ def test_a_devices_history_is_found_by_uuid_in_the_next_launch_and_the_next_job(
     assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
 
 
+def test_an_incident_goes_on_in_the_next_launch_and_begins_anew_in_the_next_job(state: State) -> None:
+    uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
+    nodes = tuple(NodeRecord(host, "", ("0",)) for host in HOSTS)
+
+    def detector(run: str) -> SlowGPUDetector:
+        found = SlowGPUDetector(state=state, restart_cost=60)
+        found._slow_gpu_judge.begin(LaunchRecord(0, nodes, nodes[:1]), run)
+        return found
+
+    first = detector("a")
+    assert play(first, uuids, "") == []
+    assert play(first, uuids, "node4", rounds=12) == [("node4", "report")]
+    first.stop()
+    relaunched = detector("a")
+    assert play(relaunched, uuids, "node4", rounds=12) == [("node4", "restart")]  # 40 s lost, in both together
+    relaunched.stop()
+    assert play(detector("b"), uuids, "node4", rounds=12) == [("node4", "report")]
+
+
 def test_what_was_learned_is_kept_even_if_the_launch_is_killed(state: State) -> None:
     uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
     assert play(detector_of_run("a", state), uuids, "", rounds=9) == []  # and is killed: stop is never called
@@ -287,6 +309,48 @@ def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: py
     uuids = dict.fromkeys(HOSTS, "")
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
     assert "starts afresh: state has version 1" in caplog.text
+    written = SlowGPUDetector(state=state)._slow_gpu_judge
+    written._has_read_history = True
+    written.keep_history()
+    kept: Any = state["laggard/slow-gpu-history"]
+    state["laggard/slow-gpu-history"] = kept | {"restarts": {"version": 7}}
+    assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
+    assert "starts afresh: state has version 7, this program reads version 1" in caplog.text
+
+
+def test_what_the_program_declares_and_commits_reaches_the_detector(launch: StateServer, state: State) -> None:
+    for cached in (_phases, _reporter):
+        cached.cache_clear()
+    job, signs = Job.current(), LaunchSigns(current_session())
+    before = signs.read()
+    assert before == Signs(0)
+    with job.phase("checkpoint"), job.phase("upload"):
+        state["step"] = 1
+        job.progress(1)
+        assert list(signs.read().phases.values()) == [PhaseRecord("node1", "upload", 2, running=True)]  # type: ignore[union-attr]
+    after = signs.read()
+    assert after is not None
+    assert (after.commits, after.step) == (1, 1.0)
+    assert list(after.phases.values()) == [PhaseRecord("node1", "upload", 2, running=False)]
+    with pytest.raises(ZeroDivisionError), job.phase("evaluation"):
+        raise ZeroDivisionError
+    [phase] = signs.read().phases.values()  # type: ignore[union-attr]
+    assert (phase.name, phase.running) == ("evaluation", False)
+    assert after.n_reserve is None
+    Control(current_session().client, launch.endpoint, 0).tell_reserve(3)
+    assert signs.read() == replace(after, n_reserve=3, phases=signs.read().phases)  # type: ignore[union-attr]
+    launch.stop()
+    assert signs.read() is None
+
+
+@pytest.mark.usefixtures("launch")
+def test_a_node_in_a_declared_phase_is_not_accused() -> None:
+    _phases.cache_clear()
+    uuids = {host: f"GPU-{number}" for number, host in enumerate(HOSTS)}
+    detector = SlowGPUDetector(60.0, inline_probes=True, restart_cost=0)
+    with detector, Job.current().phase("checkpoint"):
+        assert play(detector, uuids, "node1") == []
+        assert play(detector, uuids, "node3") == [("node3", "restart")]
 
 
 def test_a_detector_without_devices_says_so_immediately(launch: StateServer) -> None:

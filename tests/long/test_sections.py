@@ -13,7 +13,7 @@ Start = Callable[..., RunningJob]
 
 
 def test_a_rank_on_a_device_that_is_well_is_reported_and_not_restarted(start_job: Start, tmp_path: Path) -> None:
-    options = ("--virtual-gpus=2", "--detect=slow-gpu", "--detect-interval=0.3")
+    options = ("--virtual-gpus=2", "--detect=slow-gpu", "--detect-interval=0.3", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=STEPS, directory=tmp_path)
     wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
     (tmp_path / "slow").touch()
@@ -31,7 +31,7 @@ def test_stages_with_unequal_work_are_compared_within_themselves_by_a_file(start
         "(0.1 if is_slow_one and is_slow else 0.04) + 0.02 * (int(os.environ['RANK']) // 2)",
     )
     assert stages != STEPS
-    options = ("--detect=sections", "--groups=groups.yaml", "--detect-interval=0.2")
+    options = ("--detect=sections", "--groups=groups.yaml", "--detect-interval=0.2", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=stages, directory=tmp_path)
     wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
     assert re.findall(r"rank \d on .* \((?:very )?slow\)", job.account) == []
@@ -46,7 +46,7 @@ def test_a_rank_that_is_slow_wherever_it_runs_costs_one_node_and_not_all(start_j
     again = STEPS.replace('if os.environ["LAGGARD_LAUNCH"] == "1":', 'if os.environ["LAGGARD_LAUNCH"] == "2":').replace(
         'Path("slow")', 'Path("slow" + os.environ["LAGGARD_LAUNCH"])'
     )
-    options = ("--local-nodes=4", "--detect=sections", "--detect-interval=0.2")
+    options = ("--local-nodes=4", "--detect=sections", "--detect-interval=0.2", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=again, directory=tmp_path)
     for launch, nodes in enumerate(("node1, node2", "node1, node3")):
         job.wait_for(f"launch +{launch} on {nodes}")

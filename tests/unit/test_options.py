@@ -77,6 +77,16 @@ def test_probes_in_turn_are_some_or_all_or_none() -> None:
     assert JobOptions(detect="slow-gpu").probe_names() == JobOptions().probe_names() == ()
 
 
+@pytest.mark.parametrize(
+    ("expected_s", "left_s", "ends_s"),
+    [(None, None, None), (600.0, None, 1600.0), (None, 300.0, 1300.0), (600.0, 300.0, 1300.0), (200.0, 300.0, 1200.0)],
+)
+def test_a_job_ends_when_it_is_expected_to_or_its_time_is_up(
+    expected_s: float | None, left_s: float | None, ends_s: float | None
+) -> None:
+    assert JobOptions(expected_duration_s=expected_s).ends_s(1000.0, left_s) == ends_s
+
+
 def test_a_hang_timeout_is_a_number_of_seconds_or_auto_or_off() -> None:
     assert [JobOptions(hang_timeout=text).hang_timeout_s() for text in ("2.5", "auto", None)] == [2.5, "auto", None]
 

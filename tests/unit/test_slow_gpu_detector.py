@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
 from laggard.detectors.restart_cost import RestartCost
-from laggard.kvstore.control import LaunchRecord
+from laggard.detectors.restart_judge import RestartJudge
+from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state import State
 
 DEVICES: list[DeviceId] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
@@ -33,9 +35,9 @@ class Play:
         for device in DEVICES:
             detector.note_device(device, {"host": device[0], "gpu": device[1], "model": models[device]})
 
-    def rounds(self, count: int, ratios: Mapping[DeviceId, float]) -> list[Verdict]:
+    def rounds(self, count: int, ratios: Mapping[DeviceId, float], first: int = 0) -> list[Verdict]:
         found = []
-        for number in range(count):
+        for number in range(first, first + count):
             readings = {
                 device: [0.01 * ratios.get(device, 1.0) * float(np.exp(self._random.normal(0, 0.001)))] * 3
                 for device in DEVICES
@@ -55,7 +57,7 @@ def test_devices_of_another_model_are_not_peers() -> None:
 
 
 def test_a_verdict_has_the_cause_in_the_devices_tags() -> None:
-    detector = SlowGPUDetector(min_slowdown=1.05)
+    detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=0)
     play = Play(detector, ONE_MODEL)
     cause = "cooling: the clock was held back by heat for 80% of the round"
     for device in (DEVICES[6], DEVICES[7]):
@@ -73,7 +75,7 @@ def test_the_users_groups_go_before_the_model() -> None:
 
 
 def test_a_device_that_joins_late_is_compared_with_its_model() -> None:
-    detector = SlowGPUDetector(min_slowdown=1.05)
+    detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=0)
     play = Play(detector, ONE_MODEL)
     play.rounds(2, {})
     detector.note_device(("node9", "0"), {"model": "V100"})
@@ -98,22 +100,146 @@ def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
         detector.set_thresholds(min_slowdown=0.9)
 
 
+NODES = tuple(NodeRecord(f"node{node}", "", ("0", "1")) for node in range(4))
+RESERVE = (NodeRecord("node4", "", ("0", "1")),)
+
+
+class Launch:
+    """A launch whose program shows some signs, played in rounds of ten seconds."""
+
+    def __init__(self, given: RestartCost | float | None = None, **record: Any) -> None:
+        self.signs: Signs | None = None
+        self.detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=given)
+        launch = LaunchRecord(1, NODES, **{"reserve": RESERVE, **record})
+        self.detector._slow_gpu_judge.begin(launch, "run", lambda: self.signs)
+        self._play = Play(self.detector, ONE_MODEL)
+        self._number = 0
+
+    def rounds(self, count: int, ratios: Mapping[DeviceId, float] | None = None) -> list[Verdict]:
+        found = self._play.rounds(count, ratios or {}, self._number)
+        self._number += count
+        return found
+
+
+SLOW = {DEVICES[7]: 2.0}  # half of the wall time is lost
+
+
 @pytest.mark.parametrize(
-    ("relaunch_s", "given", "actions"),
+    ("given", "record", "actions", "says"),
     [
-        (60.0, None, ["report", "restart"]),
-        (60.0, RestartCost(0.0), ["restart"]),
-        (None, None, ["restart"]),
+        (None, {}, ["report", "restart"], "costs 60 s (assumed, since the program has shown no progress yet): not yet"),
+        (None, {"relaunch_s": 90.0}, ["report", "restart"], "a restart costs 90 s (assumed, "),
+        (40.0, {}, ["report", "restart"], "a restart costs 40 s (as given): not yet, at 00:0"),
+        (75_000.0, {}, ["report"], "(as given): not yet, on 1970-01-02"),
+        (RestartCost(1e9), {}, ["report"], "(as given): not yet, on 2"),
+        (RestartCost(40.0, remaining_s=70.0), {}, ["report"], "no restart, since in the 70 s that remain"),
+        (None, {"ends_s": 140.0}, ["report"], "no restart, since in the 110 s that remain it would not pay"),
+        (None, {"ends_s": 10.0}, ["report", "restart"], "not yet"),  # it is over, and the job is not
+        (0, {}, ["restart"], "false-alarm budget 1e-4"),
+        (RestartCost(0.0, remaining_s=1.0), {"reserve": ()}, ["restart"], "false-alarm budget 1e-4"),
     ],
-    ids=["measured", "the user's own", "a first launch"],
 )
-def test_the_measured_cost_of_the_last_relaunch_counts_where_the_user_gives_none(
-    relaunch_s: float | None, given: RestartCost | None, actions: list[str]
+def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_when(
+    given: RestartCost | float | None, record: dict[str, Any], actions: list[str], says: str
 ) -> None:
-    detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=given)
-    detector._slow_gpu_judge.begin(LaunchRecord(1, (), (), relaunch_s=relaunch_s), run="a")
-    slow = {DEVICES[7]: 2.0}  # half of the wall time is lost, and a round takes ten seconds
-    assert [verdict.action for verdict in Play(detector, ONE_MODEL).rounds(16, slow)] == actions
+    found = Launch(given, **record).rounds(15, SLOW)
+    assert [verdict.action for verdict in found] == actions
+    assert says in found[0].evidence
+    assert found[0].severity == found[-1].severity == "very slow"
+
+
+def test_the_second_verdict_says_what_was_lost() -> None:
+    _, verdict = Launch(40).rounds(20, SLOW)
+    assert verdict.evidence.startswith("node3 gpu 1: still slow: 100 % slower, 30 s lost in 60 s; a restart costs 40 s")
+    assert verdict.evidence.endswith("now, since it is likely to lose more than that")
+
+
+def test_without_a_reserve_four_nodes_with_one_slow_go_on_if_they_do_more_than_three() -> None:
+    [verdict] = Launch(reserve=()).rounds(60, {DEVICES[7]: 1.3})
+    assert verdict.action == "report"
+    assert verdict.evidence.endswith("no restart, since no node is in reserve, and 4 nodes at this pace do more than 3")
+    assert [verdict.action for verdict in Launch(reserve=()).rounds(60, {DEVICES[7]: 1.4})] == ["report", "restart"]
+
+
+def test_a_reserve_that_is_lost_or_comes_back_meanwhile_counts() -> None:
+    for in_the_record, now, actions in ((RESERVE, 0, ["report"]), ((), 1, ["report", "restart"])):
+        launch = Launch(reserve=in_the_record)
+        launch.signs = Signs(0, n_reserve=now)
+        assert [verdict.action for verdict in launch.rounds(60, {DEVICES[7]: 1.3})] == actions
+
+
+def test_the_cost_is_what_the_launch_took_to_its_first_progress_and_what_was_done_since_the_last_commit() -> None:
+    launch = Launch(began_s=-30.0, commits=5)
+    launch.signs = Signs(commits=5)
+    launch.rounds(2)
+    launch.signs = Signs(commits=6)
+    launch.rounds(10)
+    [verdict, *_] = launch.rounds(5, SLOW)
+    assert re.search(r"costs \d+ s \(50 s to the first progress, 1\d\d s since the last commit\)", verdict.evidence)
+
+
+def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_third_looks_like_a_phase() -> None:
+    launch, ends = Launch(300.0), []
+    launch.rounds(10)
+    for _ in range(3):
+        launch.rounds(6, {DEVICES[7]: 1.2})
+        ends += [verdict for verdict in launch.rounds(15) if verdict.severity == "well again"]
+    assert [(verdict.host, verdict.gpu, verdict.action, verdict.slowdown) for verdict in ends] == [
+        ("node3", "1", "report", 1.0)
+    ] * 3
+    assert ends[0].evidence == "node3 gpu 1: was slow for 50 s, 8.4 s lost"
+    assert "; the second time, " in ends[1].evidence
+    assert re.fullmatch(
+        r"node3 gpu 1: was slow for \d+ s, [\d.]+ s lost; the third time, \d+ s lost in all; looks like a phase",
+        ends[2].evidence,
+    )
+
+
+def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
+    kept = RestartJudge().to_state()
+    RestartJudge().restore(kept, 0.0, same_run=True)
+    assert kept["version"] == 1
+    with pytest.raises(ValueError, match="state has version 2, this program reads version 1"):
+        RestartJudge().restore(kept | {"version": 2}, 0.0, same_run=True)
+
+
+def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> None:
+    launch = Launch(90.0)
+    launch.rounds(10)
+    found = launch.rounds(20, {DEVICES[6]: 1.5, DEVICES[7]: 2.0})
+    assert [(verdict.host, verdict.gpu, verdict.action) for verdict in found] == [
+        ("node3", None, "report"),
+        ("node3", None, "restart"),
+    ]
+    assert re.search(r"node3: still slow: \d+ % slower, 6\d s lost in 1\d0 s; ", found[1].evidence)
+    [verdict] = launch.rounds(20)
+    assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", verdict.evidence)
+
+
+def test_in_a_declared_phase_nothing_is_held_against_its_node_and_nothing_is_learned() -> None:
+    launch = Launch(0)
+    launch.signs = Signs(commits=0)
+    assert launch.rounds(10) == []
+    for count in range(1, 4):
+        launch.signs = Signs(0, phases={"node3/7": PhaseRecord("node3", "checkpoint", count, running=True)})
+        assert launch.rounds(20, SLOW) == []
+        launch.signs = Signs(0, phases={"node3/7": PhaseRecord("node3", "checkpoint", count, running=False)})
+        assert launch.rounds(1, SLOW) == []  # its readings are from within the phase
+        assert launch.rounds(10) == []
+    assert [verdict.action for verdict in launch.rounds(8, SLOW)] == ["restart"]
+
+
+def test_a_declared_phase_of_one_node_excuses_no_other() -> None:
+    launch = Launch(0)
+    launch.rounds(10)
+    launch.signs = Signs(0, phases={"node1/7": PhaseRecord("node1", "checkpoint", 1, running=True)})
+    assert [(verdict.host, verdict.gpu) for verdict in launch.rounds(8, SLOW)] == [("node3", "1")]
+
+
+def test_a_phase_on_all_nodes_is_no_round_at_all() -> None:
+    launch = Launch(0)
+    launch.signs = Signs(0, phases={node.hostname: PhaseRecord(node.hostname, "save", 1, True) for node in NODES})  # noqa: FBT003
+    assert launch.rounds(5, SLOW) == []
 
 
 class Suspicious(SlowGPUDetector):

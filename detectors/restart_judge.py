@@ -1,0 +1,240 @@
+"""Turns verdicts that a device is slow into verdicts that say whether to restart: now, later, or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors.episodes import Episode
+from laggard.detectors.errors import StateVersionError
+from laggard.detectors.incidents import Ended, Incidents, Subject
+from laggard.detectors.launch_cost import LaunchCost, span
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.control import LaunchRecord, Signs
+
+__all__ = ["RestartJudge"]
+
+Episodes = Callable[[DeviceId], Episode | None]
+
+_VERSION = 1
+_DAY_S = 86400.0
+_ORDINALS = {2: "second", 3: "third"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a restart costs at this moment, and how that is known."""
+
+    stakes: Stakes
+    known_from: str
+
+    @property
+    def text(self) -> str:
+        return f"a restart costs {span(self.stakes.cost.cost_s)} ({self.known_from})"
+
+
+class RestartJudge:
+    """Weighs what the job loses by each slow device against what a restart costs, round by round.
+
+    Parameters
+    ----------
+    given
+        The cost, if the user has said it; 0: restart at once.
+
+    Attributes
+    ----------
+    given
+        As the parameter; may be changed while the job runs.
+    """
+
+    def __init__(self, given: RestartCost | None = None) -> None:
+        self.given = given
+        self.begin(LaunchRecord(0, (), ()))
+        self._incidents = Incidents()
+        self._newest: dict[Subject, Verdict] = {}
+
+    def begin(self, launch: LaunchRecord) -> None:
+        """Begin a launch."""
+        self._launch = launch
+        self._n_reserve = len(launch.reserve)
+        self._cost = LaunchCost(launch)
+
+    def restore(self, kept: Mapping[str, Any], now_s: float, *, same_run: bool) -> None:
+        """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one.
+
+        Raises
+        ------
+        StateVersionError
+            If it was written by another version of laggard.
+        """
+        if kept["version"] != _VERSION:
+            raise StateVersionError(kept["version"], _VERSION)
+        self._cost = LaunchCost(self._launch, kept["cost"])
+        self._incidents = Incidents.from_state(kept["incidents"])
+        hosts = frozenset(node.hostname for node in self._launch.nodes) if same_run else frozenset()
+        self._incidents.forget_hosts(hosts, now_s)
+        newest = [Verdict.from_json(text) for text in kept["verdicts"]]
+        self._newest = {(verdict.host, verdict.gpu): verdict for verdict in newest}
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what the next launch should know, as plain values."""
+        verdicts = [verdict.to_json() for subject, verdict in self._newest.items() if subject in self._incidents.open]
+        return {
+            "version": _VERSION,
+            "cost": self._cost.to_state(),
+            "incidents": self._incidents.to_state(),
+            "verdicts": verdicts,
+        }
+
+    def note_signs(self, signs: Signs, own_commits: int, now_s: float) -> None:
+        """Note what has been seen of the launch by now; ``own_commits`` of the commits are the detector's."""
+        self._cost.note(signs, own_commits, now_s)
+        if signs.n_reserve is not None:
+            self._n_reserve = signs.n_reserve
+
+    def weigh(
+        self,
+        verdicts: Sequence[Verdict],
+        episodes: Episodes,
+        judged: Collection[DeviceId],
+        identities: Mapping[DeviceId, str],
+        now_s: float,
+    ) -> list[Verdict]:
+        """Return the round's verdicts: those given, with what to do about them, and those on open incidents.
+
+        Parameters
+        ----------
+        verdicts
+            What is new in the evidence; the action ``restart`` says that it is enough for one.
+        episodes
+            Gives the episode that a device is in.
+        judged
+            The devices that were judged in this round.
+        identities
+            The names of devices that stay with them when they move, of those that have one.
+        """
+        terms = self._terms(now_s)
+        slowdowns = {subject: self._slowdown(subject, episodes, judged) for subject in self._incidents.open}
+        known = {subject: slowdown for subject, slowdown in slowdowns.items() if slowdown != math.inf}
+        ended = self._incidents.advance(known, now_s)
+        found = [_well_again(subject, each) for subject, each in ended.items()]
+        new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if verdict.action == "restart"}
+        for subject, verdict in new.items():
+            episode = _worst(self._devices_of(subject, judged), episodes)
+            episode = episode or Episode(now_s, verdict.slowdown, 0.0)
+            identity = identities.get((subject[0], subject[1] or ""), _name(subject))
+            place = self._place(subject)
+            self._incidents.begin(subject, verdict.slowdown, episode, now_s, identity=identity, place=place)
+            self._newest[subject] = verdict
+        found += [verdict for verdict in verdicts if verdict.action != "restart"]
+        for subject in self._incidents.open:
+            incident, decision = self._incidents.incident(subject), self._incidents.decide(subject, terms.stakes, now_s)
+            if subject in new:
+                found.append(_decided(new[subject], incident, decision, terms, now_s))
+            elif decision.restart:
+                found.append(_due(subject, self._newest[subject], incident, decision, terms))
+        return found
+
+    def cost(self, now_s: float) -> RestartCost:
+        """Return what a restart costs now, for those who follow the break-even rule."""
+        return self._terms(now_s).stakes.cost
+
+    def _terms(self, now_s: float) -> _Terms:
+        launch, given = self._launch, self.given
+        n_nodes, n_reserve = (len(launch.nodes), self._n_reserve) if launch.nodes else (None, None)
+        if given is not None:
+            return _Terms(Stakes(cost=given, n_nodes=n_nodes, n_reserve=n_reserve), "as given")
+        remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
+        price = self._cost.price(now_s)
+        cost = RestartCost(price.cost_s, remaining_s)
+        stakes = Stakes(cost=cost, is_measured=price.is_measured, n_nodes=n_nodes, n_reserve=n_reserve)
+        return _Terms(stakes, price.known_from)
+
+    def _slowdown(self, subject: Subject, episodes: Episodes, judged: Collection[DeviceId]) -> float | None:
+        """Return how slow a device or node is; ``None``: it is well, infinite: it was not judged."""
+        devices = self._devices_of(subject, judged)
+        if not devices:
+            return math.inf
+        worst = _worst(devices, episodes)
+        return None if worst is None else worst.slowdown
+
+    def _devices_of(self, subject: Subject, judged: Collection[DeviceId]) -> list[DeviceId]:
+        host, gpu = subject
+        if gpu is None:
+            return [device for device in judged if device[0] == host]
+        return [device for device in [(host, gpu)] if device in judged]
+
+    def _place(self, subject: Subject) -> str:
+        """Return the place of a device or node in the launch, by which ranks usually go."""
+        host, gpu = subject
+        for number, node in enumerate(self._launch.nodes):
+            if node.hostname == host:
+                return f"{number}/{node.devices.index(gpu) if gpu in node.devices else gpu}"
+        return _name(subject)
+
+
+def _worst(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
+    found = [episode for device in devices if (episode := episodes(device)) is not None]
+    return max(found, key=lambda episode: episode.slowdown, default=None)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _decided(verdict: Verdict, incident: Incident, decision: Decision, terms: _Terms, now_s: float) -> Verdict:
+    """Return a new verdict with what to do about it."""
+    if not terms.stakes.cost.cost_s:
+        return verdict
+    words = f"{_lost(incident)}; {terms.text}: {_when(decision, now_s)}"
+    return replace(verdict, action="restart" if decision.restart else "report", evidence=f"{verdict.evidence}; {words}")
+
+
+def _due(subject: Subject, last: Verdict, incident: Incident, decision: Decision, terms: _Terms) -> Verdict:
+    """Return the verdict on an incident for which a restart has become worth it."""
+    because = f", since {decision.why}" if decision.why else ""
+    evidence = (
+        f"{_name(subject)}: still slow: {_pace(incident.slowdown)}, {_lost(incident)}; {terms.text}: now{because}"
+    )
+    return replace(last, slowdown=incident.slowdown, action="restart", evidence=evidence)
+
+
+def _well_again(subject: Subject, ended: Ended) -> Verdict:
+    host, gpu = subject
+    evidence = f"{_name(subject)}: was slow for {span(ended.slow_s)}, {span(ended.lost_s)} lost"
+    if ended.count > 1:
+        nth = _ORDINALS.get(ended.count, f"{ended.count}th")
+        evidence += f"; the {nth} time, {span(ended.sum_s)} lost in all"
+    if ended.instead_of:
+        evidence += f"; {ended.instead_of} in its place was slow in the same way: the program's own, no restart for it"
+    elif ended.expected:
+        evidence += "; looks like a phase"
+    return Verdict(host, gpu, 1.0, "well again", evidence)
+
+
+def _lost(incident: Incident) -> str:
+    return f"{span(incident.lost_s)} lost in {span(incident.slow_s)}"
+
+
+def _pace(slowdown: float) -> str:
+    return f"{slowdown:.1f} times as slow as usual" if slowdown >= 3 else f"{100 * (slowdown - 1):.0f} % slower"
+
+
+def _when(decision: Decision, now_s: float) -> str:
+    because = f", since {decision.why}" if decision.why else ""
+    if decision.restart:
+        return f"now{because}"
+    if math.isinf(decision.in_s):
+        return f"no restart{because}"
+    at = datetime.fromtimestamp(now_s + decision.in_s, UTC)
+    return f"not yet, at {at:%H:%M:%S}{because}" if decision.in_s < _DAY_S else f"not yet, on {at:%Y-%m-%d}{because}"
+
+
+def _name(subject: Subject) -> str:
+    host, gpu = subject
+    return host if gpu is None else f"{host} gpu {gpu}"

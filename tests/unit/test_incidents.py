@@ -1,0 +1,214 @@
+"""Incidents: what they lose, how they end, and what is remembered of them, of the device and of its place."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from laggard.detectors.episodes import Episode
+from laggard.detectors.incidents import Ended, Incidents, Subject
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_decision import Decision, Incident, Stakes
+
+HUNDRED = Stakes(cost=RestartCost(100.0))
+GPU: Subject = ("node1", "0")
+OTHER: Subject = ("node2", "0")
+
+
+def about(value: float) -> Any:
+    """Return what equals a value but for rounding."""
+    return pytest.approx(value)
+
+
+class Job:
+    """Plays incidents on one place of a launch, which some device has."""
+
+    def __init__(self, incidents: Incidents | None = None, slowdown: float = 1.25) -> None:
+        self.incidents = incidents or Incidents()
+        self.now_s = 0.0
+        self.slowdown = slowdown
+
+    def slow_for(self, length_s: float, subject: Subject = GPU, slowdown: float | None = None) -> Decision:
+        """Let a device become slow; return the decision after some time."""
+        slow = slowdown or self.slowdown
+        self.now_s += 1000.0
+        episode = Episode(self.now_s - 12.0, slow, 1 - 1 / slow)
+        self.incidents.begin(subject, slow, episode, self.now_s, identity=f"GPU-{subject[0]}", place="1/0")
+        self.now_s += length_s - 12.0
+        self.incidents.advance({subject: slow}, self.now_s)
+        return self.incidents.decide(subject, HUNDRED, self.now_s)
+
+    def recover(self, subject: Subject = GPU) -> Ended:
+        return self.incidents.advance({subject: None}, self.now_s)[subject]
+
+
+def test_an_incident_loses_the_share_of_its_slow_rounds_and_nothing_in_others() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 1.25, Episode(60.0, 1.25, 0.1), 100.0, identity="GPU-1", place="1/0")
+    assert incidents.incident(GPU) == Incident(slowdown=1.25, slow_s=40.0, lost_s=about(4.0))
+    for now_s, slowdowns in ((110.0, {GPU: 1.25}), (120.0, {GPU: 1.01}), (130.0, {}), (140.0, {GPU: 1.25})):
+        assert incidents.advance(slowdowns, now_s) == {}
+    assert incidents.incident(GPU) == Incident(slowdown=1.25, slow_s=60.0, lost_s=about(8.0))
+    assert incidents.advance({GPU: None}, 150.0) == {GPU: Ended(60.0, about(8.0), 1, about(8.0), expected=False)}
+    assert incidents.open == ()
+
+
+def test_a_slowdown_that_grows_is_followed() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 1.1, Episode(math.nan, 1.1, 0.1), 0.0, identity="GPU-1", place="1/0")
+    for now_s in range(1, 50):
+        incidents.advance({GPU: 1.5}, float(now_s))
+    assert incidents.incident(GPU).slowdown == pytest.approx(1.5, abs=0.01)
+
+
+def test_a_clock_that_is_set_back_loses_nothing() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 1.25, Episode(1000.0, 1.25, 0.2), 900.0, identity="GPU-1", place="1/0")
+    incidents.advance({GPU: 1.25}, 800.0)
+    assert incidents.incident(GPU) == Incident(slowdown=1.25, slow_s=0.0, lost_s=0.0)
+
+
+def test_an_incident_that_is_over_at_once_has_lost_nothing() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 1.25, Episode(math.nan, 1.25, 0.2), 100.0, identity="GPU-1", place="1/0")
+    assert incidents.advance({GPU: None}, 103.0) == {GPU: Ended(0.0, 0.0, 1, 0.0, expected=False)}
+
+
+def test_a_nodes_incident_takes_over_those_of_its_devices() -> None:
+    job = Job()
+    job.slow_for(100.0)
+    job.incidents.begin(("node1", None), 1.25, Episode(0.0, 1.25, 0.2), 0.0, identity="node1", place="node1")
+    assert job.incidents.open == (("node1", None),)
+    assert job.incidents.incident(("node1", None)).lost_s == pytest.approx(20.0)
+
+
+def test_a_restart_is_asked_for_once_in_an_incident_and_again_in_the_next_launch_if_it_was_not_made() -> None:
+    job = Job()
+    assert job.slow_for(400.0).restart
+    assert job.incidents.decide(GPU, HUNDRED, job.now_s) == Decision(
+        restart=False, in_s=math.inf, why="one was asked for before"
+    )
+    job.incidents.forget_hosts({"node1"}, job.now_s)
+    assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
+    job.incidents.forget_hosts({"node2"}, job.now_s)
+    assert job.incidents.open == ()
+
+
+def test_after_three_incidents_that_ended_a_fourth_is_expected_to_and_a_longer_one_is_not() -> None:
+    job = Job()
+    ends = []
+    for length_s in (100.0, 300.0, 200.0):
+        assert not job.slow_for(length_s).restart
+        ends.append(job.recover())
+    assert [(ended.count, ended.expected) for ended in ends] == [(1, False), (2, False), (3, True)]
+    decision = job.slow_for(350.0)
+    assert decision == Decision(restart=False, in_s=about(100.0), why="it looks like a phase, which ends by itself")
+    job.now_s += 101.0
+    job.incidents.advance({GPU: 1.25}, job.now_s)
+    assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
+
+
+def test_incidents_too_short_to_pay_are_added_up_and_one_restart_is_made_for_all_of_them() -> None:
+    job = Job()
+    decisions = []
+    for _ in range(16):
+        decisions.append(job.slow_for(101.0))  # 20.2 s lost in each
+        job.recover()
+    assert [decision.restart for decision in decisions] == [False] * 14 + [True, False]
+    assert decisions[14].why == "its incidents together have lost much more than that"
+
+
+def asked_for_all() -> Job:
+    """Return a job that has asked for a restart for a device's incidents of 100 s, and goes on without it."""
+    job = Job()
+    while not job.slow_for(100.0).restart:
+        job.recover()
+    job.incidents.forget_hosts({"node2"}, job.now_s)
+    return job
+
+
+def test_what_is_back_on_another_device_in_the_same_place_is_the_programs_own_and_said_once() -> None:
+    job = asked_for_all()
+    ends = []
+    for _ in range(100):
+        assert not job.slow_for(100.0, OTHER).restart
+        ends.append(job.recover(OTHER))
+    assert [ended.instead_of for ended in ends] == ["node1 gpu 0"] + [""] * 99
+    assert all(ended.expected for ended in ends)
+    assert not job.slow_for(140.0, OTHER).restart
+    assert job.slow_for(400.0, OTHER).restart  # this is something else
+
+
+def test_phases_of_the_program_may_grow_slowly() -> None:
+    job = asked_for_all()
+    for length_s in (100.0, 140.0, 200.0, 290.0):
+        assert not job.slow_for(length_s, OTHER).restart
+        assert job.recover(OTHER).expected
+    assert job.slow_for(430.0, OTHER).why == "it looks like a phase, which ends by itself"
+
+
+def test_a_longer_incident_in_the_place_of_phases_does_not_make_them_longer() -> None:
+    job = asked_for_all()
+    job.slow_for(100.0, OTHER)
+    job.recover(OTHER)
+    job.slow_for(160.0, OTHER)
+    job.recover(OTHER)
+    assert job.incidents.to_state()["programs_own"] == {"1/0": about(100.0)}
+
+
+def test_a_longer_incident_on_the_next_device_in_the_place_proves_nothing() -> None:
+    job = asked_for_all()
+    job.slow_for(160.0, OTHER)
+    assert job.recover(OTHER).instead_of == ""
+    assert job.incidents.to_state()["programs_own"] == {}
+
+
+def test_another_slowness_in_the_same_place_is_judged_for_itself() -> None:
+    for slowdown in (1.07, 1.9):
+        job, lost_s = asked_for_all(), about(100 * (1 - 1 / slowdown))
+        assert not job.slow_for(100.0, OTHER, slowdown=slowdown).restart
+        assert job.recover(OTHER) == Ended(100.0, lost_s, 1, lost_s, expected=False)
+
+
+def test_what_is_known_to_be_the_programs_own_is_so_on_every_device_in_its_place() -> None:
+    job = asked_for_all()
+    job.slow_for(100.0, OTHER)
+    job.recover(OTHER)
+    third: Subject = ("node3", "0")
+    assert not job.slow_for(100.0, third, slowdown=4.0).restart
+    assert job.recover(third) == Ended(100.0, 75.0, 1, 75.0, expected=True)
+
+
+def test_a_device_that_comes_back_elsewhere_brings_its_account() -> None:
+    job = asked_for_all()
+    incidents = job.incidents
+    moved: Subject = ("node7", "3")
+    incidents.begin(moved, 1.25, Episode(job.now_s, 1.25, 0.2), job.now_s, identity="GPU-node1", place="5/3")
+    decision = incidents.decide(moved, HUNDRED, job.now_s)
+    assert not decision.restart
+    assert decision.why == ""
+    assert decision.in_s == pytest.approx((200 / 3) / 0.2)
+
+
+def test_a_lasting_slowness_that_is_back_in_the_same_place_must_lose_twice_as_much_each_time() -> None:
+    job = Job()
+    devices: list[Subject] = [(f"node{number}", "0") for number in range(4)]
+    for number, device in enumerate(devices):
+        factor = 2**number
+        assert not job.slow_for(320.0 * factor, device).restart
+        job.now_s += 20.0 * factor
+        job.incidents.advance({device: 1.25}, job.now_s)
+        assert job.incidents.decide(device, HUNDRED, job.now_s).restart
+        job.incidents.forget_hosts((), job.now_s)
+
+
+def test_everything_survives_json() -> None:
+    job = asked_for_all()
+    job.slow_for(100.0, OTHER)
+    again = Incidents.from_state(json.loads(json.dumps(job.incidents.to_state())))
+    assert again.to_state() == job.incidents.to_state()
+    assert again.decide(OTHER, HUNDRED, job.now_s) == job.incidents.decide(OTHER, HUNDRED, job.now_s)
+    assert Job(again).incidents.advance({OTHER: None}, job.now_s) == job.incidents.advance({OTHER: None}, job.now_s)
