@@ -1,7 +1,7 @@
 """Slow-GPU detection on real GPU timings: false alarms, delays and misses, compared with other tools' rules.
 
 ``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` contains ``sgemm_v100.csv`` and
-``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source).
+``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source). ``--only economics`` needs no timings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from benchmarks.economics import days, intermittent
 from benchmarks.peers import RULES
 from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
@@ -69,7 +70,7 @@ class Setting:
 def main(argv: list[str]) -> int:
     """Run the benchmark, print its tables as Markdown and draw the plot; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks detection", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with the timings")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder with the timings")
     parser.add_argument("--quick", action="store_true", help="run a tenth of the trials")
     parser.add_argument(
         "--trials", type=int, metavar="N", help="jobs of most kinds (default: 1000, or 100 with --quick)"
@@ -86,6 +87,12 @@ def main(argv: list[str]) -> int:
         "--only", metavar="NAME", help="run one section: " + ", ".join(section.__name__ for section in _SECTIONS)
     )
     options = parser.parse_args(argv)
+    trials = options.trials or (100 if options.quick else 1000)
+    if options.only == economics.__name__:
+        print("\n".join(economics(Setting([], [], [], trials, options.largest))))
+        return 0
+    if options.data is None:
+        parser.error("--data is needed, but for --only economics")
     sgemm, resnet = options.data / "sgemm_v100.csv", options.data / "resnet_v100.csv"
     for path in (sgemm, resnet):
         if not path.is_file():
@@ -95,7 +102,7 @@ def main(argv: list[str]) -> int:
         probe=healthy_series(sgemm, "perf_ms", _LEARNING + _JUDGED),
         probe_short=healthy_series(sgemm, "perf_ms", _WINDOW),
         steps=healthy_series(resnet, "iteration_ms", _WINDOW, np.inf),
-        trials=options.trials or (100 if options.quick else 1000),
+        trials=trials,
         largest=options.largest,
     )
     print(f"Python {platform.python_version()}, NumPy {np.__version__}; {len(setting.probe)} GPUs with 24 SGEMM runs,")
@@ -477,6 +484,11 @@ def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
     ]
 
 
+def economics(setting: Setting) -> list[str]:
+    """Compare what rules for restarts lose, over generated days of incidents and phases."""
+    return [*days(setting.part(5)), "", *intermittent()]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Speed, peers, plot
 
@@ -609,7 +621,20 @@ def plot(setting: Setting, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-_SECTIONS = (healthy_jobs, steps, together, ramp, born_slow, layouts, disturbances, virtual, guarantee, speed, rules)
+_SECTIONS = (
+    healthy_jobs,
+    steps,
+    together,
+    ramp,
+    born_slow,
+    layouts,
+    disturbances,
+    virtual,
+    guarantee,
+    economics,
+    speed,
+    rules,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

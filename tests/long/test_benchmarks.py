@@ -55,9 +55,14 @@ SMALL = {
             "| all drifting by up to 2 % a round, 24 rounds |",
             "| 8 on 4 |",
             "| 0.01 | 3 % |",
+            "| break-even | ",
             "| 8 | 3 | `update_arrays`, 5 % spikes |",
             "| MAD z > 3.5 |",
         ],
+    ),
+    "detection --only economics": Small(
+        "--trials 10",
+        ["| 1.05 | 3 s |", "| 10 | 1800 s |", "| laggard, cost unknown | ", "| 60 s every 20 min | 2 | 300 s |"],
     ),
     "failures": Small(
         "--only SIGKILL --limit 120",
