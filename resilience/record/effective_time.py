@@ -276,14 +276,16 @@ def _kept(timeline: Timeline, index: int, course: _Course, best: float, basis: B
 def _slow_s(timeline: Timeline, launch: Launch, since_s: float, until_s: float) -> float:
     """Estimate from the verdicts for how long a launch waited for its slowest device."""
     waited_s, slowdown, at_s = 0.0, 1.0, since_s
-    slowdowns: dict[str, float] = {}
+    slowdowns: dict[tuple[str, str | None], float] = {}
     for verdict in timeline.verdicts:
         accuses_it = verdict.host in launch.nodes and timeline.launch_at(verdict.time_s) is launch
         if accuses_it and not math.isnan(verdict.slowdown):
             next_s = _between(verdict.time_s, at_s, max(at_s, until_s))
             waited_s += (1 - 1 / slowdown) * (next_s - at_s)
-            slowdowns[verdict.target] = 1.0 if verdict.is_over else verdict.slowdown
-            slowdown, at_s = max(1.0, *slowdowns.values()), next_s
+            slowdowns[verdict.host, verdict.gpu] = verdict.slowdown
+            if verdict.is_over:
+                slowdowns = {slow: each for slow, each in slowdowns.items() if not verdict.is_about(*slow)}
+            slowdown, at_s = max([1.0, *slowdowns.values()]), next_s
     return waited_s + (1 - 1 / slowdown) * max(0.0, until_s - at_s)
 
 

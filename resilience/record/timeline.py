@@ -53,6 +53,10 @@ class RecordedVerdict:
         """Whether it says that the device or node is no longer slow."""
         return self.severity == "well again"
 
+    def is_about(self, host: str, gpu: str | None) -> bool:
+        """Return whether it is against a device, or against the device's whole node."""
+        return host == self.host and self.gpu in {None, gpu}
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedFailure:

@@ -238,9 +238,7 @@ def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
     for verdict in timeline.verdicts:
         newest[verdict.host, verdict.gpu or ""] = verdict
         if verdict.is_over:
-            over = [device for device in newest if verdict.gpu in (None, device[1]) and device[0] == verdict.host]
-            for device in over:
-                del newest[device]
+            newest = {device: each for device, each in newest.items() if not verdict.is_about(*device)}
     return newest
 
 

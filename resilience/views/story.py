@@ -134,7 +134,8 @@ _PHASES = {
 
 
 def _slow(timeline: Timeline, launch: Launch, parts: TimeParts) -> Iterator[_Loss]:
-    verdict = next((each for each in timeline.verdicts if timeline.launch_at(each.time_s) == launch), None)
+    accusing = (each for each in timeline.verdicts if not each.is_over and timeline.launch_at(each.time_s) == launch)
+    verdict = next(accusing, None)
     if verdict is None or parts.slow_s < SHOWN_FROM_S:
         return
     what = f"launch {launch.number} waited {duration(parts.slow_s)} for a slow device: {verdict.evidence}"

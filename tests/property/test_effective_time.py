@@ -138,5 +138,21 @@ def test_a_slow_devices_share_of_the_progress_is_a_part_of_its_own() -> None:
     assert parts(found) == {"start_s": 100, "slow_s": 200, "effective_s": 700}
 
 
+def test_a_device_that_is_well_again_costs_nothing_any_more_and_the_slowest_counts() -> None:
+    first = launch(0, 0, 1000, (0, 0, None), (100, 0, 1), (1000, 0, 901))
+    said = [
+        (400, "0", 1.5, "slow"),
+        (460, "1", 2.0, "slow"),
+        (520, "1", 1.0, "well again"),
+        (580, None, 1.0, "well again"),
+    ]
+    verdicts = tuple(
+        RecordedVerdict(T0 + at_s, "node2", gpu, slowdown, severity, "", "unknown", "report")
+        for at_s, gpu, slowdown, severity in said
+    )
+    found = effective_time(job(first, exit_code=0, verdicts=verdicts))
+    assert parts(found) == {"start_s": 100, "slow_s": 20 + 30 + 20, "effective_s": 830}
+
+
 def test_a_job_that_never_began_a_launch_was_starting() -> None:
     assert parts(effective_time(job(ended_s=7))) == {"start_s": 7}

@@ -62,6 +62,17 @@ def test_each_node_has_its_role_and_each_device_its_peers() -> None:
     assert ratios["node2 gpu 0"] is None  # not in use, so not a peer of any device
 
 
+def test_a_device_that_is_well_again_is_not_shown_as_slow() -> None:
+    before = snapshot_of()
+    accused = {(device.host, device.gpu) for device in before.devices if device.verdict is not None}
+    last = before.timeline.verdicts[-1]
+    well = [replace(last, host=host, gpu=gpu, severity="well again") for host, gpu in sorted(accused)]
+    timeline = replace(before.timeline, verdicts=(*before.timeline.verdicts, *well))
+    after = compose(timeline, Readings(), T0 + 400, level=3, port=4242)
+    assert accused
+    assert [device.verdict for device in after.devices if device.verdict is not None] == []
+
+
 def test_before_the_first_launch_every_node_waits() -> None:
     job = next(entries())
     timeline = timeline_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
