@@ -74,7 +74,7 @@ def test_what_a_launch_took_is_known_to_the_next_one_until_that_has_its_own() ->
     [
         (0.0, "0 s"),
         (5.46, "5.5 s"),
-        (9.96, "10 s"),
+        (9.95, "10 s"),
         (99.4, "99 s"),
         (599.4, "599 s"),
         (599.5, "10 min"),

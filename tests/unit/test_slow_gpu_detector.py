@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import threading
@@ -17,6 +18,7 @@ from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
+from laggard.detectors.episodes import Episode
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
@@ -201,6 +203,18 @@ def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
     assert kept["version"] == 1
     with pytest.raises(ValueError, match="state has version 2, this program reads version 1"):
         RestartJudge().restore(kept | {"version": 2}, 0.0, same_run=True)
+
+
+def test_an_open_incident_is_kept_with_its_verdict() -> None:
+    launch = Launch(40)
+    [verdict] = launch.rounds(6, SLOW)
+    kept = json.loads(json.dumps(launch.detector._slow_gpu_judge._restarts.to_state()))
+    again = RestartJudge(RestartCost(40.0))
+    again.begin(LaunchRecord(2, NODES, RESERVE))
+    again.restore(kept, 60.0, same_run=True)
+    [due] = again.weigh([], lambda _: Episode(0.0, 2.0, 0.5), set(DEVICES), {}, 120.0)
+    assert (verdict.action, due.action) == ("report", "restart")
+    assert (due.host, due.gpu, due.severity, due.cause) == (verdict.host, verdict.gpu, verdict.severity, verdict.cause)
 
 
 def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> None:
