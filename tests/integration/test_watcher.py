@@ -84,6 +84,9 @@ class Listener:
             raise ZeroDivisionError("oops")
         return [Verdict("node1", "0", 1.5, "slow", "made up")]
 
+    def take_notices(self) -> list[str]:
+        return []
+
 
 def requests(endpoint: Endpoint) -> list[tuple[str, Any]]:
     with endpoint.connect() as client:
