@@ -13,6 +13,7 @@ from scipy import integrate, special, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.common_mode import CommonMode
 from laggard.detectors.device_index import DeviceIndex
 from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
@@ -684,3 +685,16 @@ def test_a_slow_quarter_does_not_hide_one_that_is_less_slow() -> None:
     spread = [0.98, 0.99, 0.99, 1.0, 1.0, 1.0, 1.01, 1.01, 1.02, 1.0, 1.0, 1.0]
 
     assert set(checked([*spread, 1.12, 1.6, 1.6, 1.6])) == {12, 13, 14, 15}
+
+
+# -- the common mode ---------------------------------------------------------------------------------------------------
+
+
+def test_a_group_without_readings_for_some_rounds_has_shifted_only_if_it_has_after_them() -> None:
+    pace, common_mode = np.zeros((30, 1, 2), np.float32), CommonMode(1, 2)
+    pace[12:20] = np.nan
+    pace[20:, 0, 1] = 0.2
+    found = [(number, shift) for number, each in enumerate(pace) for shift in common_mode.add(each, 3.0 * number)]
+    [(number, shift)] = found
+    assert (number, shift.group, shift.since_s) == (24, 1, 60.0)
+    assert shift.ratio == pytest.approx(math.exp(0.2), rel=1e-5)
