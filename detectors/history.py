@@ -65,7 +65,7 @@ class History:
     evidence
         Weighted evidence, first axes ``(test, level)``.
     intermittent
-        Weighted evidence that the device is slow again and again.
+        Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so.
     run
         Length of the current run of exceedances in rounds (saturates), first axes ``(test, level)``.
     runs, exceedances
@@ -224,7 +224,7 @@ class History:
         open_before = self.rounds > 0
         if not (slow.any() or open_before.any()):
             return
-        over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1) & (self.intermittent.sum(axis=0) < 1)
+        over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
         self.since_s[slow & ~open_before] = now_s
         self.rounds += present & (slow | open_before)
         self.since_s[over], self.rounds[over], self.reported[over] = np.nan, 0, 0

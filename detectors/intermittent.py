@@ -66,4 +66,5 @@ def accumulate_intermittent(
         goes_on = np.where(now, _FAULTY_AGAIN / _AGAIN, (1 - _FAULTY_AGAIN) / (1 - _AGAIN))
         goes_on = np.where((run < _LONGEST_BET) & (good <= np.float32(_RATE_FLOOR)), goes_on, 1)
         factor = np.where(run == 0, begins, goes_on)
-        evidence.put(few, np.minimum(evidence.take(few) * factor, _EVIDENCE_CAP / budget))
+        cap = _EVIDENCE_CAP / budget
+        evidence.put(few, np.clip(evidence.take(few) * factor, -cap, cap))

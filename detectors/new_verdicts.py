@@ -50,6 +50,7 @@ class NewVerdicts:
         by_host: dict[int, dict[int, Finding]] = defaultdict(dict)
         for row, host in zip(near.tolist(), index.hosts[near].tolist(), strict=True):
             by_host[host][row] = _finding_at(row, history, usual, index, grouping, terms, now_s)
+        history.intermittent[:, at_times >= bar] *= -1  # said once, until it has been well for long
         found: list[Finding] = []
         for findings in by_host.values():
             certain = {row for row in findings if most[row] >= bar}
