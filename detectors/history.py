@@ -72,7 +72,7 @@ class History:
         Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
         rounds, first axes ``(test, level)``.
     seen
-        Rounds with a good reading so far; wraps around at 65,536.
+        Rounds with a good reading so far; less 32,768 on reaching 65,535.
     since_s, rounds
         When the current slow episode began, and how many rounds ago.
     reported
