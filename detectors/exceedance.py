@@ -214,8 +214,10 @@ def compare(
     limits = thresholds.against_peers(peer_noise, scales.spread.mean(), count, per_device=out)
     born = [_slower_than_peers(limit, offset, count, grouping) for limit in limits]
     if learned.any():
-        calm = np.where(learned, residual, np.float32(np.nan))
-        scales.learn_wander(calm, history.last(), slower[REPORT], grouping.samples)
+        # A restless round excuses a slow device, but must not teach that it is calm.
+        in_quiet = thresholds.against_self(scales.allowed(np.zeros_like(unrest), grouping))[REPORT]
+        known = np.where(learned, residual, np.float32(np.nan))
+        scales.learn_wander(known, history.last(), slower[REPORT] | (residual > in_quiet), grouping.samples)
     return Exceedances(
         (slower, born), (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)), residual, level, pace
     )

@@ -133,16 +133,19 @@ class NaiveDetector:
                 unknown = len(here) < 2 or (not has_past and math.isnan(early))
                 slow = born[device] and (not crowded["b"] or len(here) == 2)
                 exceeds[device, ("peer", level)] = None if unknown else slow
-        self.learn_wander(group, residual, exceeds)
+        self.learn_wander(group, members, residual, exceeds)
         return exceeds, residual, common
 
     def learn_wander(
         self,
         group: Group,
+        members: list[DeviceId],
         residual: Mapping[DeviceId, float],
         exceeds: Mapping[tuple[DeviceId, tuple[str, str]], bool | None],
     ) -> None:
-        calm = [device for device in residual if exceeds[device, ("self", "report")] is False]
+        in_quiet = {d: max(self.self_levels["report"], self.allowed(d, members, group, 0.0)) for d in residual}
+        within = [d for d in residual if exceeds[d, ("self", "report")] is False]
+        calm = [device for device in within if residual[device] <= in_quiet[device]]
         if len(calm) < 3:
             return
         group.wandered = min(group.wandered + 1, 64)
