@@ -106,7 +106,8 @@ def test_of_ranks_that_all_wait_for_the_slowest_the_slow_one_is_named_and_none_o
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     _, *arguments = shlex.split(SECTIONS_JOB)
     (tmp_path / arguments[-1]).write_text(SLOW_FORWARD)
-    job = start_job("--local-nodes=3", "--detect-interval=0.3", *arguments, directory=tmp_path)
+    options = ("--local-nodes=3", "--detect-interval=0.3", "--restart-cost=0")
+    job = start_job(*options, *arguments, directory=tmp_path)
     assert job.finish() == 0, job.everything()
     job.wait_for(r"verdict +rank 3 on node2: \d\d(\.\d)? % slower than .*, in the section (forward|step) \(slow\)")
     assert "without node2; node3 comes in from the reserve" in job.account
