@@ -47,6 +47,8 @@ class ProcessEnd:
         How long it ran, in seconds.
     lines
         The last lines of its standard error, with those of its own children.
+    is_worker
+        Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
     """
 
     host: str
@@ -56,6 +58,7 @@ class ProcessEnd:
     ended_s: float
     ran_s: float
     lines: tuple[str, ...] = ()
+    is_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         Host names by address, for lines that name an address.
     """
     witnesses = [(end, _complaint_of(end)) for end in ends]
-    end, complaint = min(witnesses, key=lambda each: (_trust(*each), each[0].ended_s))
+    end, complaint = min(witnesses, key=lambda each: _order(*each))
     root = root_cause_of(end.lines)
     exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
     signature = complaint.signature
@@ -197,6 +200,13 @@ def _trust(end: ProcessEnd, complaint: Complaint) -> Trust:
         return 0
     root = root_cause_of(end.lines)
     return 1 if end.exit_code < 0 or (root is not None and root.exit_code < 0) else 2
+
+
+def _order(end: ProcessEnd, complaint: Complaint) -> tuple[Trust, bool, float]:
+    """Return by what the process that failed first is found: the least of these."""
+    trust = _trust(end, complaint)
+    # A program whose worker was killed gets an exception: if it was killed too, it was the first, whoever noticed when.
+    return trust, end.is_worker and trust == 1, end.ended_s
 
 
 def _response(end: ProcessEnd, exit_code: int, complaint: Complaint) -> Response:

@@ -208,6 +208,7 @@ class RayCluster(Cluster):
                 worker.ended_s,
                 worker.ran_s,
                 (MEMORY_LINE,) if worker.out_of_memory else (),
+                is_worker=True,
             )
             for worker in self._head.killed_workers(since_s)
         ]

@@ -292,3 +292,13 @@ def test_output_that_is_cut_off_or_odd_is_read_too() -> None:
         complaints_of(lines)
         root_cause_of(lines)
         assert why(replace(end(), lines=lines)).host == "node2"
+
+
+def test_a_program_that_was_killed_was_so_before_its_workers_whoever_was_noticed_first() -> None:
+    program = end(host="node1", exit_code=-9, ended_s=T0 + 0.3)
+    worker = replace(end(host="node2", exit_code=-9), is_worker=True)
+    assert explain([worker, program], {}).host == "node1"
+    noticed = end("ray.exceptions.ActorDiedError: The actor died unexpectedly", host="node1", ended_s=T0 + 0.3)
+    assert explain([worker, noticed], {}).host == "node2"
+    memory = replace(worker, lines=("Memory cgroup out of memory: Killed process 4211",))
+    assert explain([memory, program], {}).host == "node2"
