@@ -296,6 +296,6 @@ def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, 
     if len(devices) == 1:
         lines.append("only one device: compared with its own past readings, not with peers")
     n_ok = sum(diagnoses[device].condition == "ok" for device in devices)
-    n_silent = len({host for host, gpu in checks if gpu == ALL_DEVICES})
+    n_silent = len({host for host, _ in checks} - {host for host, _ in devices})
     silent = f"; no answer from {counted(n_silent, 'node', 'nodes')}" if n_silent else ""
     return [*lines, f"{n_ok} of {len(devices)} devices ok ({'; '.join(models)}){silent}"]
