@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from benchmarks.dependence import at_times, dependence, noisy_steps, phases
 from benchmarks.economics import days, intermittent
 from benchmarks.peers import RULES
 from benchmarks.tables import table
@@ -631,6 +632,10 @@ _SECTIONS = (
     disturbances,
     virtual,
     guarantee,
+    dependence,
+    noisy_steps,
+    at_times,
+    phases,
     economics,
     speed,
     rules,

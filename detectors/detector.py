@@ -50,6 +50,9 @@ class Judge(Protocol):
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
 
+    def take_notices(self) -> list[str]:
+        """Return what else the rounds show, each thing once: nothing for which a device is to blame."""
+
 
 class Watcher:
     """A thread that assembles a metric's samples into rounds, has them judged, and sends verdicts to the controller.
@@ -183,6 +186,8 @@ class Watcher:
             return
         if verdicts:
             self._requests.append(("verdicts", [dataclasses.asdict(verdict) for verdict in verdicts]))
+        if notices := self._judge.take_notices():
+            self._requests.append(("notices", [f"{self._metric_name}: {notice}" for notice in notices]))
 
     def _send_requests(self) -> None:
         while self._requests:
@@ -230,6 +235,10 @@ class Detector(Startable):
             Verdict(host, None, float("nan"), "slow", evidence, action="restart" if restart else "report")
             for host in hosts
         ]
+
+    def take_notices(self) -> list[str]:
+        """Return what else the rounds show: here nothing."""
+        return []
 
     def start(self) -> Self:
         """Start watching.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.grouping import Grouping
-from laggard.detectors.history import RESTART, WARM_UP, History
+from laggard.detectors.history import REPORT, RESTART, WARM_UP, History
 from laggard.detectors.statistics import (
     Floats,
     Group,
@@ -19,7 +19,7 @@ from laggard.detectors.statistics import (
     deviation_per_distance,
     high_median,
 )
-from laggard.detectors.thresholds import Thresholds
+from laggard.detectors.thresholds import SELF_NOISES, Thresholds
 
 __all__ = ["Exceedances", "Scales", "born_slow", "compare"]
 
@@ -28,6 +28,11 @@ _PASSES = 3
 _MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 _UNREST_DEVICES = 4  # with fewer, one that is faster by chance would make the round look noisy, and hide a slow one
 _NOISE_FLOOR = 0.001
+# The change from round to round over the distance from the past: 0.92 if rounds are independent, less if noise lasts.
+_WHITE, _WHITE_TO_LASTING, _WHITE_ROUNDS = 0.82, 0.25, 10
+_FEWEST_NOISES = 2.0
+_WANDER_DEVICES = 3  # of two devices, one that slowly becomes slower would excuse itself
+_WANDER_ROUNDS, _WANDER_PRIOR = 64, 2  # over how many rounds it is a mean, and with how many rounds at 0 it starts
 # Against peers, a device's own noise raises its limit no further than this: one that is at times much slower than they
 # ever are is not noisy but slow.
 _NOISY, _VERY_NOISY = 5.0, 0.1  # times its group's noise, or in log seconds, whichever is more
@@ -98,12 +103,15 @@ class Exceedances:
         Log time relative to the device's expected one.
     level
         The group's common mode, in log seconds.
+    pace
+        The same by group, ``(n_probes, n_groups)``.
     """
 
     exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
     tested: tuple[NDArray[np.bool_], NDArray[np.bool_]]
     residual: Floats
     level: Floats
+    pace: Floats
 
 
 class Scales:
@@ -115,18 +123,56 @@ class Scales:
         Each device's own noise, or its group's if that is more.
     peer_noise
         The part of it that raises a device's limit against its peers.
+    wander
+        How far from their own past a group's devices typically are, over the last 64 rounds or so, as a standard
+        deviation: noise that lasts longer than eight rounds shows only here, ``(n_probes, n_groups)``.
     """
 
     def __init__(self, history: History, grouping: Grouping) -> None:
         self.spread, self.early = RollingMean(WARM_UP), RollingMean(WARM_UP)
         self.noise = self.peer_noise = history.noise
+        self.wander = np.zeros((len(history.baseline), len(grouping)), np.float32)
+        self.change = np.zeros_like(self.wander)
+        self._rounds = np.full_like(self.wander, _WANDER_PRIOR)
         self.learn_noise(history, grouping)
 
     def learn_noise(self, history: History, grouping: Grouping) -> None:
         """Update each device's noise: its own, or its group's if that is more, because eight rounds are few."""
-        typical = grouping.per_device(high_median(history.noise, grouping.groups))
-        self.noise = np.fmax(np.fmax(history.noise, typical), np.float32(_NOISE_FLOOR))
+        self._typical = np.fmax(high_median(history.noise, grouping.groups), np.float32(_NOISE_FLOOR))
+        typical = grouping.per_device(self._typical)
+        self.noise = np.fmax(history.noise, typical)
         self.peer_noise = np.fmin(self.noise, np.fmax(np.float32(_NOISY) * typical, np.float32(_VERY_NOISY)))
+
+    def learn_wander(self, residual: Floats, last: Floats, slow: NDArray[np.bool_], groups: Sequence[Group]) -> None:
+        """Learn from a round's residuals ``(n_probes, n_devices)``, ``NaN`` without baseline; leave slow ones out."""
+        calm = np.where(slow, np.float32(np.nan), residual)
+        enough = count_of(~np.isnan(calm), groups) >= _WANDER_DEVICES
+        self._rounds = np.fmin(self._rounds + enough, np.float32(_WANDER_ROUNDS))
+        for mean, distance in ((self.wander, np.abs(calm)), (self.change, np.abs(calm - last) * np.float32(0.5**0.5))):
+            more = np.float32(deviation_per_distance()) * high_median(distance, groups) - mean
+            mean += np.where(enough & ~np.isnan(more), more / self._rounds, np.float32(0))
+
+    def allowed(self, unrest: Floats, grouping: Grouping) -> Floats:
+        """Return how far a healthy device may be from its past: five times its noise, ``(n_probes, n_devices)``.
+
+        If noise does not last, several small exceedances in a row are evidence: then it is twice its group's noise.
+        """
+        out, lasting = grouping.per_device, self.lasting()
+        noise = np.fmax(
+            out(self._typical) + out(lasting) * (self.noise - out(self._typical)), out(np.fmax(unrest, self.wander))
+        )
+        return np.asarray(out(_FEWEST_NOISES + (SELF_NOISES - _FEWEST_NOISES) * lasting) * noise)
+
+    def lasting(self) -> Floats:
+        """Return how much of each group's noise lasts, from 0 to 1; 1 until it is known, ``(n_probes, n_groups)``."""
+        lasting = (_WHITE - self.change / np.fmax(self.wander, np.float32(_NOISE_FLOOR))) / _WHITE_TO_LASTING
+        return np.where(self._rounds < _WHITE_ROUNDS, 1, np.clip(lasting, 0, 1)).astype(np.float32)
+
+    def wandering(self, smallest: float) -> Floats:
+        """Return what lasting noise allows where that is more than ``smallest``; else 0, ``(n_probes, n_groups)``."""
+        allowed = np.float32(SELF_NOISES) * self.wander
+        is_known = (self._rounds >= _WANDER_ROUNDS) & (self.lasting() >= 1) & (allowed > smallest)
+        return np.where(is_known, allowed, np.float32(0))
 
 
 def compare(
@@ -148,27 +194,32 @@ def compare(
     middle, spread = center_and_spread(log_seconds, groups)
     common, unrest = center_and_spread(log_seconds - history.baseline, groups)
     unknown = np.isnan(common)
-    level = np.broadcast_to(out(np.where(unknown, middle, common)), log_seconds.shape)
+    pace = np.where(unknown, middle, common)
+    level = np.broadcast_to(out(pace), log_seconds.shape)
     residual = log_seconds - level
     slower = [np.zeros(valid.shape, np.bool_)] * 2
     if learned.any():
         residual -= np.where(learned, history.baseline, np.float32(0))
         unrest = np.where(unknown | (count < _UNREST_DEVICES), np.float32(0), unrest)
-        noise = np.fmax(scales.noise, out(unrest))
-        limits = thresholds.against_self(noise)
+        limits = thresholds.against_self(scales.allowed(unrest, grouping))
         slower = [_slower_than_before(limit, residual, learned, level, history, count, grouping) for limit in limits]
 
     scales.spread.add(spread)
-    peer_noise = scales.peer_noise
+    peer_noise = np.fmax(scales.peer_noise, np.fmin(out(scales.wander), np.float32(_VERY_NOISY)))
     if repeat_noise is not None:
         scales.early.add(_early_noise(repeat_noise, residual, history, groups))
         early = out(scales.early.mean())
-        peer_noise = np.where(learned, scales.peer_noise, early) if learned.any() else early
+        peer_noise = np.where(learned, peer_noise, early) if learned.any() else early
     offset = log_seconds - out(middle)
     limits = thresholds.against_peers(peer_noise, scales.spread.mean(), count, per_device=out)
     born = [_slower_than_peers(limit, offset, count, grouping) for limit in limits]
+    if learned.any():
+        # A restless round excuses a slow device, but must not teach that it is calm.
+        in_quiet = thresholds.against_self(scales.allowed(np.zeros_like(unrest), grouping))[REPORT]
+        known = np.where(learned, residual, np.float32(np.nan))
+        scales.learn_wander(known, history.last(), slower[REPORT] | (residual > in_quiet), grouping.samples)
     return Exceedances(
-        (slower, born), (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)), residual, level
+        (slower, born), (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)), residual, level, pace
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.grouping import Grouping
-from laggard.detectors.history import SELF, WARM_UP, History
+from laggard.detectors.history import RESTART, SELF, History
 from laggard.detectors.statistics import Floats, bet_on_none, bet_on_one, count_of, onset_weight
 
 __all__ = ["Rates", "accumulate"]
@@ -23,34 +23,62 @@ __all__ = ["Rates", "accumulate"]
 _RATE_FLOOR = 0.005  # a healthy device may exceed this often, however quiet it has been so far
 _RATE_PRIOR = 1.0  # pseudo-count of exceedances that a rate starts with
 _RATE_START = 0.02  # the rate before anything is learned
-_AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same for repeated exceedances, and the pseudo-count of exceedances
+_AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same for a second exceedance, and the pseudo-count of first ones
+_OLDER_PRIOR = 8.0  # pseudo-count of rounds for which an older run is taken to be like a younger one
+_LASTING_RUNS, _LASTING_SHARE = 5, 0.5  # at least so many runs, half of which went on: then noise lasts
 _RATE_CEILING = 0.98
 _LONGEST_RUN = 255
+_SHORTEST_INCIDENT = 4  # a longer run of a device that was reported is the incident, not its noise
 _EVIDENCE_CAP = 100.0  # times the bar: more is not needed, and evidence must be able to fall after a recovery
+_AGES = np.array([1, 2, 4, 8, 16])  # the youngest runs of each class
+_SPANS = np.array([1, 2, 4, 8, 2**15])  # how many ages each class has
 
 
 class Rates:
     """How often healthy devices exceed, learned from runs of exceedances that have ended.
 
-    Each test, level, probe and group has two rates: of a first exceedance, and of one right after another, because
-    consecutive rounds share their noise.  A run that has not ended may be a real slowdown, so it is not counted yet.
+    Each test, level, probe and group has a rate of first exceedances, and of one more after a run of 1, 2 to 3, 4 to 7,
+    8 to 15 or more rounds, because what disturbs a device lasts.  A run that has not ended may be a real slowdown, so
+    it is not counted yet.
+
+    Attributes
+    ----------
+    rounds, runs
+        Rounds without an exceedance in the round before, and runs that began in one, ``(2, 2, n_probes, n_groups)``.
+    tries, repeats
+        By age: rounds that followed an exceedance, and how many of them exceeded too,
+        ``(n_ages, 2, 2, n_probes, n_groups)``.
     """
 
     def __init__(self, probes: int, groups: int) -> None:
-        self.rounds = np.zeros((2, 2, probes, groups))
-        self.runs = np.zeros((2, 2, probes, groups))
-        self.exceedances = np.zeros((2, 2, probes, groups))
+        shape = (2, 2, probes, groups)
+        self.rounds, self.runs = np.zeros(shape), np.zeros(shape)
+        self.tries, self.repeats = np.zeros((len(_AGES), *shape)), np.zeros((len(_AGES), *shape))
 
     def first(self) -> Floats:
         """Return an upper estimate of the rate of first exceedances, ``(2, 2, n_probes, n_groups)``."""
-        count = self.runs + 2 * np.sqrt(self.runs) + _RATE_PRIOR
-        return _bounded(count / (self.rounds + _RATE_PRIOR / _RATE_START))
+        return _bounded(_upper(self.runs, _RATE_PRIOR) / (self.rounds + _RATE_PRIOR / _RATE_START))
 
     def again(self) -> Floats:
-        """Return an upper estimate of the rate of repeated exceedances, ``(2, 2, n_probes, n_groups)``."""
-        repeats = self.exceedances - self.runs
-        count = repeats + 2 * np.sqrt(repeats) + _AGAIN_PRIOR * _AGAIN_START
-        return _bounded(count / (self.exceedances + _AGAIN_PRIOR))
+        """Return the rate of one more exceedance, by the run's age: an upper estimate that never falls with age."""
+        youngest = _upper(self.repeats[0], _AGAIN_PRIOR * _AGAIN_START) / (self.tries[0] + _AGAIN_PRIOR)
+        found = [_bounded(youngest)]
+        for tries, repeats in zip(
+            self.tries[1:], self.repeats[1:], strict=True
+        ):  # as before, unless they say otherwise
+            older = (repeats + _OLDER_PRIOR * found[-1]) / (tries + _OLDER_PRIOR)
+            found.append(np.maximum(found[-1], _bounded(older)))
+        return np.stack(found)
+
+    def lasting(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how many runs ended, and their mean length, where they last longer than chance: else 0.
+
+        For the slowdown that matters, against the own past, each ``(n_probes, n_groups)``.
+        """
+        runs, repeats = self.runs[SELF, RESTART], self.repeats[:, SELF, RESTART].sum(axis=0)
+        rounds = self.rounds[SELF, RESTART]
+        lasts = (runs >= _LASTING_RUNS) & (repeats > _LASTING_SHARE * runs) & (repeats * rounds > 4 * runs * runs)
+        return np.where(lasts, runs, 0), 1 + repeats / np.maximum(runs, 1)
 
     def learn_window(
         self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
@@ -59,26 +87,44 @@ class Rates:
 
         Returns the length of each device's run that has not ended: it is not learned from yet.
         """
-        self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
-        lengths = np.zeros(counted.shape, np.uint8)
-        few = np.flatnonzero(exceeds.any(axis=0) & counted)
-        flags = exceeds.reshape(len(exceeds), -1)[:, few]
-        not_ended = np.logical_and.accumulate(flags[::-1])[::-1]
-        lengths.put(few, np.count_nonzero(not_ended, axis=0))
-        ended = flags & ~not_ended
-        begins = ended & ~np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
-        probe, device = np.divmod(few, counted.shape[1])
-        codes = probe * len(grouping) + grouping.codes[device]
-        runs, exceedances = self.runs[SELF, level], self.exceedances[SELF, level]
-        for total, flagged in ((runs, begins), (exceedances, ended)):
-            total += np.bincount(codes, np.count_nonzero(flagged, axis=0), total.size).reshape(total.shape)
-        return lengths
+        run = np.zeros(counted.shape, np.uint8)
+        if not (exceeds & counted).any():
+            self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
+            return run
+        codes = np.arange(counted.shape[0])[:, None] * len(grouping) + grouping.codes
+        for now in exceeds & counted:
+            self.rounds[SELF, level] += count_of(counted & (run == 0), grouping.groups)
+            ended = ~now & (run > 0)
+            self.learn_ended(SELF, level, codes[ended], run[ended])
+            run = np.where(now, run + np.uint8(1), np.uint8(0))
+        return run
 
-    def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
+    def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.integer]) -> None:
         """Learn from runs of exceedances that have just ended, given their probe and group, and their lengths."""
-        runs, exceedances = self.runs[test, level], self.exceedances[test, level]
-        runs += np.bincount(codes, minlength=runs.size).reshape(runs.shape)
-        exceedances += np.bincount(codes, lengths, runs.size).reshape(runs.shape)
+        if not len(codes):
+            return
+        runs, tries, repeats = self.runs[test, level], self.tries[:, test, level], self.repeats[:, test, level]
+        began = _tally(codes, runs)
+        runs += began
+        tries[0] += began
+        went_on = lengths > 1  # most do not
+        codes, lengths = codes[went_on], lengths[went_on].astype(np.intp)
+        repeats[0] += _tally(codes, runs)
+        for age, (youngest, span) in enumerate(zip(_AGES.tolist(), _SPANS.tolist(), strict=True)):
+            if age and len(codes):
+                tries[age] += _tally(codes, runs, np.clip(lengths - youngest + 1, 0, span))
+                repeats[age] += _tally(codes, runs, np.clip(lengths - youngest, 0, span))
+
+
+def _upper(count: NDArray[np.float64], prior: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Return an upper estimate of a count's mean: two standard deviations above it."""
+    return np.asarray(count + 2 * np.sqrt(count) + prior)
+
+
+def _tally(
+    codes: NDArray[np.intp], like: NDArray[np.float64], weights: NDArray[np.intp] | None = None
+) -> NDArray[np.float64]:
+    return np.bincount(codes, weights, like.size).reshape(like.shape).astype(np.float64)
 
 
 def _bounded(rate: NDArray[np.float64]) -> Floats:
@@ -113,22 +159,24 @@ def accumulate(
     cap, ceiling = np.float32(_EVIDENCE_CAP / budget), np.float32(_RATE_CEILING)
     quiet = history.reported == 0
     first, again = rates.first(), rates.again()
-    per_round = 1 / (history.seen + np.float32(WARM_UP))
     for test in np.flatnonzero(rounds_tested).tolist():
         share = np.float32(onset_weight(int(rounds_tested[test])) / places)
         is_tested, counted = tested[test], tested[test] & quiet
-        rates.rounds[test] += count_of(counted, grouping.groups)
         for level, exceeding in enumerate(exceeds[test]):
-            run, runs, evidence = (array[test, level] for array in (history.run, history.runs, history.evidence))
-            own = runs * per_round if runs.any() else np.float32(0)
-            rate = np.minimum(np.maximum(own, grouping.per_device(first[test, level])), ceiling)
+            run, evidence = history.run[test, level], history.evidence[test, level]
+            rate = np.minimum(
+                np.maximum(history.own_rates(test, level), grouping.per_device(first[test, level])), ceiling
+            )
             # Few devices exceed now or did in the last round; these are computed separately.
             few = np.flatnonzero((exceeding | (run > 0)) & is_tested)
             probe, device = np.divmod(few, len(quiet))
             codes = probe * len(grouping) + grouping.codes[device]
             now, before = exceeding.take(few), run.take(few)
-            rate_of_few = np.maximum(runs.take(few) * per_round.take(few), first[test, level].take(codes))
-            np.maximum(rate_of_few, again[test, level].take(codes), out=rate_of_few, where=before > 0)
+            rate_of_few = rate.take(few)
+            age = np.searchsorted(_AGES, np.maximum(before, 1), side="right") - 1
+            of_group = again.reshape(len(_AGES), 2, 2, -1)[age, test, level, codes]
+            repeated = np.maximum(of_group, history.own_repeats(test, level, few))
+            np.maximum(rate_of_few, repeated, out=rate_of_few, where=before > 0)
             rate_of_few = np.minimum(rate_of_few, ceiling)
             factor = np.where(now, bet_on_one(rate_of_few), bet_on_none(rate_of_few))
             of_few = np.minimum((evidence.take(few) + share) * factor, cap)
@@ -137,6 +185,9 @@ def accumulate(
             evidence.put(few, of_few)
 
             run.put(few, np.where(now, before + (before < _LONGEST_RUN), 0))
-            ended = ~now & counted.take(few)
-            rates.learn_ended(test, level, codes[ended], before[ended])
-            runs.put(few[ended], runs.take(few[ended]) + 1)
+            teaches = counted.take(few)
+            rounds = rates.rounds[test, level]
+            rounds += count_of(counted, grouping.groups) - _tally(codes[teaches & (before > 0)], rounds)
+            rates.learn_ended(test, level, codes[teaches & ~now], before[teaches & ~now])
+            own = ~now & (teaches | (before < _SHORTEST_INCIDENT))
+            history.note_ended(test, level, few[own], before[own])

@@ -22,6 +22,7 @@ _CLASS_DEVICES = 3
 _PAIR_RANGE = 0.03  # log seconds: two devices are only a class if they are as alike as chips of one model
 _CLASS_SHARE = 0.1
 _SPREAD_FLOOR = 0.003
+_SAMPLED = 2048
 
 
 def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
@@ -41,6 +42,8 @@ class Grouping:
         The devices of each group; adjacent rows are a slice, which needs no copy.
     sizes
         Number of devices of each group, ``(n_groups,)``.
+    samples
+        A thousand or two devices of each group, or all if it has fewer: enough for a median.
     """
 
     def __init__(self, codes: NDArray[np.int32]) -> None:
@@ -52,6 +55,8 @@ class Grouping:
             order = np.argsort(codes, kind="stable")
             members = np.split(order, np.searchsorted(codes[order], np.arange(1, count)))
             self.groups = [_slice_of(rows) if _are_adjacent(rows) else rows for rows in members]
+        steps = (self.sizes // _SAMPLED + 1).tolist()
+        self.samples = [_every(step, group) for step, group in zip(steps, self.groups, strict=True)]
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -67,6 +72,10 @@ class Grouping:
 
 def _are_adjacent(rows: NDArray[np.intp]) -> bool:
     return bool(len(rows) and rows[-1] - rows[0] == len(rows) - 1)
+
+
+def _every(step: int, group: Group) -> Group:
+    return slice(group.start, group.stop, step) if isinstance(group, slice) else group[::step]
 
 
 def _slice_of(rows: NDArray[np.intp]) -> slice:

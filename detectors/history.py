@@ -17,6 +17,9 @@ from laggard.detectors.statistics import Floats
 
 __all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History", "Saved"]
 
+_MEMORY = 64  # rounds after which the counts of a device's own noise are halved
+_MOST = 1000.0  # of such a count, which half precision still holds
+_OWN_PRIOR = 20.0  # pseudo-count of exceedances before a repeated one
 WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals are kept
 SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
 REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
@@ -28,18 +31,21 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "noise": (np.float32, np.nan, True, ()),
     "recent": (np.float32, 0, True, (WARM_UP,)),
     "evidence": (np.float32, 0, True, (2, 2)),
+    "intermittent": (np.float32, 0, True, ()),
     "run": (np.uint8, 0, True, (2, 2)),
-    "runs": (np.uint16, 0, True, (2, 2)),
+    "runs": (np.float16, 0, True, (2, 2)),
+    "exceedances": (np.float16, 0, True, (2, 2)),
     "seen": (np.uint16, 0, True, ()),
     "since_s": (np.float64, np.nan, False, ()),
     "rounds": (np.uint32, 0, False, ()),
     "reported": (np.uint8, 0, False, ()),
     "bad_readings": (np.uint32, 0, False, ()),
 }
-_OF_ONE_RUN = ("evidence", "run", "since_s", "rounds", "reported", "bad_readings")
-_STATE_KEYS = {"reported": "told"}  # of arrays that a saved state has under another name
-_VERSION = 3
-_VERSIONS_READ = (2, _VERSION)  # 2 had arrays, or nested lists of numbers
+_OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported", "bad_readings")
+# Of arrays that a saved state has under another name: "runs" were those of all rounds before version 4.
+_STATE_KEYS = {"reported": "told", "runs": "recent_runs"}
+_VERSION = 4
+_VERSIONS_READ = (2, 3, _VERSION)  # 2 had arrays, or nested lists of numbers; both had less of a device's own noise
 
 
 @dataclass
@@ -49,7 +55,7 @@ class History:
     Attributes
     ----------
     baseline
-        Log of a device's usual time relative to its group's, ``NaN`` until learned.
+        Log of a device's usual time relative to its group's, ``NaN`` until learned; refined until the 64th round.
     common
         The group's mean common mode while the baseline was learned, in log seconds.
     noise
@@ -58,12 +64,15 @@ class History:
         Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position.
     evidence
         Weighted evidence, first axes ``(test, level)``.
+    intermittent
+        Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so.
     run
         Length of the current run of exceedances in rounds (saturates), first axes ``(test, level)``.
-    runs
-        Number of runs of exceedances that ended, which are this device's noise, first axes ``(test, level)``.
+    runs, exceedances
+        Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
+        rounds, first axes ``(test, level)``.
     seen
-        Rounds with a good reading so far; halved, with ``runs``, on reaching 65,535.
+        Rounds with a good reading so far; less 32,768 on reaching 65,535.
     since_s, rounds
         When the current slow episode began, and how many rounds ago.
     reported
@@ -77,8 +86,10 @@ class History:
     noise: Floats
     recent: Floats
     evidence: Floats
+    intermittent: Floats
     run: NDArray[np.uint8]
-    runs: NDArray[np.uint16]
+    runs: NDArray[np.float16]
+    exceedances: NDArray[np.float16]
     seen: NDArray[np.uint16]
     since_s: NDArray[np.float64]
     rounds: NDArray[np.uint32]
@@ -97,8 +108,14 @@ class History:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any]) -> History:
-        """Return the history that :meth:`to_state` returned."""
-        return cls(**{name: _unpacked(arrays[_STATE_KEYS.get(name, name)], _LAYOUT[name][0]) for name in _LAYOUT})
+        """Return the history that :meth:`to_state` returned; what an older one did not have is blank."""
+        kept = {
+            name: _unpacked(arrays[key], _LAYOUT[name][0])
+            for name in _LAYOUT
+            if (key := _STATE_KEYS.get(name, name)) in arrays
+        }
+        n_probes, n_devices = kept["baseline"].shape
+        return cls(**{**cls.empty(n_devices, n_probes).arrays(), **kept})
 
     @property
     def nbytes(self) -> int:
@@ -144,7 +161,8 @@ class History:
             np.copyto(self.recent[position], residual, where=valid & here)
         learning = valid & np.isnan(self.baseline)
         self.seen += valid
-        self._halve_long_counts()
+        self._forget_old_noise(valid)
+        self._refine(residual, valid & ~learning & (self.seen <= _MEMORY))
         if not learning.any():
             return learning
         self.common += np.where(learning, level / WARM_UP, 0)
@@ -156,12 +174,50 @@ class History:
             self.recent[:, which] -= usual
         return ready
 
-    def _halve_long_counts(self) -> None:
-        """Halve counts before they overflow, which keeps the rates of exceedances and the ring buffer's positions."""
-        long = self.seen == np.iinfo(np.uint16).max
-        if long.any():
-            self.seen[long] -= 2**15  # a multiple of the ring buffer's length
-            self.runs[..., long] //= 2
+    def density(self, test: int, level: int) -> Floats:
+        """Return the share of the last 64 to 128 rounds in which each device exceeded, in runs that ended."""
+        return np.asarray(self.exceedances[test, level] / (self._remembered() + WARM_UP), np.float32)
+
+    def _remembered(self) -> Floats:
+        """Return how many rounds the counts of a device's own noise stand for."""
+        halved, latest = np.divmod(self.seen, _MEMORY)
+        return np.asarray(_MEMORY * (1 - np.exp2(-halved.astype(np.float32))) + latest, np.float32)
+
+    def _refine(self, residual: Floats, young: NDArray[np.bool_]) -> None:
+        """Move young baselines towards the mean of all their rounds, by no more than their noise.
+
+        The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
+        """
+        if young.any():
+            step = np.clip(residual, -self.noise, self.noise) / np.maximum(self.seen, 1)
+            np.add(self.baseline, step, out=self.baseline, where=young, casting="same_kind")
+
+    def _forget_old_noise(self, valid: NDArray[np.bool_]) -> None:
+        """Halve the counts of devices that have now seen another 64 rounds: noise from long ago excuses nothing."""
+        old = valid & (self.seen % _MEMORY == 0)
+        if old.any():
+            self.runs[..., old] /= 2
+            self.exceedances[..., old] /= 2
+        self.seen[self.seen == np.iinfo(np.uint16).max] -= 2**15  # a multiple of the ring buffer's length and of 64
+
+    def note_ended(self, test: int, level: int, places: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
+        """Count runs of exceedances that ended, given their flat places (probe and device) and lengths."""
+        for counts, more in ((self.runs[test, level], 1), (self.exceedances[test, level], lengths)):
+            counts.put(places, np.minimum(counts.take(places) + more, _MOST))
+
+    def own_rates(self, test: int, level: int) -> Floats:
+        """Return how often each device began to exceed in the last 64 to 128 rounds: an upper estimate."""
+        runs = self.runs[test, level].astype(np.float32)
+        if not runs.any():
+            return np.zeros_like(self.baseline)
+        good_rounds = np.maximum(self._remembered() - self.exceedances[test, level], 0)
+        return np.asarray((runs + np.sqrt(runs)) / (good_rounds + WARM_UP), np.float32)
+
+    def own_repeats(self, test: int, level: int, places: NDArray[np.intp]) -> Floats:
+        """Return how often devices exceeded once more, given their flat places (probe and device): upper estimates."""
+        exceedances = self.exceedances[test, level].take(places).astype(np.float32)
+        repeats = exceedances - self.runs[test, level].take(places)
+        return np.asarray((repeats + np.sqrt(repeats)) / (exceedances + _OWN_PRIOR), np.float32)
 
     def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
         """Start or continue the episodes of devices that exceed on some probe; end those of devices that recovered."""

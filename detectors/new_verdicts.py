@@ -38,8 +38,9 @@ class NewVerdicts:
         by_test = history.evidence.sum(axis=2)
         total = by_test[SELF] + by_test[PEER]
         sure = total[RESTART] >= bar
-        highest = np.where(sure, _TOP_RANK, np.where(by_test[SELF, REPORT] >= bar, 2, 1))
-        most = np.maximum(*total)
+        at_times = history.intermittent.sum(axis=0)
+        highest = np.where(sure, _TOP_RANK, np.where(np.maximum(by_test[SELF, REPORT], at_times) >= bar, 2, 1))
+        most = np.maximum(np.maximum(*total), at_times)
         new_rows = np.flatnonzero((most >= bar) & (history.reported < highest))
         if not len(new_rows):
             return []
@@ -49,6 +50,7 @@ class NewVerdicts:
         by_host: dict[int, dict[int, Finding]] = defaultdict(dict)
         for row, host in zip(near.tolist(), index.hosts[near].tolist(), strict=True):
             by_host[host][row] = _finding_at(row, history, usual, index, grouping, terms, now_s)
+        history.intermittent[:, at_times >= bar] *= -1  # said once, until it has been well for long
         found: list[Finding] = []
         for findings in by_host.values():
             certain = {row for row in findings if most[row] >= bar}
@@ -85,6 +87,8 @@ def _finding_at(
     bar = 1 / terms.false_alarm_budget
     sure = bool(evidence[:, RESTART].sum() >= bar)
     which = RESTART if sure else REPORT
+    if evidence[:, which].sum() < min(bar, history.intermittent[:, row].sum()):
+        return _at_times(row, history, index, grouping, terms, now_s)
     # If the device's own past is evidence enough, it gives the more precise slowdown.
     is_enough = evidence[SELF, which].sum() >= bar
     test = SELF if is_enough else int(np.argmax(evidence[:, which].max(axis=1)))
@@ -103,4 +107,24 @@ def _finding_at(
         e_value=float(evidence[:, which].sum()),
         since_s=float(history.since_s[row]),
         now_s=now_s,
+    )
+
+
+def _at_times(
+    row: int, history: History, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
+) -> Finding:
+    """Return the finding on a device that is slow again and again."""
+    probe = int(np.argmax(history.intermittent[:, row]))
+    share = float(history.density(SELF, RESTART)[probe, row])
+    return terms.finding(
+        index.devices[row],
+        float(np.exp(history.recent[:, probe, row].max())),
+        sure=False,
+        reference=f"its own past and {peers(grouping.size_at(row) - 1)}",
+        own_past=True,
+        rounds=int(history.rounds[row]),
+        e_value=float(history.intermittent[:, row].sum()),
+        since_s=float(history.since_s[row]),
+        now_s=now_s,
+        note=f"at times: in {100 * share:.0f} % of its last rounds",
     )

@@ -142,6 +142,10 @@ class SectionJudge:
         ]
         return told + [said for verdict in decided if (said := self._of_workers(verdict)).action == "restart"]
 
+    def take_notices(self) -> list[str]:
+        """Return what is new about all ranks together; see :meth:`SlowGPUAnalysis.take_notices`."""
+        return [notice.replace(" devices", " ranks", 1) for notice in self._analysis.take_notices()]
+
     def _has_become_slow(self, verdict: Verdict) -> bool:
         return all(map(self._analysis.became_slow, self._accused_by(verdict)))
 

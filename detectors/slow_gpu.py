@@ -220,6 +220,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._sections.set_restart_cost(self._slow_gpu_judge.restart_cost(now_s))
         return verdicts
 
+    def take_notices(self) -> list[str]:
+        """Return what the rounds show of all devices together: see :meth:`SlowGPUAnalysis.take_notices`."""
+        return self._slow_gpu_judge.take_notices()
+
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""
         del analysis_args

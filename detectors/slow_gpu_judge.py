@@ -179,6 +179,10 @@ class SlowGPUJudge:
             self.keep_history()
         return verdicts
 
+    def take_notices(self) -> list[str]:
+        """Return what is new about all devices together; see :meth:`SlowGPUAnalysis.take_notices`."""
+        return self.analysis.take_notices()
+
     def check(self, readings: Readings) -> list[Verdict]:
         """Judge one cross-section without history, see :meth:`SlowGPUAnalysis.check`."""
         return self.analysis.check(readings)
@@ -292,3 +296,7 @@ class ReportingJudge:
             )
             for verdict in self._analysis.update(readings, now_s)
         ]
+
+    def take_notices(self) -> list[str]:
+        """Return nothing: what all devices share is said once, by the main test."""
+        return []

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from laggard.detectors.statistics import Floats
 
-__all__ = ["Thresholds"]
+__all__ = ["SELF_NOISES", "Thresholds"]
 
 _REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported, but not worth a restart
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 _SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
-_SELF_NOISES = 5.0  # standard deviations of a device's own noise
+SELF_NOISES = 5.0  # standard deviations of a device's own noise
 _PEER_NOISES = 3.0
 _PEER_SPREADS = 3.5  # standard deviations between chips
 _FEW_PEERS = 0.2  # with few peers the reference is uncertain: this over (N - 1) squared is added, in log seconds
@@ -56,9 +56,9 @@ class Thresholds:
         report, restart = self.self_levels
         return max(report, float(np.log(_SILICON_SUSPECT))), max(restart, float(np.log(_SILICON_SLOW)))
 
-    def against_self(self, noise: Floats) -> list[Floats]:
-        """Return the limit of the residual, by level."""
-        return [np.maximum(np.float32(level), np.float32(_SELF_NOISES) * noise) for level in self.self_levels]
+    def against_self(self, allowed: Floats) -> list[Floats]:
+        """Return the limit of the residual, by level: the effect, or what noise allows if that is more."""
+        return [np.maximum(np.float32(level), allowed) for level in self.self_levels]
 
     def against_peers(
         self,

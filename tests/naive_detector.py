@@ -27,7 +27,8 @@ class Memory:
     noise: float = 0.0
     evidence: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(TESTS, 0.0))
     run: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
-    runs: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
+    runs: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(TESTS, 0.0))
+    exceedances: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(TESTS, 0.0))
 
 
 @dataclass
@@ -36,7 +37,28 @@ class Group:
     early: list[float] = field(default_factory=list)
     rounds: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
     runs: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
-    exceedances: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
+    tries: dict[tuple[str, str], list[int]] = field(default_factory=lambda: {key: [0] * 5 for key in TESTS})
+    repeats: dict[tuple[str, str], list[int]] = field(default_factory=lambda: {key: [0] * 5 for key in TESTS})
+    wander: float = 0.0
+    change: float = 0.0
+    wandered: int = 2
+
+    def learn(self, key: tuple[str, str], length: int) -> None:
+        """Learn from a run of exceedances that ended."""
+        self.runs[key] += 1
+        for age in range(1, length + 1):
+            self.tries[key][age_class(age)] += 1
+            self.repeats[key][age_class(age)] += age < length
+
+    def again(self, key: tuple[str, str]) -> list[float]:
+        """Return the rate of one more exceedance, by class of age."""
+        tries, repeats = self.tries[key], self.repeats[key]
+        rate = (repeats[0] + 2 * math.sqrt(repeats[0]) + 0.2) / (tries[0] + 20)
+        found = [min(max(rate, 0.005), 0.98)]
+        for age in range(1, 5):
+            rate = (repeats[age] + 8 * found[-1]) / (tries[age] + 8)
+            found.append(max(found[-1], min(max(rate, 0.005), 0.98)))
+        return found
 
 
 class NaiveDetector:
@@ -91,11 +113,12 @@ class NaiveDetector:
         for level in ("report", "restart"):
             slower, alone, born = {}, {}, {}
             for device in here:
-                noise = self.noise_of(device, members)
-                limit = max(self.self_levels[level], 5 * max(noise, unrest))
+                limit = max(self.self_levels[level], self.allowed(device, members, group, unrest))
                 slower[device] = memory[device].baseline is not None and residual[device] > limit
                 alone[device] = residual[device] + common - memory[device].common > limit
-                noise = self.excused(device, members) if memory[device].baseline is not None else early
+                noise = early
+                if memory[device].baseline is not None:
+                    noise = max(self.excused(device, members), min(group.wander, 0.1))
                 effect = self.peer_levels[level] + 0.2 / max(len(here) - 1, 1) ** 2
                 if len(here) == 2:
                     effect = max(2 * self.peer_levels[level], math.log(2))
@@ -110,7 +133,34 @@ class NaiveDetector:
                 unknown = len(here) < 2 or (not has_past and math.isnan(early))
                 slow = born[device] and (not crowded["b"] or len(here) == 2)
                 exceeds[device, ("peer", level)] = None if unknown else slow
+        self.learn_wander(group, members, residual, exceeds)
         return exceeds, residual, common
+
+    def learn_wander(
+        self,
+        group: Group,
+        members: list[DeviceId],
+        residual: Mapping[DeviceId, float],
+        exceeds: Mapping[tuple[DeviceId, tuple[str, str]], bool | None],
+    ) -> None:
+        in_quiet = {d: max(self.self_levels["report"], self.allowed(d, members, group, 0.0)) for d in residual}
+        within = [d for d in residual if exceeds[d, ("self", "report")] is False]
+        calm = [device for device in within if residual[device] <= in_quiet[device]]
+        if len(calm) < 3:
+            return
+        group.wandered = min(group.wandered + 1, 64)
+        wander = sorted(abs(residual[device]) for device in calm)[len(calm) // 2]
+        change = sorted(abs(residual[device] - self.memory[device].residuals[-1]) for device in calm)[len(calm) // 2]
+        group.wander += (1.4826 * wander - group.wander) / group.wandered
+        group.change += (1.4826 * change / math.sqrt(2) - group.change) / group.wandered
+
+    def allowed(self, device: DeviceId, members: list[DeviceId], group: Group, unrest: float) -> float:
+        lasting = 1.0
+        if group.wandered >= 10:
+            lasting = min(max((0.82 - group.change / max(group.wander, 0.001)) / 0.25, 0.0), 1.0)
+        typical = max(self.typical_noise(members), 0.001)
+        noise = typical + lasting * (self.noise_of(device, members) - typical)
+        return (2 + 3 * lasting) * max(noise, unrest, group.wander)
 
     def noise_of(self, device: DeviceId, members: list[DeviceId]) -> float:
         return max(self.memory[device].noise, self.typical_noise(members), 0.001)
@@ -132,28 +182,28 @@ class NaiveDetector:
         group = self.groups[label]
         first, again = {}, {}
         for key in TESTS:
-            runs, repeats = group.runs[key], group.exceedances[key] - group.runs[key]
+            runs, again[key] = group.runs[key], group.again(key)
             first[key] = min(max((runs + 2 * math.sqrt(runs) + 1) / (group.rounds[key] + 50), 0.005), 0.98)
-            again[key] = (repeats + 2 * math.sqrt(repeats) + 0.2) / (group.exceedances[key] + 20)
-            again[key] = min(max(again[key], 0.005), 0.98)
         for device in here:
             memory = self.memory[device]
             for key in TESTS:
                 exceeding = exceeds[device, key]
                 if exceeding is None:
                     continue
-                rate = min(max(memory.runs[key] / (len(memory.residuals) + 8), first[key]), 0.98)
+                own, own_again = own_rates(len(memory.residuals), memory.runs[key], memory.exceedances[key])
+                rate = max(own, first[key])
                 if memory.run[key]:
-                    rate = max(rate, again[key])
+                    rate = max(rate, again[key][age_class(memory.run[key])], own_again)
+                rate = min(rate, 0.98)
                 share = self.rounds_tested[key[0]] ** -1.1 / 10.5844484649508 / (2 * max(count, 1))
                 slow = max(0.8, (1 + rate) / 2)
                 factor = slow / rate if exceeding else (1 - slow) / (1 - rate)
                 memory.evidence[key] = min((memory.evidence[key] + share) * factor, 100 / self.budget)
-                group.rounds[key] += 1
+                group.rounds[key] += not memory.run[key]
                 if not exceeding and memory.run[key]:
-                    group.runs[key] += 1
-                    group.exceedances[key] += memory.run[key]
+                    group.learn(key, memory.run[key])
                     memory.runs[key] += 1
+                    memory.exceedances[key] += memory.run[key]
                 memory.run[key] = memory.run[key] + 1 if exceeding else 0
 
     def remember(
@@ -168,6 +218,13 @@ class NaiveDetector:
         for device in here:
             memory = self.memory[device]
             memory.residuals.append(residual[device])
+            if len(memory.residuals) % 64 == 0:
+                for key in TESTS:
+                    memory.runs[key] /= 2
+                    memory.exceedances[key] /= 2
+            if memory.baseline is not None and len(memory.residuals) <= 64:
+                step = max(-memory.noise, min(residual[device], memory.noise))
+                memory.baseline += step / len(memory.residuals)
             if memory.baseline is None:
                 memory.common += common / 8
                 if len(memory.residuals) == 8:
@@ -178,13 +235,25 @@ class NaiveDetector:
             for level in ("report", "restart"):
                 limit = max(self.self_levels[level], 5 * self.noise_of(device, members))
                 flags = [value > limit for value in self.memory[device].residuals]
-                group, key = self.groups[label], ("self", level)
-                group.rounds[key] += 8
-                while flags[-1]:  # a run that has not ended
-                    flags.pop()
-                    self.memory[device].run[key] += 1
-                group.exceedances[key] += sum(flags)
-                group.runs[key] += sum(now and not before for before, now in zip([False, *flags], flags, strict=False))
+                group, key, run = self.groups[label], ("self", level), 0
+                for now in flags:
+                    group.rounds[key] += not run
+                    if run and not now:
+                        group.learn(key, run)
+                    run = run + 1 if now else 0
+                self.memory[device].run[key] = run  # which has not ended
+
+
+def age_class(age: int) -> int:
+    return min(int(math.log2(age)), 4)
+
+
+def own_rates(seen: int, runs: float, exceedances: float) -> tuple[float, float]:
+    halved, latest = divmod(seen, 64)
+    remembered = sum(64 / 2**number for number in range(1, halved + 1)) + latest
+    repeats = exceedances - runs
+    first = (runs + math.sqrt(runs)) / (max(remembered - exceedances, 0) + 8)
+    return first, (repeats + math.sqrt(repeats)) / (exceedances + 20)
 
 
 def usual_and_noise(rounds: list[float]) -> tuple[float, float]:

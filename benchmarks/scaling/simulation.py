@@ -124,6 +124,9 @@ class _Judge:
         self._seen.judged.append((time.time(), len(readings), time.perf_counter() - begun_s))
         return verdicts
 
+    def take_notices(self) -> list[str]:
+        return self._detector.take_notices()
+
 
 def simulate(scale: Scale) -> Seen:
     """Run one job of this size and return the measurements."""

@@ -72,6 +72,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
+        self.notices: list[str] = []
         self.tags: dict[DeviceId, Mapping[str, str]] = {}
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
@@ -83,6 +84,10 @@ class Listener:
         if readings["node1", "0"] == [666.0]:
             raise ZeroDivisionError("oops")
         return [Verdict("node1", "0", 1.5, "slow", "made up")]
+
+    def take_notices(self) -> list[str]:
+        new, self.notices = self.notices, []
+        return new
 
 
 def requests(endpoint: Endpoint) -> list[tuple[str, Any]]:
@@ -126,6 +131,19 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
             wait_until(lambda: [kind for kind, _ in requests(endpoint)].count("verdicts") == 2)
             assert caplog.text.count("is waiting for the state server") == 1
             watcher.stop()
+    finally:
+        watcher.stop()
+
+
+def test_what_else_the_rounds_show_is_sent_as_notices_with_the_metrics_name(
+    launch: StateServer, series: Series
+) -> None:
+    listener = Listener()
+    listener.notices.append("all 16 devices are 30 % slower")
+    watcher = Watcher("probe", INTERVAL_S, listener)
+    try:
+        series.add([Sample("probe", time.time(), (1.0,), {"host": "node1", "gpu": "0"})])
+        wait_until(lambda: ("notices", "probe: all 16 devices are 30 % slower") in requests(launch.endpoint))
     finally:
         watcher.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import integrate, special, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.common_mode import CommonMode
 from laggard.detectors.device_index import DeviceIndex
 from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
@@ -31,6 +33,7 @@ from laggard.detectors.statistics import (
     repeats_of,
 )
 from laggard.detectors.thresholds import Thresholds
+from tests.naive_detector import Group, age_class, own_rates
 
 NAN, INF = math.nan, math.inf
 ALL = [slice(None)]
@@ -160,8 +163,8 @@ def test_a_rolling_mean_is_that_of_the_last_values_that_came() -> None:
 # -- thresholds --------------------------------------------------------------------------------------------------------
 
 
-def test_against_its_past_a_device_must_exceed_the_effect_and_five_times_its_noise() -> None:
-    report, restart = Thresholds(min_slowdown=1.1).against_self(row(0.001, 0.01, 0.03))
+def test_against_its_past_a_device_must_exceed_the_effect_and_what_noise_allows() -> None:
+    report, restart = Thresholds(min_slowdown=1.1).against_self(row(0.005, 0.05, 0.15))
 
     np.testing.assert_allclose(report, row(0.3 * math.log(1.1), 0.05, 0.15), rtol=1e-6)
     np.testing.assert_allclose(restart, row(math.log(1.1), math.log(1.1), 0.15), rtol=1e-6)
@@ -367,24 +370,89 @@ def test_room_for_more_devices_and_probes_keeps_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "runs", "exceedances", "first", "again"),
-    [
-        (0, 0, 0, 0.02, 0.01),
-        (150, 4, 13, (4 + 2 * 2 + 1) / (150 + 50), (9 + 2 * 3 + 0.2) / (13 + 20)),
-        (1e6, 4, 4, 0.005, 0.2 / 24),
-        (1e6, 100, 100, 0.005, 0.005),
-        (100, 400, 10_000, 0.98, (9600 + 2 * math.sqrt(9600) + 0.2) / 10_020),
-        (100, 1, 10_000, 4 / 150, 0.98),
-    ],
+    ("rounds", "runs", "first"),
+    [(0, 0, 0.02), (150, 4, (4 + 2 * 2 + 1) / (150 + 50)), (1e6, 4, 0.005), (100, 400, 0.98), (100, 1, 4 / 150)],
 )
-def test_rates_are_upper_estimates_between_half_a_percent_and_98_percent(
-    rounds: float, runs: float, exceedances: float, first: float, again: float
+def test_the_rate_of_first_exceedances_is_an_upper_estimate_between_half_a_percent_and_98_percent(
+    rounds: float, runs: float, first: float
 ) -> None:
     rates = Rates(1, 1)
-    rates.rounds[:], rates.runs[:], rates.exceedances[:] = rounds, runs, exceedances
-
+    rates.rounds[:], rates.runs[:] = rounds, runs
     np.testing.assert_allclose(rates.first(), first, rtol=1e-6)
-    np.testing.assert_allclose(rates.again(), again, rtol=1e-6)
+
+
+def test_nothing_is_known_yet_of_how_long_a_disturbance_lasts() -> None:
+    np.testing.assert_allclose(Rates(1, 1).again().ravel(), 0.01, rtol=1e-6)
+
+
+def test_the_rate_of_one_more_exceedance_is_learned_by_age_and_never_falls_with_it() -> None:
+    rates, codes = Rates(1, 1), np.zeros(3, np.intp)
+    rates.learn_ended(SELF, RESTART, codes, np.array([1, 3, 6]))
+
+    assert rates.runs[SELF, RESTART].tolist() == [[3]]
+    assert rates.tries[:, SELF, RESTART, 0, 0].tolist() == [3, 4, 3, 0, 0]  # rounds that followed 1, 2-3, 4-7 ...
+    assert rates.repeats[:, SELF, RESTART, 0, 0].tolist() == [2, 3, 2, 0, 0]
+    young = (2 + 8**0.5 + 0.2) / 23
+    older = (3 + 8 * young) / (4 + 8)
+    oldest = (2 + 8 * older) / (3 + 8)
+    upper = [young, older, oldest, oldest, oldest]
+    np.testing.assert_allclose(rates.again()[:, SELF, RESTART, 0, 0], upper, rtol=1e-6)
+    np.testing.assert_allclose(rates.again()[:, SELF, REPORT, 0, 0], 0.01, rtol=1e-6)
+
+
+def test_a_group_learns_how_far_its_devices_typically_wander_from_their_own_past() -> None:
+    scales = Scales(History.empty(4, 1), grouping(0, 0, 0, 0))
+    residual, slow = row(-0.03, 0.01, 0.02, 0.5), np.array([[False, False, False, True]])
+    for _ in range(400):
+        scales.learn_wander(residual, -residual, slow, [slice(None)])
+    np.testing.assert_allclose(scales.wander, 0.02 * 1.4826, rtol=0.01)
+    np.testing.assert_allclose(scales.change, 0.04 * 1.4826 / 2**0.5, rtol=0.01)
+    for _ in range(400):
+        scales.learn_wander(0 * residual, residual, np.zeros_like(slow), [slice(None)])
+    assert scales.wander < 1e-3
+
+
+@pytest.mark.parametrize(("correlation", "noises"), [(0.0, 2.0), (0.9, 5.0)])
+def test_noise_that_does_not_last_allows_twice_itself_and_noise_that_lasts_five_times(
+    correlation: float, noises: float
+) -> None:
+    rng, history = np.random.default_rng(1), History.empty(64, 1)
+    history.noise[:] = 0.02
+    scales, noise = Scales(history, grouping(*[0] * 64)), rng.standard_normal((1, 64))
+    none = np.zeros((1, 1), np.float32)
+    assert scales.allowed(none, grouping(*[0] * 64)).max() == pytest.approx(0.1)  # nothing is known yet
+    for _ in range(100):
+        last = noise
+        noise = correlation * noise + math.sqrt(1 - correlation**2) * rng.standard_normal((1, 64))
+        scales.learn_wander(row(*(0.02 * noise[0])), row(*(0.02 * last[0])), np.zeros((1, 64), np.bool_), [slice(None)])
+    allowed = scales.allowed(none, grouping(*[0] * 64))
+    assert allowed.max() == pytest.approx(noises * scales.wander[0, 0], rel=0.05)
+    assert scales.allowed(none + 1, grouping(*[0] * 64)).min() == pytest.approx(noises, rel=0.05)  # a restless round
+
+
+def test_a_baseline_moves_towards_the_mean_of_its_first_64_rounds_by_no_more_than_its_noise() -> None:
+    history = History.empty(2, 1)
+    for number in range(8):
+        history.remember(row(*[0.01 * (-1) ** number] * 2), row(0.0, 0.0))
+    noise = history.noise[0, 0]
+    for _ in range(8, 80):
+        history.remember(row(0.001, 9.0), row(0.0, 0.0))
+    steps = sum(1 / number for number in range(9, 65))
+    np.testing.assert_allclose(history.baseline, [[0.001 * steps, noise * steps]], rtol=1e-3)
+
+
+def test_of_two_devices_neither_is_excused_by_how_far_it_wanders() -> None:
+    scales = Scales(History.empty(2, 1), grouping(0, 0))
+    scales.learn_wander(row(0.0, 0.1), row(0.0, 0.0), np.zeros((1, 2), np.bool_), [slice(None)])
+    assert not scales.wander.any()
+
+
+def test_many_short_runs_and_a_few_long_ones_are_not_taken_for_runs_of_middling_length() -> None:
+    rates, codes = Rates(1, 1), np.zeros(101, np.intp)
+    rates.learn_ended(SELF, RESTART, codes, np.array([1] * 100 + [40]))
+    young, *_, old = rates.again()[:, SELF, RESTART, 0, 0]
+    assert young < 0.05
+    assert old > 0.9
 
 
 def test_the_rounds_that_made_the_baselines_teach_their_runs() -> None:
@@ -393,12 +461,37 @@ def test_the_rounds_that_made_the_baselines_teach_their_runs() -> None:
 
     not_ended = rates.learn_window(exceeds, RESTART, np.array([[True, True, False]]), grouping(0, 1, 1))
 
-    assert rates.rounds[SELF, RESTART].tolist() == [[4, 4]]
-    assert rates.runs[SELF, RESTART].tolist() == [[1, 1]]
-    assert rates.exceedances[SELF, RESTART].tolist() == [[2, 1]]
     assert not_ended.tolist() == [[1, 2, 0]], "a run that has not ended teaches nothing yet"
-    assert rates.rounds.sum() == 8
-    assert rates.runs.sum() == 2
+    assert rates.rounds[SELF, RESTART].tolist() == [[2, 2]]  # rounds that followed a good one
+    assert rates.runs[SELF, RESTART].tolist() == [[1, 1]]
+    assert rates.tries[:, SELF, RESTART].sum(axis=0).tolist() == [[2, 1]]
+    assert rates.repeats[:, SELF, RESTART].sum(axis=0).tolist() == [[1, 0]]
+    assert (rates.rounds.sum(), rates.runs.sum()) == (4, 2)
+
+
+def test_baselines_without_exceedances_teach_their_rounds() -> None:
+    rates = Rates(1, 1)
+    rates.learn_window(np.zeros((8, 1, 3), np.bool_), REPORT, np.array([[True, True, False]]), grouping(0, 0, 0))
+    assert rates.rounds[SELF, REPORT].tolist() == [[16]]
+    assert rates.runs.sum() == 0
+
+
+def test_a_devices_own_noise_is_that_of_the_last_hundred_rounds() -> None:
+    history, good = History.empty(2, 1), np.zeros((1, 2), np.float32)
+    history.note_ended(SELF, RESTART, np.array([1]), np.array([3], np.uint8))
+    for _ in range(40):
+        history.remember(good, good)
+    everyone = np.arange(2)
+    np.testing.assert_allclose(history.own_rates(SELF, RESTART), [[0, 2 / (40 - 3 + 8)]], rtol=1e-5)
+    np.testing.assert_allclose(history.own_repeats(SELF, RESTART, everyone), [0, (2 + 2**0.5) / (3 + 20)], rtol=1e-5)
+    np.testing.assert_allclose(history.density(SELF, RESTART), [[0, 3 / (40 + 8)]], rtol=1e-5)
+    for _ in range(24 + 64):
+        history.remember(good, good)
+    np.testing.assert_allclose(history.own_rates(SELF, RESTART), [[0, (0.25 + 0.5) / (48 - 0.75 + 8)]], rtol=1e-5)
+    assert not history.own_rates(PEER, RESTART).any()
+
+
+KEY = ("self", "report")  # the slow book has a group for each test and level
 
 
 class SlowBook:
@@ -407,35 +500,36 @@ class SlowBook:
     def __init__(self, codes: list[int], budget: float) -> None:
         self.codes, self.budget = codes, budget
         self.kept: dict[tuple[int, ...], dict[str, float]] = {}
-        self.rates: dict[tuple[int, ...], list[float]] = {}  # rounds, runs, exceedances
+        self.groups: dict[tuple[int, ...], Group] = {}
 
     def account(self, *place: int) -> dict[str, float]:
-        return self.kept.setdefault(place, {"evidence": 0.0, "run": 0, "runs": 0})
+        return self.kept.setdefault(place, {"evidence": 0.0, "run": 0, "runs": 0, "exceedances": 0})
 
     def round(self, exceeds: Any, tested: Any, reported: list[int], seen: float, rounds_tested: list[int]) -> None:
         probes, devices = tested[0].shape
         present = sum((tested[0] | tested[1])[:, device].any() for device in range(devices))
-        before = {place: list(counts) for place, counts in self.rates.items()}
+        before = deepcopy(self.groups)
         for test, level, probe, device in np.ndindex(2, 2, probes, devices):
             if not rounds_tested[test] or not tested[test][probe, device]:
                 continue
             group = (test, level, probe, self.codes[device])
-            rounds, runs, exceedances = before.get(group, [0.0, 0.0, 0.0])
-            counts, mine = self.rates.setdefault(group, [0.0, 0.0, 0.0]), self.account(test, level, probe, device)
-            rate = max((runs + 2 * math.sqrt(runs) + 1) / (rounds + 50), 0.005, mine["runs"] / (seen + 8))
+            known, learns = before.get(group, Group()), self.groups.setdefault(group, Group())
+            mine = self.account(test, level, probe, device)
+            own, own_again = own_rates(int(seen), mine["runs"], mine["exceedances"])
+            rate = max((known.runs[KEY] + 2 * math.sqrt(known.runs[KEY]) + 1) / (known.rounds[KEY] + 50), 0.005, own)
             if mine["run"]:
-                repeats = exceedances - runs
-                rate = max(rate, (repeats + 2 * math.sqrt(repeats) + 0.2) / (exceedances + 20))
+                rate = max(rate, known.again(KEY)[age_class(int(mine["run"]))], own_again)
             rate = min(rate, 0.98)
             now = bool(exceeds[test][level][probe, device])
             factor = max(0.8, (1 + rate) / 2) / rate if now else min(0.2 / (1 - rate), 0.5)
             weight = rounds_tested[test] ** -1.1 / special.zeta(1.1) / (2 * probes * present)
             mine["evidence"] = min((mine["evidence"] + weight) * factor, 100 / self.budget)
-            counts[0] += reported[device] == 0
+            learns.rounds[KEY] += reported[device] == 0 and not mine["run"]
             if not now and mine["run"] and reported[device] == 0:
+                learns.learn(KEY, int(mine["run"]))
+            if not now and mine["run"] and (reported[device] == 0 or mine["run"] < 4):
                 mine["runs"] += 1
-                counts[1] += 1
-                counts[2] += mine["run"]
+                mine["exceedances"] += mine["run"]
             mine["run"] = min(mine["run"] + 1, 255) if now else 0
 
 
@@ -453,12 +547,15 @@ def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
         accumulate(history, exceeds, tested, rates, grouping(*codes), rounds_tested, 0.01)
         book.round(exceeds, tested, reported, 12, rounds_tested.tolist())
 
-    for name in ("evidence", "run", "runs"):
+    for name in ("evidence", "run", "runs", "exceedances"):
         slow = [book.account(*place)[name] for place in np.ndindex(2, 2, 2, 5)]
         np.testing.assert_allclose(getattr(history, name).ravel(), slow, rtol=1e-3, err_msg=name)
-    for place, name in enumerate(("rounds", "runs", "exceedances")):
-        slow = [book.rates.get(where, [0, 0, 0])[place] for where in np.ndindex(2, 2, 2, 2)]
+    for name in ("rounds", "runs"):
+        slow = [getattr(book.groups.get(where, Group()), name)[KEY] for where in np.ndindex(2, 2, 2, 2)]
         np.testing.assert_allclose(getattr(rates, name).ravel(), slow, err_msg=name)
+    for name in ("tries", "repeats"):
+        by_age = [getattr(book.groups.get(where, Group()), name)[KEY] for where in np.ndindex(2, 2, 2, 2)]
+        np.testing.assert_allclose(getattr(rates, name).reshape(5, -1).T, by_age, err_msg=name)
 
 
 def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
@@ -588,3 +685,16 @@ def test_a_slow_quarter_does_not_hide_one_that_is_less_slow() -> None:
     spread = [0.98, 0.99, 0.99, 1.0, 1.0, 1.0, 1.01, 1.01, 1.02, 1.0, 1.0, 1.0]
 
     assert set(checked([*spread, 1.12, 1.6, 1.6, 1.6])) == {12, 13, 14, 15}
+
+
+# -- the common mode ---------------------------------------------------------------------------------------------------
+
+
+def test_a_group_without_readings_for_some_rounds_has_shifted_only_if_it_has_after_them() -> None:
+    pace, common_mode = np.zeros((30, 1, 2), np.float32), CommonMode(1, 2)
+    pace[12:20] = np.nan
+    pace[20:, 0, 1] = 0.2
+    found = [(number, shift) for number, each in enumerate(pace) for shift in common_mode.add(each, 3.0 * number)]
+    [(number, shift)] = found
+    assert (number, shift.group, shift.since_s) == (24, 1, 60.0)
+    assert shift.ratio == pytest.approx(math.exp(0.2), rel=1e-5)

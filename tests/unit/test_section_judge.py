@@ -72,6 +72,14 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
     assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
 
 
+def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
+    play = Play()
+    play.rounds(12)
+    assert play.rounds(6, lambda _: 1.3) == []
+    [notice] = play.judge.take_notices()
+    assert notice.startswith("all 8 ranks are 30 % slower than before since ")
+
+
 def test_a_rank_without_a_known_device_is_named_with_its_node() -> None:
     play = Play(devices=False)
     play.rounds(12)
