@@ -119,7 +119,8 @@ class SlowGPUAnalysis:
         self._new_verdicts = NewVerdicts()
         self._reported_kinds: set[tuple[str, str | None]] = set()
         self._notices: list[str] = []
-        self._rates, self._scales = Rates(0, 0), Scales(self._history, Grouping(np.zeros(0, np.int32)))
+        nobody = Grouping(np.zeros(0, np.int32))
+        self._rates, self._scales = Rates(0, nobody.sizes), Scales(self._history, nobody)
         self._regroup()
 
     # -- readings ------------------------------------------------------------------------------------------------------
@@ -309,7 +310,7 @@ class SlowGPUAnalysis:
             self._begin_learning()
 
     def _begin_learning(self) -> None:
-        self._rates = Rates(len(self._probes), len(self._grouping))
+        self._rates = Rates(len(self._probes), self._grouping.sizes)
         self._scales = Scales(self._history, self._grouping)
         self._common_mode = CommonMode(len(self._probes), len(self._grouping))
         self._warned: set[tuple[str, int]] = set()
@@ -368,7 +369,14 @@ class SlowGPUAnalysis:
             self.false_alarm_budget,
         )
         accumulate(
-            history, found.exceeds, found.tested, self._rates, grouping, self._rounds_tested, self.false_alarm_budget
+            history,
+            found.exceeds,
+            found.far,
+            found.tested,
+            self._rates,
+            grouping,
+            self._rounds_tested,
+            self.false_alarm_budget,
         )
         ready = history.remember(found.residual, found.level)
         if ready.any():

@@ -18,6 +18,7 @@ from laggard.detectors.statistics import (
     count_of,
     deviation_per_distance,
     high_median,
+    low_median,
 )
 from laggard.detectors.thresholds import SELF_NOISES, Thresholds
 
@@ -33,9 +34,10 @@ _WHITE, _WHITE_TO_LASTING, _WHITE_ROUNDS = 0.82, 0.25, 10
 _FEWEST_NOISES = 2.0
 _WANDER_DEVICES = 3  # of two devices, one that slowly becomes slower would excuse itself
 _WANDER_ROUNDS, _WANDER_PRIOR = 64, 2  # over how many rounds it is a mean, and with how many rounds at 0 it starts
-# Against peers, a device's own noise raises its limit no further than this: one that is at times much slower than they
-# ever are is not noisy but slow.
-_NOISY, _VERY_NOISY = 5.0, 0.1  # times its group's noise, or in log seconds, whichever is more
+# A device's own noise raises its limits no further than this: one that is at times much slower than its peers ever are
+# is not noisy but slow.
+_NOISY, _VERY_NOISY = 5.0, 0.05  # times its group's noise, or in log seconds, whichever is more
+_FAR, _FAR_LIMITS = 1.6, 3.0  # a slowdown, or so many limits, beyond which no exceedance is noise of a device's own
 # Turns the change between two rounds into the standard deviation of a round: 1 / sqrt(2), and half as much again since
 # consecutive rounds are correlated (0.56 on V100s).
 _CHANGE_TO_NOISE = 1.06
@@ -97,6 +99,8 @@ class Exceedances:
     ----------
     exceeds
         By test and level: which readings exceed their limit.
+    far
+        By test: which readings exceed by so much that a device's own noise is no excuse.
     tested
         By test: which readings could be compared.
     residual
@@ -108,6 +112,7 @@ class Exceedances:
     """
 
     exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
+    far: tuple[NDArray[np.bool_], NDArray[np.bool_]]
     tested: tuple[NDArray[np.bool_], NDArray[np.bool_]]
     residual: Floats
     level: Floats
@@ -120,9 +125,7 @@ class Scales:
     Attributes
     ----------
     noise
-        Each device's own noise, or its group's if that is more.
-    peer_noise
-        The part of it that raises a device's limit against its peers.
+        Each device's own noise, or its group's if that is more; but never much more than that of its quieter peers.
     wander
         How far from their own past a group's devices typically are, over the last 64 rounds or so, as a standard
         deviation: noise that lasts longer than eight rounds shows only here, ``(n_probes, n_groups)``.
@@ -130,7 +133,7 @@ class Scales:
 
     def __init__(self, history: History, grouping: Grouping) -> None:
         self.spread, self.early = RollingMean(WARM_UP), RollingMean(WARM_UP)
-        self.noise = self.peer_noise = history.noise
+        self.noise = history.noise
         self.wander = np.zeros((len(history.baseline), len(grouping)), np.float32)
         self.change = np.zeros_like(self.wander)
         self._rounds = np.full_like(self.wander, _WANDER_PRIOR)
@@ -140,8 +143,9 @@ class Scales:
         """Update each device's noise: its own, or its group's if that is more, because eight rounds are few."""
         self._typical = np.fmax(high_median(history.noise, grouping.groups), np.float32(_NOISE_FLOOR))
         typical = grouping.per_device(self._typical)
-        self.noise = np.fmax(history.noise, typical)
-        self.peer_noise = np.fmin(self.noise, np.fmax(np.float32(_NOISY) * typical, np.float32(_VERY_NOISY)))
+        quieter = grouping.per_device(low_median(history.noise, grouping.groups))
+        most = np.fmax(np.float32(_NOISY) * quieter, np.float32(_VERY_NOISY))
+        self.noise = np.fmin(np.fmax(history.noise, typical), most)
 
     def learn_wander(self, residual: Floats, last: Floats, slow: NDArray[np.bool_], groups: Sequence[Group]) -> None:
         """Learn from a round's residuals ``(n_probes, n_devices)``, ``NaN`` without baseline; leave slow ones out."""
@@ -198,14 +202,16 @@ def compare(
     level = np.broadcast_to(out(pace), log_seconds.shape)
     residual = log_seconds - level
     slower = [np.zeros(valid.shape, np.bool_)] * 2
+    far = slower[RESTART]
     if learned.any():
         residual -= np.where(learned, history.baseline, np.float32(0))
         unrest = np.where(unknown | (count < _UNREST_DEVICES), np.float32(0), unrest)
         limits = thresholds.against_self(scales.allowed(unrest, grouping))
         slower = [_slower_than_before(limit, residual, learned, level, history, count, grouping) for limit in limits]
+        far = _far(residual, limits[RESTART])
 
     scales.spread.add(spread)
-    peer_noise = np.fmax(scales.peer_noise, np.fmin(out(scales.wander), np.float32(_VERY_NOISY)))
+    peer_noise = np.fmax(scales.noise, np.fmin(out(scales.wander), np.float32(_VERY_NOISY)))
     if repeat_noise is not None:
         scales.early.add(_early_noise(repeat_noise, residual, history, groups))
         early = out(scales.early.mean())
@@ -219,8 +225,17 @@ def compare(
         known = np.where(learned, residual, np.float32(np.nan))
         scales.learn_wander(known, history.last(), slower[REPORT] | (residual > in_quiet), grouping.samples)
     return Exceedances(
-        (slower, born), (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)), residual, level, pace
+        (slower, born),
+        (far, _far(offset, limits[RESTART])),
+        (valid & learned, valid & out(count > 1) & ~np.isnan(peer_noise)),
+        residual,
+        level,
+        pace,
     )
+
+
+def _far(excess: Floats, limit: Floats) -> NDArray[np.bool_]:
+    return np.asarray(excess > np.maximum(np.float32(np.log(_FAR)), np.float32(_FAR_LIMITS) * limit))
 
 
 def _slower_than_before(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from laggard.detectors.grouping import Grouping
 from laggard.detectors.history import RESTART, SELF, History
+from laggard.detectors.shared_runs import SharedRuns
 from laggard.detectors.statistics import Floats, bet_on_none, bet_on_one, count_of, onset_weight
 
 __all__ = ["Rates", "accumulate"]
@@ -27,6 +28,8 @@ _AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same for a second exceedance, and
 _OLDER_PRIOR = 8.0  # pseudo-count of rounds for which an older run is taken to be like a younger one
 _LASTING_RUNS, _LASTING_SHARE = 5, 0.5  # at least so many runs, half of which went on: then noise lasts
 _RATE_CEILING = 0.98
+_OWN_CEILING = 0.1  # a device's own noise excuses it no further than this: one that exceeds far more often is slow
+_FAR_SHARE = 0.2  # of the bet on a device with noise of its own: for exceedances that are too large to be noise
 _LONGEST_RUN = 255
 _SHORTEST_INCIDENT = 4  # a longer run of a device that was reported is the incident, not its noise
 _EVIDENCE_CAP = 100.0  # times the bar: more is not needed, and evidence must be able to fall after a recovery
@@ -45,19 +48,22 @@ class Rates:
     ----------
     rounds, runs
         Rounds without an exceedance in the round before, and runs that began in one, ``(2, 2, n_probes, n_groups)``.
+    held
+        Runs of too few devices to be shared, in the same shape.
     tries, repeats
         By age: rounds that followed an exceedance, and how many of them exceeded too,
         ``(n_ages, 2, 2, n_probes, n_groups)``.
     """
 
-    def __init__(self, probes: int, groups: int) -> None:
-        shape = (2, 2, probes, groups)
-        self.rounds, self.runs = np.zeros(shape), np.zeros(shape)
+    def __init__(self, probes: int, sizes: NDArray[np.integer]) -> None:
+        shape = (2, 2, probes, len(sizes))
+        self._shared = SharedRuns(sizes)
+        self.rounds, self.runs, self.held = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.tries, self.repeats = np.zeros((len(_AGES), *shape)), np.zeros((len(_AGES), *shape))
 
     def first(self) -> Floats:
         """Return an upper estimate of the rate of first exceedances, ``(2, 2, n_probes, n_groups)``."""
-        return _bounded(_upper(self.runs, _RATE_PRIOR) / (self.rounds + _RATE_PRIOR / _RATE_START))
+        return _bounded((_upper(self.runs, _RATE_PRIOR) + self.held) / (self.rounds + _RATE_PRIOR / _RATE_START))
 
     def again(self) -> Floats:
         """Return the rate of one more exceedance, by the run's age: an upper estimate that never falls with age."""
@@ -75,7 +81,7 @@ class Rates:
 
         For the slowdown that matters, against the own past, each ``(n_probes, n_groups)``.
         """
-        runs, repeats = self.runs[SELF, RESTART], self.repeats[:, SELF, RESTART].sum(axis=0)
+        runs, repeats = self.tries[0, SELF, RESTART], self.repeats[:, SELF, RESTART].sum(axis=0)
         rounds = self.rounds[SELF, RESTART]
         lasts = (runs >= _LASTING_RUNS) & (repeats > _LASTING_SHARE * runs) & (repeats * rounds > 4 * runs * runs)
         return np.where(lasts, runs, 0), 1 + repeats / np.maximum(runs, 1)
@@ -92,20 +98,30 @@ class Rates:
             self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
             return run
         codes = np.arange(counted.shape[0])[:, None] * len(grouping) + grouping.codes
+        places = np.arange(counted.size).reshape(counted.shape)
         for now in exceeds & counted:
             self.rounds[SELF, level] += count_of(counted & (run == 0), grouping.groups)
             ended = ~now & (run > 0)
-            self.learn_ended(SELF, level, codes[ended], run[ended])
+            self.learn_ended(SELF, level, codes[ended], places[ended], run[ended])
             run = np.where(now, run + np.uint8(1), np.uint8(0))
         return run
 
-    def learn_ended(self, test: int, level: int, codes: NDArray[np.intp], lengths: NDArray[np.integer]) -> None:
-        """Learn from runs of exceedances that have just ended, given their probe and group, and their lengths."""
+    def learn_ended(
+        self,
+        test: int,
+        level: int,
+        codes: NDArray[np.intp],
+        places: NDArray[np.intp],
+        lengths: NDArray[np.integer],
+    ) -> None:
+        """Learn from runs of exceedances that have just ended: their probe and group, probe and device, and lengths."""
         if not len(codes):
             return
         runs, tries, repeats = self.runs[test, level], self.tries[:, test, level], self.repeats[:, test, level]
+        new, codes, lengths = self._shared.add(test, level, codes, places, lengths)
         began = _tally(codes, runs)
-        runs += began
+        self.held[test, level] += _tally(new, runs) - began
+        runs += began * self._shared.runs_for_each
         tries[0] += began
         went_on = lengths > 1  # most do not
         codes, lengths = codes[went_on], lengths[went_on].astype(np.intp)
@@ -134,6 +150,7 @@ def _bounded(rate: NDArray[np.float64]) -> Floats:
 def accumulate(
     history: History,
     exceeds: Sequence[Sequence[NDArray[np.bool_]]],
+    far: Sequence[NDArray[np.bool_]],
     tested: Sequence[NDArray[np.bool_]],
     rates: Rates,
     grouping: Grouping,
@@ -146,6 +163,8 @@ def accumulate(
     ----------
     exceeds
         By test and level, each ``(n_probes, n_devices)``.
+    far
+        By test: which readings exceed by so much that a device's own noise is no excuse.
     tested
         By test; a device that is not tested keeps its evidence.
     rounds_tested
@@ -156,7 +175,7 @@ def accumulate(
     """
     present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
     places = len(tested) * len(history.baseline) * max(1, present)
-    cap, ceiling = np.float32(_EVIDENCE_CAP / budget), np.float32(_RATE_CEILING)
+    cap, own_ceiling = np.float32(_EVIDENCE_CAP / budget), np.float32(_OWN_CEILING)
     quiet = history.reported == 0
     first, again = rates.first(), rates.again()
     for test in np.flatnonzero(rounds_tested).tolist():
@@ -164,21 +183,21 @@ def accumulate(
         is_tested, counted = tested[test], tested[test] & quiet
         for level, exceeding in enumerate(exceeds[test]):
             run, evidence = history.run[test, level], history.evidence[test, level]
-            rate = np.minimum(
-                np.maximum(history.own_rates(test, level), grouping.per_device(first[test, level])), ceiling
-            )
+            own = np.minimum(history.own_rates(test, level), own_ceiling)
+            rate = np.maximum(own, grouping.per_device(first[test, level]))
             # Few devices exceed now or did in the last round; these are computed separately.
             few = np.flatnonzero((exceeding | (run > 0)) & is_tested)
             probe, device = np.divmod(few, len(quiet))
             codes = probe * len(grouping) + grouping.codes[device]
             now, before = exceeding.take(few), run.take(few)
-            rate_of_few = rate.take(few)
             age = np.searchsorted(_AGES, np.maximum(before, 1), side="right") - 1
-            of_group = again.reshape(len(_AGES), 2, 2, -1)[age, test, level, codes]
-            repeated = np.maximum(of_group, history.own_repeats(test, level, few))
-            np.maximum(rate_of_few, repeated, out=rate_of_few, where=before > 0)
-            rate_of_few = np.minimum(rate_of_few, ceiling)
-            factor = np.where(now, bet_on_one(rate_of_few), bet_on_none(rate_of_few))
+            repeated = again.reshape(len(_AGES), 2, 2, -1)[age, test, level, codes]
+            of_group = first[test, level].take(codes)
+            of_group = np.where(before > 0, np.maximum(of_group, repeated), of_group)
+            own_of_few = np.where(
+                before > 0, np.maximum(own.take(few), history.own_repeats(test, level, few)), own.take(few)
+            )
+            factor = _factors(now, far[test].take(few), of_group, np.minimum(own_of_few, own_ceiling))
             of_few = np.minimum((evidence.take(few) + share) * factor, cap)
             np.add(evidence, share, out=evidence, where=is_tested)
             np.multiply(evidence, bet_on_none(rate), out=evidence, where=is_tested)
@@ -188,6 +207,18 @@ def accumulate(
             teaches = counted.take(few)
             rounds = rates.rounds[test, level]
             rounds += count_of(counted, grouping.groups) - _tally(codes[teaches & (before > 0)], rounds)
-            rates.learn_ended(test, level, codes[teaches & ~now], before[teaches & ~now])
+            ended = teaches & ~now
+            rates.learn_ended(test, level, codes[ended], few[ended], before[ended])
             own = ~now & (teaches | (before < _SHORTEST_INCIDENT))
             history.note_ended(test, level, few[own], before[own])
+
+
+def _factors(now: NDArray[np.bool_], far: NDArray[np.bool_], of_group: Floats, own: Floats) -> Floats:
+    """Return by how much each device's evidence is multiplied, given its group's rate and its own.
+
+    If a device has noise of its own, its exceedances that are too large for noise are bet on apart, at its group's
+    rate.
+    """
+    rate = np.maximum(of_group, own)
+    on_one = np.where(far, _FAR_SHARE * bet_on_one(of_group), (1 - _FAR_SHARE) * bet_on_one(rate))
+    return np.where(now, np.where(own > of_group, on_one, bet_on_one(rate)), bet_on_none(rate)).astype(np.float32)

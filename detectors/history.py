@@ -19,6 +19,7 @@ __all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History", "Saved"]
 
 _MEMORY = 64  # rounds after which the counts of a device's own noise are halved
 _MOST = 1000.0  # of such a count, which half precision still holds
+_LARGEST_STEP = 0.1  # log seconds: a device that is at times much slower must not move its past by that
 _OWN_PRIOR = 20.0  # pseudo-count of exceedances before a repeated one
 WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals are kept
 SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
@@ -189,7 +190,8 @@ class History:
         The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
         """
         if young.any():
-            step = np.clip(residual, -self.noise, self.noise) / np.maximum(self.seen, 1)
+            most = np.minimum(self.noise, np.float32(_LARGEST_STEP))
+            step = np.clip(residual, -most, most) / np.maximum(self.seen, 1)
             np.add(self.baseline, step, out=self.baseline, where=young, casting="same_kind")
 
     def _forget_old_noise(self, valid: NDArray[np.bool_]) -> None:

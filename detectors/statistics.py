@@ -25,6 +25,7 @@ __all__ = [
     "high_median",
     "log_fastest",
     "log_usual",
+    "low_median",
     "median_and_deviation",
     "onset_weight",
     "repeat_noise",
@@ -201,12 +202,22 @@ def _center_and_spread(values: Floats) -> tuple[float, float]:
 
 def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
     """Return the greater of the two middle values of each group and probe, ``(n_probes, n_groups)``."""
+    return _middle(values, groups, 0)
+
+
+def low_median(values: Floats, groups: Sequence[Group]) -> Floats:
+    """Return the smaller of the two middle values of each group and probe, ``(n_probes, n_groups)``."""
+    return _middle(values, groups, 1)
+
+
+def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
     found = np.full((len(values), len(groups)), np.nan, np.float32)
     for probe, row in enumerate(values):
         for number, group in enumerate(groups):
             there = row[group][~np.isnan(row[group])]
             if len(there):
-                found[probe, number] = np.partition(there, len(there) // 2)[len(there) // 2]
+                rank = (len(there) - lower) // 2
+                found[probe, number] = np.partition(there, rank)[rank]
     return found
 
 

@@ -7,6 +7,7 @@ device's evidence, up to the first verdict.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -35,20 +36,33 @@ class Memory:
 class Group:
     spreads: list[float] = field(default_factory=list)
     early: list[float] = field(default_factory=list)
+    size: int = 1
+    held: dict[tuple[str, str], list[tuple[object, int]]] = field(default_factory=lambda: {key: [] for key in TESTS})
     rounds: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
-    runs: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(TESTS, 0))
+    runs: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(TESTS, 0.0))
     tries: dict[tuple[str, str], list[int]] = field(default_factory=lambda: {key: [0] * 5 for key in TESTS})
     repeats: dict[tuple[str, str], list[int]] = field(default_factory=lambda: {key: [0] * 5 for key in TESTS})
     wander: float = 0.0
     change: float = 0.0
     wandered: int = 2
 
-    def learn(self, key: tuple[str, str], length: int) -> None:
-        """Learn from a run of exceedances that ended."""
-        self.runs[key] += 1
-        for age in range(1, length + 1):
-            self.tries[key][age_class(age)] += 1
-            self.repeats[key][age_class(age)] += age < length
+    def learn(self, key: tuple[str, str], ended: Sequence[tuple[object, int]]) -> None:
+        """Learn from the runs of exceedances that ended in a round, once another device has had one since."""
+        held = self.held[key]
+        new = [(device, length) for device, length in ended if device not in {each for each, _ in held}]
+        # With fewer than 16 devices, one other is enough.
+        shared = (held if new else []) + (new if len(new) > 1 else [])
+        self.held[key] = [each for each in (*held, *new) if each not in shared]
+        for _, length in shared:
+            self.runs[key] += self.size / max(self.size - 1, 1)
+            for age in range(1, length + 1):
+                self.tries[key][age_class(age)] += 1
+                self.repeats[key][age_class(age)] += age < length
+
+    def first(self, key: tuple[str, str]) -> float:
+        """Return the rate of first exceedances."""
+        runs = self.runs[key]
+        return min(max((runs + 2 * math.sqrt(runs) + 1 + len(self.held[key])) / (self.rounds[key] + 50), 0.005), 0.98)
 
     def again(self, key: tuple[str, str]) -> list[float]:
         """Return the rate of one more exceedance, by class of age."""
@@ -69,7 +83,8 @@ class NaiveDetector:
         self.budget = budget
         self.rounds_tested = dict.fromkeys(("self", "peer"), 0)
         self.memory = {device: Memory() for device in labels}
-        self.groups = {label: Group() for label in labels.values()}
+        sizes = Counter(labels.values())
+        self.groups = {label: Group(size=sizes[label]) for label in labels.values()}
         restart = math.log(min_slowdown)
         self.self_levels = {"report": 0.3 * restart, "restart": restart}
         self.peer_levels = {"report": max(0.3 * restart, math.log(1.05)), "restart": max(restart, math.log(1.07))}
@@ -87,15 +102,17 @@ class NaiveDetector:
         for _, _, here, compared in steps:
             tested_devices += sum(1 for device in here if any(compared[0][device, key] is not None for key in TESTS))
         for test in self.rounds_tested:
-            flags = [each for *_, (exceeds, _, _) in steps for (_, key), each in exceeds.items() if key[0] == test]
+            flags = [each for *_, (exceeds, *_) in steps for (_, key), each in exceeds.items() if key[0] == test]
             self.rounds_tested[test] += any(flag is not None for flag in flags)
-        for label, members, here, (exceeds, residual, common) in steps:
-            self.accumulate(label, here, exceeds, tested_devices)
+        for label, members, here, (exceeds, far, residual, common) in steps:
+            self.accumulate(label, here, exceeds, far, tested_devices)
             self.remember(label, members, here, residual, common)
 
     def compare(
         self, label: str, members: list[DeviceId], here: list[DeviceId], good: Mapping[DeviceId, list[float]]
-    ) -> tuple[dict[tuple[DeviceId, tuple[str, str]], bool | None], dict[DeviceId, float], float]:
+    ) -> tuple[
+        dict[tuple[DeviceId, tuple[str, str]], bool | None], set[tuple[DeviceId, str]], dict[DeviceId, float], float
+    ]:
         group, memory = self.groups[label], self.memory
         logs = {device: math.log(min(good[device])) for device in here}
         middle, spread = center_and_spread(list(logs.values()))
@@ -110,21 +127,26 @@ class NaiveDetector:
         chips = min(3.5 * sum(group.spreads) / len(group.spreads), 0.12)  # fewer than 16 devices
 
         exceeds: dict[tuple[DeviceId, tuple[str, str]], bool | None] = {}
+        far: set[tuple[DeviceId, str]] = set()
         for level in ("report", "restart"):
             slower, alone, born = {}, {}, {}
             for device in here:
                 limit = max(self.self_levels[level], self.allowed(device, members, group, unrest))
                 slower[device] = memory[device].baseline is not None and residual[device] > limit
+                if level == "restart" and residual[device] > max(math.log(1.6), 3 * limit):
+                    far.add((device, "self"))
                 alone[device] = residual[device] + common - memory[device].common > limit
                 noise = early
                 if memory[device].baseline is not None:
-                    noise = max(self.excused(device, members), min(group.wander, 0.1))
+                    noise = max(self.noise_of(device, members), min(group.wander, 0.05))
                 effect = self.peer_levels[level] + 0.2 / max(len(here) - 1, 1) ** 2
                 if len(here) == 2:
                     effect = max(2 * self.peer_levels[level], math.log(2))
                 effect += 3 * noise
                 bar = effect if len(here) == 2 else max(effect, chips)
                 born[device] = logs[device] - middle > bar
+                if level == "restart" and logs[device] - middle > max(math.log(1.6), 3 * bar):
+                    far.add((device, "peer"))
             crowded = {kind: sum(flags.values()) >= 0.45 * len(here) for kind, flags in (("s", slower), ("b", born))}
             for device in here:
                 has_past = memory[device].baseline is not None
@@ -134,7 +156,7 @@ class NaiveDetector:
                 slow = born[device] and (not crowded["b"] or len(here) == 2)
                 exceeds[device, ("peer", level)] = None if unknown else slow
         self.learn_wander(group, members, residual, exceeds)
-        return exceeds, residual, common
+        return exceeds, far, residual, common
 
     def learn_wander(
         self,
@@ -163,10 +185,10 @@ class NaiveDetector:
         return (2 + 3 * lasting) * max(noise, unrest, group.wander)
 
     def noise_of(self, device: DeviceId, members: list[DeviceId]) -> float:
-        return max(self.memory[device].noise, self.typical_noise(members), 0.001)
-
-    def excused(self, device: DeviceId, members: list[DeviceId]) -> float:
-        return min(self.noise_of(device, members), max(5 * self.typical_noise(members), 0.1))
+        known = [self.memory[member].noise for member in members if self.memory[member].baseline is not None]
+        quieter = sorted(known)[(len(known) - 1) // 2] if known else 0.0
+        noise = max(self.memory[device].noise, self.typical_noise(members), 0.001)
+        return min(noise, max(5 * quieter, 0.05))
 
     def typical_noise(self, members: list[DeviceId]) -> float:
         noises = sorted(self.memory[member].noise for member in members if self.memory[member].baseline is not None)
@@ -177,13 +199,12 @@ class NaiveDetector:
         label: str,
         here: list[DeviceId],
         exceeds: Mapping[tuple[DeviceId, tuple[str, str]], bool | None],
+        far: set[tuple[DeviceId, str]],
         count: int,
     ) -> None:
         group = self.groups[label]
-        first, again = {}, {}
-        for key in TESTS:
-            runs, again[key] = group.runs[key], group.again(key)
-            first[key] = min(max((runs + 2 * math.sqrt(runs) + 1) / (group.rounds[key] + 50), 0.005), 0.98)
+        first, again = {key: group.first(key) for key in TESTS}, {key: group.again(key) for key in TESTS}
+        ended: dict[tuple[str, str], list[tuple[object, int]]] = {key: [] for key in TESTS}
         for device in here:
             memory = self.memory[device]
             for key in TESTS:
@@ -191,20 +212,21 @@ class NaiveDetector:
                 if exceeding is None:
                     continue
                 own, own_again = own_rates(len(memory.residuals), memory.runs[key], memory.exceedances[key])
-                rate = max(own, first[key])
+                of_group = first[key]
                 if memory.run[key]:
-                    rate = max(rate, again[key][age_class(memory.run[key])], own_again)
-                rate = min(rate, 0.98)
+                    of_group = max(of_group, again[key][age_class(memory.run[key])])
+                    own = max(own, own_again)
                 share = self.rounds_tested[key[0]] ** -1.1 / 10.5844484649508 / (2 * max(count, 1))
-                slow = max(0.8, (1 + rate) / 2)
-                factor = slow / rate if exceeding else (1 - slow) / (1 - rate)
+                factor = factor_of(exceeding, (device, key[0]) in far, of_group, min(own, 0.1))
                 memory.evidence[key] = min((memory.evidence[key] + share) * factor, 100 / self.budget)
                 group.rounds[key] += not memory.run[key]
                 if not exceeding and memory.run[key]:
-                    group.learn(key, memory.run[key])
+                    ended[key].append((device, memory.run[key]))
                     memory.runs[key] += 1
                     memory.exceedances[key] += memory.run[key]
                 memory.run[key] = memory.run[key] + 1 if exceeding else 0
+        for key in TESTS:
+            group.learn(key, ended[key])
 
     def remember(
         self,
@@ -223,7 +245,8 @@ class NaiveDetector:
                     memory.runs[key] /= 2
                     memory.exceedances[key] /= 2
             if memory.baseline is not None and len(memory.residuals) <= 64:
-                step = max(-memory.noise, min(residual[device], memory.noise))
+                most = min(memory.noise, 0.1)
+                step = max(-most, min(residual[device], most))
                 memory.baseline += step / len(memory.residuals)
             if memory.baseline is None:
                 memory.common += common / 8
@@ -231,21 +254,35 @@ class NaiveDetector:
                     memory.baseline, memory.noise = usual_and_noise(memory.residuals)
                     memory.residuals = [value - memory.baseline for value in memory.residuals]
                     ready.append(device)
-        for device in ready:
-            for level in ("report", "restart"):
-                limit = max(self.self_levels[level], 5 * self.noise_of(device, members))
-                flags = [value > limit for value in self.memory[device].residuals]
-                group, key, run = self.groups[label], ("self", level), 0
-                for now in flags:
-                    group.rounds[key] += not run
-                    if run and not now:
-                        group.learn(key, run)
-                    run = run + 1 if now else 0
-                self.memory[device].run[key] = run  # which has not ended
+        group = self.groups[label]
+        for level in ("report", "restart"):
+            key, run = ("self", level), dict.fromkeys(ready, 0)
+            for number in range(8):
+                ended: list[tuple[object, int]] = []
+                for device in ready:
+                    limit = max(self.self_levels[level], 5 * self.noise_of(device, members))
+                    now = self.memory[device].residuals[number] > limit
+                    group.rounds[key] += not run[device]
+                    if run[device] and not now:
+                        ended.append((device, run[device]))
+                    run[device] = run[device] + 1 if now else 0
+                group.learn(key, ended)
+            for device in ready:
+                self.memory[device].run[key] = run[device]  # which has not ended
 
 
 def age_class(age: int) -> int:
     return min(int(math.log2(age)), 4)
+
+
+def factor_of(exceeds: bool, far: bool, of_group: float, own: float) -> float:
+    rate = max(of_group, own)
+    slow, slow_of_group = max(0.8, (1 + rate) / 2), max(0.8, (1 + of_group) / 2)
+    if not exceeds:
+        return (1 - slow) / (1 - rate)
+    if own <= of_group:
+        return slow / rate
+    return 0.2 * slow_of_group / of_group if far else 0.8 * slow / rate
 
 
 def own_rates(seen: int, runs: float, exceedances: float) -> tuple[float, float]:

@@ -14,10 +14,12 @@ import laggard.detectors.analysis
 import laggard.detectors.exceedance
 import laggard.detectors.false_alarm_budget
 import laggard.detectors.new_verdicts
+import laggard.detectors.shared_runs
 from laggard.detectors import SlowGPUAnalysis, Verdict
 from laggard.detectors.false_alarm_budget import accumulate
 from laggard.detectors.grouping import Grouping
 from laggard.detectors.history import History
+from laggard.detectors.shared_runs import Counted
 from laggard.detectors.statistics import center_and_spread
 from laggard.detectors.thresholds import Thresholds
 
@@ -124,6 +126,16 @@ def finds_what_is_slow_most_of_the_time_from_the_start() -> bool:
     return in_all_jobs(holds)
 
 
+def excuses_no_device_by_its_own_slowness() -> bool:
+    def holds(seed: int) -> bool:
+        rng = np.random.default_rng(seed)
+        seconds = np.concatenate([healthy(seed), healthy(seed)])
+        seconds[8:, SLOW][rng.random(len(seconds) - 8) < 0.7] *= 1.4
+        return {(v.host, v.gpu) for _, v in play(seconds) if v.action == "restart"} == {NAMES[SLOW]}
+
+    return all(holds(seed) for seed in range(4 * JOBS))
+
+
 PROMISES: tuple[Promise, ...] = (
     finds_five_percent_in_five_rounds,
     accuses_the_slow_device_alone_and_once,
@@ -135,6 +147,7 @@ PROMISES: tuple[Promise, ...] = (
     merges_a_whole_node,
     only_reports_what_does_not_matter,
     finds_what_is_slow_most_of_the_time_from_the_start,
+    excuses_no_device_by_its_own_slowness,
 )
 
 
@@ -212,6 +225,14 @@ def takes_any_scatter_for_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(laggard.detectors.exceedance, "_WHITE", np.inf)
 
 
+def lets_a_device_excuse_itself(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(laggard.detectors.false_alarm_budget, "_OWN_CEILING", 0.98)
+
+
+def lets_a_device_teach_its_group(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(laggard.detectors.shared_runs.SharedRuns, "add", lambda *about: Counted(about[3], about[3], about[5]))
+
+
 @pytest.mark.parametrize(
     ("break_it", "promise"),
     [
@@ -226,6 +247,8 @@ def takes_any_scatter_for_noise(patch: pytest.MonkeyPatch) -> None:
         (knows_no_nodes, merges_a_whole_node),
         (restarts_for_everything, only_reports_what_does_not_matter),
         (takes_any_scatter_for_noise, finds_what_is_slow_most_of_the_time_from_the_start),
+        (lets_a_device_excuse_itself, excuses_no_device_by_its_own_slowness),
+        (lets_a_device_teach_its_group, excuses_no_device_by_its_own_slowness),
     ],
 )
 def test_a_detector_that_is_broken_on_purpose_is_caught(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from copy import deepcopy
 from typing import Any
 
@@ -19,6 +20,7 @@ from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, clear_classes, codes_of, joint_classes, slow_minorities
 from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History
+from laggard.detectors.shared_runs import SharedRuns
 from laggard.detectors.statistics import (
     RollingMean,
     bet_on_none,
@@ -33,7 +35,7 @@ from laggard.detectors.statistics import (
     repeats_of,
 )
 from laggard.detectors.thresholds import Thresholds
-from tests.naive_detector import Group, age_class, own_rates
+from tests.naive_detector import Group, age_class, factor_of, own_rates
 
 NAN, INF = math.nan, math.inf
 ALL = [slice(None)]
@@ -376,20 +378,20 @@ def test_room_for_more_devices_and_probes_keeps_what_is_known() -> None:
 def test_the_rate_of_first_exceedances_is_an_upper_estimate_between_half_a_percent_and_98_percent(
     rounds: float, runs: float, first: float
 ) -> None:
-    rates = Rates(1, 1)
+    rates = Rates(1, np.array([4]))
     rates.rounds[:], rates.runs[:] = rounds, runs
     np.testing.assert_allclose(rates.first(), first, rtol=1e-6)
 
 
 def test_nothing_is_known_yet_of_how_long_a_disturbance_lasts() -> None:
-    np.testing.assert_allclose(Rates(1, 1).again().ravel(), 0.01, rtol=1e-6)
+    np.testing.assert_allclose(Rates(1, np.array([4])).again().ravel(), 0.01, rtol=1e-6)
 
 
 def test_the_rate_of_one_more_exceedance_is_learned_by_age_and_never_falls_with_it() -> None:
-    rates, codes = Rates(1, 1), np.zeros(3, np.intp)
-    rates.learn_ended(SELF, RESTART, codes, np.array([1, 3, 6]))
+    rates, codes = Rates(1, np.array([4])), np.zeros(3, np.intp)
+    rates.learn_ended(SELF, RESTART, codes, np.arange(3), np.array([1, 3, 6]))
 
-    assert rates.runs[SELF, RESTART].tolist() == [[3]]
+    assert rates.runs[SELF, RESTART].tolist() == [[3 * 4 / 3]]
     assert rates.tries[:, SELF, RESTART, 0, 0].tolist() == [3, 4, 3, 0, 0]  # rounds that followed 1, 2-3, 4-7 ...
     assert rates.repeats[:, SELF, RESTART, 0, 0].tolist() == [2, 3, 2, 0, 0]
     young = (2 + 8**0.5 + 0.2) / 23
@@ -448,29 +450,29 @@ def test_of_two_devices_neither_is_excused_by_how_far_it_wanders() -> None:
 
 
 def test_many_short_runs_and_a_few_long_ones_are_not_taken_for_runs_of_middling_length() -> None:
-    rates, codes = Rates(1, 1), np.zeros(101, np.intp)
-    rates.learn_ended(SELF, RESTART, codes, np.array([1] * 100 + [40]))
+    rates, codes = Rates(1, np.array([200])), np.zeros(101, np.intp)
+    rates.learn_ended(SELF, RESTART, codes, np.arange(101), np.array([1] * 100 + [40]))
     young, *_, old = rates.again()[:, SELF, RESTART, 0, 0]
     assert young < 0.05
     assert old > 0.9
 
 
 def test_the_rounds_that_made_the_baselines_teach_their_runs() -> None:
-    rates = Rates(1, 2)
-    exceeds = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]], np.bool_)[:, None]
+    rates = Rates(1, np.array([1, 4]))
+    exceeds = np.array([[1, 1, 0, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [1, 1, 1, 0, 1]], np.bool_)[:, None]
 
-    not_ended = rates.learn_window(exceeds, RESTART, np.array([[True, True, False]]), grouping(0, 1, 1))
+    not_ended = rates.learn_window(exceeds, RESTART, np.array([[True] * 4 + [False]]), grouping(0, 1, 1, 1, 1))
 
-    assert not_ended.tolist() == [[1, 2, 0]], "a run that has not ended teaches nothing yet"
-    assert rates.rounds[SELF, RESTART].tolist() == [[2, 2]]  # rounds that followed a good one
-    assert rates.runs[SELF, RESTART].tolist() == [[1, 1]]
-    assert rates.tries[:, SELF, RESTART].sum(axis=0).tolist() == [[2, 1]]
-    assert rates.repeats[:, SELF, RESTART].sum(axis=0).tolist() == [[1, 0]]
-    assert (rates.rounds.sum(), rates.runs.sum()) == (4, 2)
+    assert not_ended.tolist() == [[1, 2, 1, 0, 0]], "a run that has not ended teaches nothing yet"
+    assert rates.rounds[SELF, RESTART].tolist() == [[2, 2 + 4 + 2]]  # rounds that followed a good one
+    assert rates.runs[SELF, RESTART].tolist() == [[0, 4 / 3]]  # one device teaches nothing
+    assert rates.held[SELF, RESTART].tolist() == [[1, 1]]
+    assert rates.tries[:, SELF, RESTART].sum(axis=0).tolist() == [[0, 1]]
+    assert rates.repeats[:, SELF, RESTART].sum() == 0  # the run of two rounds is held back
 
 
 def test_baselines_without_exceedances_teach_their_rounds() -> None:
-    rates = Rates(1, 1)
+    rates = Rates(1, np.array([4]))
     rates.learn_window(np.zeros((8, 1, 3), np.bool_), REPORT, np.array([[True, True, False]]), grouping(0, 0, 0))
     assert rates.rounds[SELF, REPORT].tolist() == [[16]]
     assert rates.runs.sum() == 0
@@ -505,38 +507,43 @@ class SlowBook:
     def account(self, *place: int) -> dict[str, float]:
         return self.kept.setdefault(place, {"evidence": 0.0, "run": 0, "runs": 0, "exceedances": 0})
 
-    def round(self, exceeds: Any, tested: Any, reported: list[int], seen: float, rounds_tested: list[int]) -> None:
+    def round(
+        self, exceeds: Any, far: Any, tested: Any, reported: list[int], seen: float, rounds_tested: list[int]
+    ) -> None:
         probes, devices = tested[0].shape
         present = sum((tested[0] | tested[1])[:, device].any() for device in range(devices))
-        before = deepcopy(self.groups)
+        before, ended = deepcopy(self.groups), defaultdict[tuple[int, ...], list[tuple[object, int]]](list)
         for test, level, probe, device in np.ndindex(2, 2, probes, devices):
             if not rounds_tested[test] or not tested[test][probe, device]:
                 continue
             group = (test, level, probe, self.codes[device])
-            known, learns = before.get(group, Group()), self.groups.setdefault(group, Group())
+            size = self.codes.count(self.codes[device])
+            known, learns = before.get(group, Group()), self.groups.setdefault(group, Group(size=size))
             mine = self.account(test, level, probe, device)
             own, own_again = own_rates(int(seen), mine["runs"], mine["exceedances"])
-            rate = max((known.runs[KEY] + 2 * math.sqrt(known.runs[KEY]) + 1) / (known.rounds[KEY] + 50), 0.005, own)
+            of_group = known.first(KEY)
             if mine["run"]:
-                rate = max(rate, known.again(KEY)[age_class(int(mine["run"]))], own_again)
-            rate = min(rate, 0.98)
+                of_group = max(of_group, known.again(KEY)[age_class(int(mine["run"]))])
+                own = max(own, own_again)
             now = bool(exceeds[test][level][probe, device])
-            factor = max(0.8, (1 + rate) / 2) / rate if now else min(0.2 / (1 - rate), 0.5)
+            factor = factor_of(now, bool(far[test][probe, device]), of_group, min(own, 0.1))
             weight = rounds_tested[test] ** -1.1 / special.zeta(1.1) / (2 * probes * present)
             mine["evidence"] = min((mine["evidence"] + weight) * factor, 100 / self.budget)
             learns.rounds[KEY] += reported[device] == 0 and not mine["run"]
             if not now and mine["run"] and reported[device] == 0:
-                learns.learn(KEY, int(mine["run"]))
+                ended[group].append((device, int(mine["run"])))
             if not now and mine["run"] and (reported[device] == 0 or mine["run"] < 4):
                 mine["runs"] += 1
                 mine["exceedances"] += mine["run"]
             mine["run"] = min(mine["run"] + 1, 255) if now else 0
+        for where, runs in ended.items():
+            self.groups[where].learn(KEY, runs)
 
 
 @pytest.mark.parametrize("often", [0.05, 0.5])
 def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
     rng, codes, reported = np.random.default_rng(3), [0, 1, 0, 1, 1], [0, 0, 0, 0, 1]
-    history, rates, book = History.empty(5, 2), Rates(2, 2), SlowBook(codes, 0.01)
+    history, rates, book = History.empty(5, 2), Rates(2, np.array([2, 3])), SlowBook(codes, 0.01)
     history.reported[:] = reported
     history.seen[:] = 12
     rounds_tested = np.zeros(2, np.int64)
@@ -544,8 +551,9 @@ def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
         tested = [rng.random((2, 5)) < 0.9, np.full((2, 5), number >= 3)]
         rounds_tested += [tests.any() for tests in tested]
         exceeds = [[(rng.random((2, 5)) < often) & tests for _ in range(2)] for tests in tested]
-        accumulate(history, exceeds, tested, rates, grouping(*codes), rounds_tested, 0.01)
-        book.round(exceeds, tested, reported, 12, rounds_tested.tolist())
+        far = [rng.random((2, 5)) < 0.3 for _ in range(2)]
+        accumulate(history, exceeds, far, tested, rates, grouping(*codes), rounds_tested, 0.01)
+        book.round(exceeds, far, tested, reported, 12, rounds_tested.tolist())
 
     for name in ("evidence", "run", "runs", "exceedances"):
         slow = [book.account(*place)[name] for place in np.ndindex(2, 2, 2, 5)]
@@ -559,14 +567,33 @@ def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
 
 
 def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
-    history, rates, yes = History.empty(1, 1), Rates(1, 1), np.ones((1, 1), np.bool_)
+    history, rates, yes = History.empty(1, 1), Rates(1, np.array([4])), np.ones((1, 1), np.bool_)
     for number in range(1, 301):
         exceeds = [[yes, yes], [~yes, ~yes]]
-        accumulate(history, exceeds, [yes, ~yes], rates, grouping(0), np.array([number, 0]), 0.01)
+        accumulate(history, exceeds, [~yes, ~yes], [yes, ~yes], rates, grouping(0), np.array([number, 0]), 0.01)
 
     assert history.run[SELF, REPORT, 0, 0] == 255
     assert history.evidence[SELF, REPORT, 0, 0] == pytest.approx(100 / 0.01)
     assert history.evidence[PEER].max() == 0
+
+
+def test_what_a_few_devices_do_teaches_their_group_nothing() -> None:
+    shared, lengths = SharedRuns(np.array([16])), np.array([3, 7])
+    for _ in range(100):
+        new, codes, _ = shared.add(SELF, RESTART, np.zeros(2, np.intp), np.array([4, 9]), lengths)
+        assert not len(codes)
+    assert not len(new)
+    third = shared.add(SELF, RESTART, np.zeros(1, np.intp), np.array([5]), np.array([1]))
+    assert (third.new.tolist(), third.lengths.tolist()) == ([0], [3, 7])  # each once
+
+
+def test_of_runs_that_all_devices_have_alike_the_known_share_counts() -> None:
+    rng = np.random.default_rng(1)
+    for size in (2, 3, 16, 64, 1000):
+        shared, n_runs, n_shared = SharedRuns(np.array([size])), 4000, 0
+        for place in rng.integers(size, size=n_runs):
+            n_shared += len(shared.add(SELF, RESTART, np.zeros(1, np.intp), np.array([place]), np.array([1])).shared)
+        assert n_shared * shared.runs_for_each[0] == pytest.approx(n_runs, rel=0.05)
 
 
 # -- what exceeds ------------------------------------------------------------------------------------------------------
@@ -631,13 +658,12 @@ def test_a_device_without_a_past_is_compared_with_its_peers_by_the_noise_of_the_
     assert flags([0.0, NAN], NAN, 0.002, baseline=NAN)["peers tested"] == []
 
 
-def test_a_noisy_device_is_excused_by_a_tenth_at_most_or_five_times_its_groups_noise() -> None:
+def test_a_noisy_device_is_excused_by_five_percent_at_most_or_five_times_its_groups_noise() -> None:
     history = History.empty(5, 1)
-    for typical, noise in ((0.01, 0.1), (0.04, 0.2), (0.0001, 0.1)):
+    for typical, noise in ((0.01, 0.05), (0.04, 0.2), (0.0001, 0.05)):
         history.noise[:] = [typical] * 4 + [0.5]
         scales = Scales(history, grouping(0, 0, 0, 0, 0))
-        np.testing.assert_allclose(scales.peer_noise[0, 4], noise, rtol=1e-5)
-        np.testing.assert_allclose(scales.noise, row(*[max(typical, 0.001)] * 4, 0.5), rtol=1e-5)
+        np.testing.assert_allclose(scales.noise, row(*[max(typical, 0.001)] * 4, noise), rtol=1e-5)
 
 
 def test_where_nearly_half_look_slow_only_those_that_rose_without_their_group_do() -> None:
