@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.job_kinds import DEPENDENT, INTERMITTENT, PHASES, LogSeconds, noisy, quiet
+from benchmarks.job_kinds import DEPENDENT, INTERMITTENT, PHASES, LogSeconds, noisy, quiet, unsteady
 from benchmarks.side_by_side import Outcome, play
 from benchmarks.tables import table
 
 if TYPE_CHECKING:
     from benchmarks.detection import Setting
 
-__all__ = ["at_times", "dependence", "noisy_steps", "phases"]
+__all__ = ["at_times", "dependence", "noisy_steps", "phases", "unsteady_devices"]
 
 _ROUNDS = 600  # of 3 s: half an hour
 _COSTS_S = (0.0, 30.0, 60.0)
@@ -79,6 +79,30 @@ def at_times(setting: Setting) -> list[str]:
             when = f"{np.median(found[found >= 0]) - 15:.0f}" if (found >= 0).any() else ""
             rows.append([what, size, _found(outcome, 16, 200, device=0), when, _others(outcome, device=0)])
     return table(["one device", "devices", "suspect within 200 rounds", "median", "another accused"], rows)
+
+
+def unsteady_devices(setting: Setting) -> list[str]:
+    """Slow down one device in most of its rounds, but not in all: count the restart verdicts within 60 rounds."""
+    rows, shares, jobs = [], np.array([0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]), 3 * setting.part(20, 4)
+    for size in setting.sizes(2, 3, 4, 8, 16):
+        for smallest, ratio in ((1.05, 1.2), (1.05, 2.0), (1.05, 8.0), (1.5, 2.0), (1.5, 8.0)):
+            row: list[object] = [size, smallest, ratio]
+            for onset in (0, 4, 8, 100):
+                kind = unsteady(
+                    _seeded(size), jobs * len(shares), size, shares=np.repeat(shares, jobs), ratio=ratio, onset=onset
+                )
+                at = play(kind, onset + 60, min_slowdown=smallest).first_restart[:, -1]
+                delays = np.where(at >= onset, at - onset + 1.0, np.inf).reshape(len(shares), jobs)
+                row += [_delays(delays[:2]), _delays(delays[2:])]
+            rows.append(row)
+    head = [f"from {onset}, {which}" for onset in (0, 4, 8, 100) for which in ("40 to 50 %", "60 to 100 %")]
+    return table(["devices", "`min_slowdown`", "slowdown", *head], rows)
+
+
+def _delays(rounds: LogSeconds) -> str:
+    found = rounds[np.isfinite(rounds)]
+    typical = f", {np.median(found):.0f}" if len(found) else ""
+    return f"{100 * len(found) / rounds.size:.0f} %{typical}"
 
 
 def phases(setting: Setting) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from benchmarks.dependence import at_times, dependence, noisy_steps, phases
+from benchmarks.dependence import at_times, dependence, noisy_steps, phases, unsteady_devices
 from benchmarks.economics import days, intermittent
 from benchmarks.peers import RULES
 from benchmarks.tables import table
@@ -634,6 +634,7 @@ _SECTIONS = (
     guarantee,
     dependence,
     noisy_steps,
+    unsteady_devices,
     at_times,
     phases,
     economics,

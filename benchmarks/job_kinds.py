@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEPENDENT", "INTERMITTENT", "PHASES", "Job", "LogSeconds", "noisy", "quiet"]
+__all__ = ["DEPENDENT", "INTERMITTENT", "PHASES", "Job", "LogSeconds", "noisy", "quiet", "unsteady"]
 
 LogSeconds = NDArray[np.float64]
 Slower = Callable[[int, np.random.Generator, int], float | LogSeconds]
@@ -68,6 +68,12 @@ def _hits(rng: np.random.Generator, jobs: int, size: int, *, share: float) -> It
         yield readings
 
 
+def _all_hit(rng: np.random.Generator, jobs: int, size: int, *, share: float) -> Iterator[LogSeconds]:
+    """Each device is hit in this share of all rounds."""
+    for readings in quiet(rng, jobs, size):
+        yield readings + (rng.random(readings.shape) < share) * rng.uniform(*_HIT, readings.shape)
+
+
 def _bimodal(rng: np.random.Generator, jobs: int, size: int, *, changes: float) -> Iterator[LogSeconds]:
     """Each device reads one of two values, 8 % apart, and changes with this probability from round to round."""
     slower = rng.random((jobs, size)) < 0.5
@@ -84,6 +90,8 @@ DEPENDENT: dict[str, Job] = {
     "slow runs of 3 rounds on average": partial(_runs, mean=3),
     "slow runs of 10 rounds on average": partial(_runs, mean=10),
     "one device with 10 % noise from round 300 on": _late_noise,
+    "each device hit in 20 % of all rounds": partial(_all_hit, share=0.2),
+    "each device hit in 40 % of all rounds": partial(_all_hit, share=0.4),
     "one device hit in 20 % of all rounds": partial(_hits, share=0.2),
     "one device hit in 40 % of all rounds": partial(_hits, share=0.4),
     "two values 8 % apart, each round anew": partial(_bimodal, changes=0.5),
@@ -132,6 +140,26 @@ INTERMITTENT: dict[str, Job] = {
     "50 % slower in 3 rounds on end of every 20": partial(_pattern, slower=_every(20, 3, 1.5)),
     "50 % slower in every sixth round": partial(_pattern, slower=_every(6, 1, 1.5)),
 }
+
+
+def unsteady(
+    rng: np.random.Generator, jobs: int, size: int, *, shares: LogSeconds, ratio: float, onset: int
+) -> Iterator[LogSeconds]:
+    """The last device is slow in a share of its rounds, from a round on: each job has its share.
+
+    A third of the jobs is slow at random, a third in runs of three rounds on average, a third in a rhythm of ten.
+    """
+    kinds, phases = np.arange(jobs) % 3, rng.integers(10, size=jobs)
+    goes_on = np.where(kinds == 0, shares, np.where(shares < 1, 2 / 3, 1))
+    begins = np.where(kinds == 0, shares, np.minimum(1, shares / (3 * np.maximum(1 - shares, 1e-9))))
+    slow = rng.random(jobs) < shares
+    for number, readings in enumerate(quiet(rng, jobs, size)):
+        if number >= onset:
+            in_rhythm = (number + phases) % 10 < np.round(10 * shares)
+            readings[:, -1] += np.log(ratio) * np.where(kinds == 2, in_rhythm, slow)
+            slow = rng.random(jobs) < np.where(slow, goes_on, begins)
+        yield readings
+
 
 _NODE = slice(4)
 PHASES: dict[str, Job] = {

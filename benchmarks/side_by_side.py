@@ -33,13 +33,18 @@ class Outcome:
         Which jobs would restart, by what a restart costs and by budget, ``(n_costs, n_budgets, n_jobs)``.
     first_verdict
         The number of the round of each device's first verdict, from 0, and -1 without; ``(n_jobs, n_devices)``.
+    first_restart
+        The same for the first round in which its evidence is enough for a restart at the smallest budget.
     """
 
     restarts: NDArray[np.bool_]
     first_verdict: NDArray[np.intp]
+    first_restart: NDArray[np.intp]
 
 
-def play(jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (0.0,)) -> Outcome:
+def play(
+    jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (0.0,), *, min_slowdown: float = 1.05
+) -> Outcome:
     """Play the jobs' rounds at a budget of 1e-4, and note when evidence stands for each budget.
 
     A restart is made when the evidence is enough for one, and as much is lost as it costs.
@@ -48,10 +53,12 @@ def play(jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (0.
     names = tuple((f"job{job}-{row // 4}", str(row % 4)) for job, row in np.ndindex(*shape))
     places = {name: place for place, name in enumerate(names)}
     nodes = _nodes(names)
-    analysis = SlowGPUAnalysis(groups={name: place // shape[1] for name, place in places.items()})
+    analysis = SlowGPUAnalysis(
+        groups={name: place // shape[1] for name, place in places.items()}, min_slowdown=min_slowdown
+    )
     analysis.false_alarm_budget = BUDGETS[-1] * shape[0]
     restarts = np.zeros((len(costs_s), len(BUDGETS), shape[0]), np.bool_)
-    verdict_at = np.full(len(names), -1)
+    verdict_at, restart_at = np.full((2, len(names)), -1)
     for number, readings in enumerate(islice(_chain(first, jobs), rounds)):
         now_s = ROUND_S * number
         for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1, 1), now_s=now_s):
@@ -59,13 +66,14 @@ def play(jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (0.
             verdict_at[rows] = np.where(verdict_at[rows] < 0, number, verdict_at[rows])
         history = analysis._history  # the evidence for three budgets in one run
         evidence = shape[0] * history.evidence[:, RESTART].sum(axis=(0, 1))
+        restart_at[(restart_at < 0) & (evidence >= 1 / min(BUDGETS))] = number
         for row in np.flatnonzero(evidence >= 1 / max(BUDGETS)):
             sizes = history.last_residuals(int(row), 0)
             slowdown = float(np.exp(np.median(sizes))) if len(sizes) else 1.0
             lost_s = (1 - 1 / slowdown) * (now_s - history.since_s[row])
             worth = (lost_s >= np.array(costs_s)) | (np.array(costs_s) == 0)
             restarts[:, :, row // shape[1]] |= worth[:, None] & (evidence[row] >= 1 / np.array(BUDGETS))
-    return Outcome(restarts, verdict_at.reshape(shape))
+    return Outcome(restarts, verdict_at.reshape(shape), restart_at.reshape(shape))
 
 
 def _chain(first: LogSeconds, rest: Iterator[LogSeconds]) -> Iterator[LogSeconds]:

@@ -24,6 +24,7 @@ Subject = tuple[str, str | None]
 
 _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is smoothed
 _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is not slow
+_WELL_S = 600.0  # for so long, and a device that was slow at times is well again
 _ALIKE = 2.0  # slowdowns, in logs, that differ by no more than this factor
 
 
@@ -39,6 +40,9 @@ class _Open:
     slow_s: float
     lost_s: float
     is_asked: bool = False
+    at_times: bool = False
+    began_s: float = math.nan
+    last_slow_s: float = math.nan
 
 
 @dataclass(slots=True)
@@ -107,7 +111,15 @@ class Incidents:
         return tuple(self._open)
 
     def begin(
-        self, subject: Subject, slowdown: float, episode: Episode, now_s: float, *, identity: str, place: str
+        self,
+        subject: Subject,
+        slowdown: float,
+        episode: Episode,
+        now_s: float,
+        *,
+        identity: str,
+        place: str,
+        at_times: bool = False,
     ) -> None:
         """Begin an incident with the episode that is its evidence; one that is open goes on.
 
@@ -119,9 +131,12 @@ class Incidents:
             The device's name that stays with it when it moves.
         place
             Its place in the launch, where another device may take over.
+        at_times
+            Whether it is slow again and again: then it goes on while the device is well for a while.
         """
         if subject in self._open:
             self._open[subject].slowdown = slowdown
+            self._open[subject].at_times &= at_times
             return
         slow_s = max(0.0, now_s - episode.since_s) if math.isfinite(episode.since_s) else 0.0
         lost_s = episode.share_lost * slow_s
@@ -130,7 +145,18 @@ class Incidents:
         for each in (self._open.pop(part) for part in parts):
             slow_s, lost_s = max(slow_s, each.slow_s), max(lost_s, each.lost_s)
         name = host if gpu is None else f"{host} gpu {gpu}"
-        self._open[subject] = _Open(name, identity, place, now_s, slowdown, slow_s, lost_s)
+        self._open[subject] = _Open(
+            name,
+            identity,
+            place,
+            now_s,
+            slowdown,
+            slow_s,
+            lost_s,
+            at_times=at_times,
+            began_s=now_s - slow_s,
+            last_slow_s=now_s,
+        )
 
     def advance(self, slowdowns: Mapping[Subject, float | None], now_s: float) -> dict[Subject, Ended]:
         """Add a round; return the incidents that are over.
@@ -146,15 +172,23 @@ class Incidents:
             slowdown = slowdowns.get(subject)
             if slowdown is not None and math.log(slowdown) > _SLOW_SHARE * math.log(each.slowdown):
                 each.slow_s += elapsed_s
+                each.last_slow_s = now_s
                 each.lost_s += share_lost(slowdown) * elapsed_s
                 each.slowdown += (slowdown - each.slowdown) / _REMEMBERED
-        over = [subject for subject in self._open if slowdowns.get(subject, 1.0) is None]
+        over = [
+            subject
+            for subject, each in self._open.items()
+            if slowdowns.get(subject, 1.0) is None and not (each.at_times and now_s - each.last_slow_s < _WELL_S)
+        ]
         return {subject: self._end(self._open.pop(subject), now_s) for subject in over}
 
     def incident(self, subject: Subject) -> Incident:
         """Return the open incident of a device."""
         each = self._open[subject]
-        return Incident(slowdown=each.slowdown, slow_s=each.slow_s, lost_s=each.lost_s)
+        span_s = max(0.0, each.at_s - each.began_s) if each.at_times else 0.0
+        return Incident(
+            slowdown=each.slowdown, slow_s=each.slow_s, lost_s=each.lost_s, span_s=span_s, at_times=each.at_times
+        )
 
     def decide(self, subject: Subject, stakes: Stakes, now_s: float) -> Decision:
         """Return whether to restart for an open incident; no restart is asked for twice."""

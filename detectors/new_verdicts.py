@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +117,7 @@ def _at_times(
     """Return the finding on a device that is slow again and again."""
     probe = int(np.argmax(history.intermittent[:, row]))
     share = float(history.density(SELF, RESTART)[probe, row])
-    return terms.finding(
+    found = terms.finding(
         index.devices[row],
         float(np.exp(history.recent[:, probe, row].max())),
         sure=False,
@@ -128,3 +129,4 @@ def _at_times(
         now_s=now_s,
         note=f"at times: in {100 * share:.0f} % of its last rounds",
     )
+    return replace(found, at_times=True)

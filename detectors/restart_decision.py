@@ -24,6 +24,7 @@ PHASES_FROM = 3  # incidents that have ended by themselves, after which another 
 PHASE_MARGIN = 1.5  # times the longest of them
 _ALONE = 2 / 3  # of the cost: what one incident may lose
 _TOGETHER = 3.0  # times the cost: what incidents that ended by themselves may lose together
+_LEAST_TOGETHER_S = 30.0  # what a restart to find out is taken to cost at least
 _UNMEASURED_S = 600.0  # what a restart to find out is taken to cost at least as long as no cost was measured
 
 
@@ -54,11 +55,21 @@ class Stakes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """A device's present slowness: how slow it is, for how long it has been so, and what the job has lost by it."""
+    """A device's present slowness: how slow it is, for how long it has been so, and what the job has lost by it.
+
+    Attributes
+    ----------
+    span_s
+        Time since it began.
+    at_times
+        Whether it is slow again and again, and well in between.
+    """
 
     slowdown: float
     slow_s: float
     lost_s: float
+    span_s: float = 0.0
+    at_times: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +130,7 @@ class Decision:
 def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
     """Decide whether to restart without a device that is slow."""
     cost_s, slowdown = stakes.cost.cost_s, incident.slowdown
-    if not cost_s:
+    if not cost_s and not incident.at_times:
         return Decision(restart=True, in_s=0.0)
     if stakes.shrinking_loses(slowdown):
         n_nodes = stakes.n_nodes or 0
@@ -129,7 +140,7 @@ def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
     share = share_lost(slowdown)
     if share <= 0:
         return _never("it is as fast as ever")
-    alone_s, why = _alone_in_s(incident, past, cost_s, share)
+    alone_s, why = (math.inf, "") if incident.at_times else _alone_in_s(incident, past, cost_s, share)
     together_s = _together_in_s(incident, past, stakes, share)
     if together_s < alone_s:
         alone_s, why = together_s, "its incidents together have lost much more than that"
@@ -148,12 +159,15 @@ def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> 
 
 def _together_in_s(incident: Incident, past: Past, stakes: Stakes, share: float) -> float:
     """Return how long until the losses of all incidents together are reason enough."""
-    if past.is_programs_own or not past.n_passed:
+    if past.is_programs_own or not (past.n_passed or incident.at_times):
         return math.inf
-    cost_s = stakes.cost.cost_s if stakes.is_measured else max(_UNMEASURED_S, stakes.cost.cost_s)
+    cost_s = max(_LEAST_TOGETHER_S if stakes.is_measured else _UNMEASURED_S, stakes.cost.cost_s)
     lost_s, remaining_s = past.lost_s + incident.lost_s, stakes.cost.remaining_s
-    if remaining_s is not None and lost_s * remaining_s < cost_s * past.span_s:
+    span_s = max(past.span_s, incident.span_s)
+    if remaining_s is not None and lost_s * remaining_s < cost_s * span_s:
         return math.inf  # at this rate the rest of the job will not lose as much
+    if incident.at_times:
+        share = max(lost_s / max(span_s, 1.0), 1e-6)  # of the time, slow or not
     return max(0.0, (_TOGETHER * cost_s * 2.0 ** (past.n_asked + past.n_in_vain) - lost_s) / share)
 
 

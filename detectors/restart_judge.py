@@ -15,7 +15,7 @@ from laggard.detectors.incidents import Ended, Incidents, Subject
 from laggard.detectors.launch_cost import LaunchCost, span
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_decision import Decision, Incident, Stakes
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.verdict import Severity, Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
 __all__ = ["RestartJudge"]
@@ -124,15 +124,17 @@ class RestartJudge:
         known = {subject: slowdown for subject, slowdown in slowdowns.items() if slowdown != math.inf}
         ended = self._incidents.advance(known, now_s)
         found = [_well_again(subject, each) for subject, each in ended.items()]
-        new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if verdict.action == "restart"}
+        new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if _is_incident(verdict)}
         for subject, verdict in new.items():
             episode = _worst(self._devices_of(subject, judged), episodes)
             episode = episode or Episode(now_s, verdict.slowdown, 0.0)
             identity = identities.get((subject[0], subject[1] or ""), _name(subject))
             place = self._place(subject)
-            self._incidents.begin(subject, verdict.slowdown, episode, now_s, identity=identity, place=place)
+            self._incidents.begin(
+                subject, verdict.slowdown, episode, now_s, identity=identity, place=place, at_times=verdict.at_times
+            )
             self._newest[subject] = verdict
-        found += [verdict for verdict in verdicts if verdict.action != "restart"]
+        found += [verdict for verdict in verdicts if not _is_incident(verdict)]
         for subject in self._incidents.open:
             incident, decision = self._incidents.incident(subject), self._incidents.decide(subject, terms.stakes, now_s)
             if subject in new:
@@ -179,6 +181,10 @@ class RestartJudge:
         return _name(subject)
 
 
+def _is_incident(verdict: Verdict) -> bool:
+    return verdict.action == "restart" or verdict.at_times
+
+
 def _worst(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
     found = [episode for device in devices if (episode := episodes(device)) is not None]
     return max(found, key=lambda episode: episode.slowdown, default=None)
@@ -189,6 +195,9 @@ def _worst(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
 
 def _decided(verdict: Verdict, incident: Incident, decision: Decision, terms: _Terms, now_s: float) -> Verdict:
     """Return a new verdict with what to do about it."""
+    if verdict.at_times:
+        words = f"a restart once its incidents have lost enough together; {terms.text}"
+        return replace(verdict, evidence=f"{verdict.evidence}; {words}")
     if not terms.stakes.cost.cost_s:
         return verdict
     words = f"{_lost(incident)}; {terms.text}: {_when(decision, now_s)}"
@@ -198,10 +207,10 @@ def _decided(verdict: Verdict, incident: Incident, decision: Decision, terms: _T
 def _due(subject: Subject, last: Verdict, incident: Incident, decision: Decision, terms: _Terms) -> Verdict:
     """Return the verdict on an incident for which a restart has become worth it."""
     because = f", since {decision.why}" if decision.why else ""
-    evidence = (
-        f"{_name(subject)}: still slow: {_pace(incident.slowdown)}, {_lost(incident)}; {terms.text}: now{because}"
-    )
-    return replace(last, slowdown=incident.slowdown, action="restart", evidence=evidence)
+    still = "still slow at times" if incident.at_times else "still slow"
+    evidence = f"{_name(subject)}: {still}: {_pace(incident.slowdown)}, {_lost(incident)}; {terms.text}: now{because}"
+    severity: Severity = "slow" if last.severity == "suspect" else last.severity
+    return replace(last, slowdown=incident.slowdown, severity=severity, action="restart", evidence=evidence)
 
 
 def _well_again(subject: Subject, ended: Ended) -> Verdict:

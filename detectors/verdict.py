@@ -59,6 +59,8 @@ class Verdict:
         ``restart`` asks for a relaunch without the node, ``report`` does not.
     own_past
         Whether it has become slower than it was; if not, it may have been so from the start.
+    at_times
+        Whether it is slow again and again, and well in between.
     """
 
     host: str
@@ -69,6 +71,7 @@ class Verdict:
     cause: str = "unknown"
     action: Action = "report"
     own_past: bool = False
+    at_times: bool = False
 
     @classmethod
     def of_fault(cls, host: str, gpu: str, what: str) -> Verdict:
@@ -116,6 +119,7 @@ class Finding:
     budget: float
     note: str = ""
     now_s: float = math.nan
+    at_times: bool = False
 
     @property
     def rank(self) -> int:
@@ -216,6 +220,7 @@ def verdict_of(finding: Finding) -> Verdict:
         evidence=f"{who}: {', '.join(parts)}",
         action=finding.action,
         own_past=finding.own_past,
+        at_times=finding.at_times,
     )
 
 

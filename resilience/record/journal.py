@@ -16,7 +16,7 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
 ``progress``    how far a launch has come: ``launch``, ``commits`` (to State, by all launches so far), ``step`` (the
                 newest that it reported, or null), ``seen_s`` (Unix time at which that was first seen)
 ``verdict``     a detector's verdict: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``,
-                ``action``, ``own_past``
+                ``action``, ``own_past``, ``at_times``
 ``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
                 ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
                 ``fingerprint``, ``subject``; ``evidence`` found on its nodes, by host name

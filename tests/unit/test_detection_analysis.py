@@ -230,6 +230,7 @@ def test_a_device_that_is_slow_at_times_is_a_suspect_within_200_rounds_and_said_
     seconds[(np.arange(600) % every < rounds) & (np.arange(600) > 8), 5] *= ratio
     [(number, verdict)] = play(SlowGPUAnalysis(), names(4), seconds)
     assert number <= 200
+    assert verdict.at_times
     assert (verdict.host, verdict.gpu, verdict.severity, verdict.action) == ("node1", "1", "suspect", "report")
     assert verdict.slowdown == pytest.approx(ratio, rel=0.02)
     assert "at times: in " in verdict.evidence

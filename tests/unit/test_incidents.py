@@ -212,3 +212,35 @@ def test_everything_survives_json() -> None:
     assert again.to_state() == job.incidents.to_state()
     assert again.decide(OTHER, HUNDRED, job.now_s) == job.incidents.decide(OTHER, HUNDRED, job.now_s)
     assert Job(again).incidents.advance({OTHER: None}, job.now_s) == job.incidents.advance({OTHER: None}, job.now_s)
+
+
+def test_an_incident_at_times_goes_on_while_the_device_is_well_and_ends_after_ten_minutes() -> None:
+    incidents = Incidents()
+    episode = Episode(math.nan, 1.25, 0.2)
+    incidents.begin(GPU, 1.25, episode, 0.0, identity="GPU-1", place="1/0", at_times=True)
+    for now_s in range(5, 1005, 5):
+        assert incidents.advance({GPU: 1.25 if now_s % 50 == 0 else None}, float(now_s)) == {}
+    assert incidents.incident(GPU) == Incident(
+        slowdown=about(1.25), slow_s=about(100.0), lost_s=about(20.0), span_s=1000.0, at_times=True
+    )
+    assert incidents.advance({GPU: None}, 1595.0) == {}
+    assert incidents.advance({GPU: None}, 1600.0) == {GPU: Ended(about(100.0), about(20.0), 1, about(20.0), False)}
+
+
+def test_an_incident_at_times_asks_for_a_restart_once_its_sum_is_three_times_the_cost() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 2.0, Episode(math.nan, 2.0, 0.5), 0.0, identity="GPU-1", place="1/0", at_times=True)
+    asked_s = []
+    for now_s in range(10, 4000, 10):
+        incidents.advance({GPU: 2.0 if now_s % 50 == 0 else None}, float(now_s))
+        if incidents.decide(GPU, HUNDRED, float(now_s)).restart:
+            asked_s.append(now_s)
+    assert asked_s == [3000]  # a tenth of the time is lost: 300 s
+
+
+def test_a_device_that_stays_slow_is_no_longer_slow_at_times() -> None:
+    incidents, episode = Incidents(), Episode(math.nan, 2.0, 0.5)
+    incidents.begin(GPU, 2.0, episode, 0.0, identity="GPU-1", place="1/0", at_times=True)
+    incidents.begin(GPU, 2.0, episode, 10.0, identity="GPU-1", place="1/0")
+    assert not incidents.incident(GPU).at_times
+    assert incidents.advance({GPU: None}, 20.0)
