@@ -145,7 +145,7 @@ INTERMITTENT: dict[str, Job] = {
 def unsteady(
     rng: np.random.Generator, jobs: int, size: int, *, shares: LogSeconds, ratio: float, onset: int
 ) -> Iterator[LogSeconds]:
-    """The last device is slow in a share of its rounds, from a round on: each job has its share.
+    """Slow the last device down in a share of its rounds, from a round on: each job has its share.
 
     A third of the jobs is slow at random, a third in runs of three rounds on average, a third in a rhythm of ten.
     """

@@ -224,7 +224,9 @@ def test_an_incident_at_times_goes_on_while_the_device_is_well_and_ends_after_te
         slowdown=about(1.25), slow_s=about(100.0), lost_s=about(20.0), span_s=1000.0, at_times=True
     )
     assert incidents.advance({GPU: None}, 1595.0) == {}
-    assert incidents.advance({GPU: None}, 1600.0) == {GPU: Ended(about(100.0), about(20.0), 1, about(20.0), False)}
+    assert incidents.advance({GPU: None}, 1600.0) == {
+        GPU: Ended(about(100.0), about(20.0), 1, about(20.0), expected=False)
+    }
 
 
 def test_an_incident_at_times_asks_for_a_restart_once_its_sum_is_three_times_the_cost() -> None:
