@@ -52,6 +52,7 @@ def noisy_steps(setting: Setting) -> list[str]:
         "ResNet iterations": lambda shape: rng.choice(residuals, shape),
         "5 %, normal": lambda shape: rng.normal(0, 0.05, shape),
         "5 %, heavy tails": partial(of_student, 0.05),
+        "8 %, normal": lambda shape: rng.normal(0, 0.08, shape),
         "8 %, heavy tails": partial(of_student, 0.08),
         "10 %, normal": lambda shape: rng.normal(0, 0.1, shape),
         "15 %, heavy tails": partial(of_student, 0.15),

@@ -395,20 +395,23 @@ class SlowGPUAnalysis:
         for shift in self._common_mode.add(pace, now_s):
             if self._grouping.sizes[shift.group] > 1:
                 self._notices.append(notices.of_shift(shift, self._members(shift.group), len(self._index)))
-        allowed = self._scales.wandering(self.thresholds.self_levels[RESTART])
+        allowed, lasts = self._scales.blurred(self.thresholds.self_levels[RESTART])
+        for probe, group in np.argwhere(allowed > 0).tolist():
+            if self._is_new_notice("noise", group):
+                sizes = float(self._scales.wander[probe, group]), float(allowed[probe, group])
+                self._notices.append(
+                    notices.of_noise(*sizes, self._members(group), len(self._index), lasts=bool(lasts[probe, group]))
+                )
         runs, mean_rounds = self._rates.lasting()
-        for probe, group in np.argwhere((allowed > 0) | (runs > 0)).tolist():
-            kind = "wandering" if allowed[probe, group] else "lasting"
-            if (kind, group) in self._warned:
-                continue
-            self._warned.add((kind, group))
-            about = self._members(group), len(self._index)
-            if kind == "wandering":
-                noise = float(self._scales.wander[probe, group])
-                self._notices.append(notices.of_wandering(noise, float(allowed[probe, group]), *about))
-            else:
+        for probe, group in np.argwhere(runs > 0).tolist():
+            if self._is_new_notice("disturbances", group):
                 counts = int(runs[probe, group]), float(mean_rounds[probe, group])
-                self._notices.append(notices.of_lasting_noise(*counts, *about))
+                self._notices.append(notices.of_lasting_noise(*counts, self._members(group), len(self._index)))
+
+    def _is_new_notice(self, about: str, group: int) -> bool:
+        is_new = (about, group) not in self._warned
+        self._warned.add((about, group))
+        return is_new
 
     def _members(self, group: int) -> list[DeviceId]:
         return [self._index.devices[row] for row in np.flatnonzero(self._grouping.codes == group)]

@@ -172,11 +172,15 @@ class Scales:
         lasting = (_WHITE - self.change / np.fmax(self.wander, np.float32(_NOISE_FLOOR))) / _WHITE_TO_LASTING
         return np.where(self._rounds < _WHITE_ROUNDS, 1, np.clip(lasting, 0, 1)).astype(np.float32)
 
-    def wandering(self, smallest: float) -> Floats:
-        """Return what lasting noise allows where that is more than ``smallest``; else 0, ``(n_probes, n_groups)``."""
-        allowed = np.float32(SELF_NOISES) * self.wander
-        is_known = (self._rounds >= _WANDER_ROUNDS) & (self.lasting() >= 1) & (allowed > smallest)
-        return np.where(is_known, allowed, np.float32(0))
+    def blurred(self, smallest: float) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return what noise allows where that is more than ``smallest``, else 0; and where it lasts.
+
+        Both ``(n_probes, n_groups)``; 0 before noise is known.
+        """
+        lasting = self.lasting()
+        allowed = (_FEWEST_NOISES + np.float32(SELF_NOISES - _FEWEST_NOISES) * lasting) * self.wander
+        is_known = (self._rounds >= _WANDER_ROUNDS) & (allowed > smallest)
+        return np.where(is_known, allowed, 0).astype(np.float32), lasting >= 1
 
 
 def compare(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from laggard.collectors.device import DeviceId
 from laggard.detectors.common_mode import Shift
 
-__all__ = ["of_lasting_noise", "of_shift", "of_wandering"]
+__all__ = ["of_lasting_noise", "of_noise", "of_shift"]
 
 
 def of_shift(shift: Shift, devices: Sequence[DeviceId], n_all: int) -> str:
@@ -29,12 +29,14 @@ def of_lasting_noise(runs: int, mean_rounds: float, devices: Sequence[DeviceId],
     )
 
 
-def of_wandering(noise: float, allowed: float, devices: Sequence[DeviceId], n_all: int) -> str:
-    """Say that readings wander, so that small slowdowns cannot be told from noise."""
-    return (
-        f"{_group(devices, n_all)}: readings wander by {100 * noise:.1f} % over many rounds, "
-        f"so only a slowdown by more than {100 * math.expm1(allowed):.0f} % can be told from noise"
-    )
+def of_noise(noise: float, allowed: float, devices: Sequence[DeviceId], n_all: int, *, lasts: bool) -> str:
+    """Say that small slowdowns cannot be told from noise, or only late if it does not last."""
+    how, when = ("wander", "over many rounds") if lasts else ("scatter", "from round to round")
+    least = f"{100 * math.expm1(allowed):.0f} %"
+    limit = f"only a slowdown by more than {least} can be told from noise"
+    if not lasts:
+        limit = f"a slowdown by less than {least} is found late, or not at all"
+    return f"{_group(devices, n_all)}: readings {how} by {100 * noise:.1f} % {when}, so {limit}"
 
 
 def _group(devices: Sequence[DeviceId], n_all: int) -> str:

@@ -213,6 +213,17 @@ def test_readings_that_wander_are_a_notice() -> None:
     assert re.fullmatch(r"all 16 devices: readings wander by \d\.\d % over many rounds, so only .* \d+ % .*", notice)
 
 
+def test_readings_that_scatter_are_a_notice() -> None:
+    rng, analysis = np.random.default_rng(1), SlowGPUAnalysis()
+    for _ in range(120):
+        analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None, None])
+    [notice] = analysis.take_notices()
+    assert re.fullmatch(
+        r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 2\d % is .*",
+        notice,
+    )
+
+
 def test_disturbances_that_last_are_a_notice() -> None:
     seconds, analysis = quiet(16, 200), SlowGPUAnalysis()
     for number in range(8):
