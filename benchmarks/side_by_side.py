@@ -67,11 +67,13 @@ def play(
         history = analysis._history  # the evidence for three budgets in one run
         evidence = shape[0] * history.evidence[:, RESTART].sum(axis=(0, 1))
         restart_at[(restart_at < 0) & (evidence >= 1 / min(BUDGETS))] = number
-        for row in np.flatnonzero(evidence >= 1 / max(BUDGETS)):
+        enough = evidence.reshape(shape).max(axis=1) >= 1 / np.array(BUDGETS)[:, None]
+        restarts[np.array(costs_s) == 0] |= enough
+        for row in np.flatnonzero(evidence >= 1 / max(BUDGETS)) if any(costs_s) else ():
             sizes = history.last_residuals(int(row), 0)
             slowdown = float(np.exp(np.median(sizes))) if len(sizes) else 1.0
             lost_s = (1 - 1 / slowdown) * (now_s - history.since_s[row])
-            worth = (lost_s >= np.array(costs_s)) | (np.array(costs_s) == 0)
+            worth = lost_s >= np.array(costs_s)
             restarts[:, :, row // shape[1]] |= worth[:, None] & (evidence[row] >= 1 / np.array(BUDGETS))
     return Outcome(restarts, verdict_at.reshape(shape), restart_at.reshape(shape))
 

@@ -186,18 +186,30 @@ def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, 
     center, spread
         Each ``(n_probes, n_groups)``; ``NaN`` for a group without readings.
     """
-    found = np.array([[_center_and_spread(row[group]) for group in groups] for row in values], np.float32)
-    return found[:, :, 0], found[:, :, 1]
+    if len(groups) > 1 and _are_side_by_side(groups, values.shape[-1]):
+        return _center_and_spread(values.reshape(len(values), len(groups), -1))
+    found = [_center_and_spread(values[:, group]) for group in groups]
+    return np.stack([center for center, _ in found], axis=-1), np.stack([spread for _, spread in found], axis=-1)
 
 
-def _center_and_spread(values: Floats) -> tuple[float, float]:
-    last = len(values) - 1 - int(np.count_nonzero(np.isnan(values)))
-    if last < 0:
-        return np.nan, np.nan
+def _are_side_by_side(groups: Sequence[Group], devices: int) -> bool:
+    """Return whether all groups are equally large and one after another: then they need no loop."""
+    size = devices // len(groups)
+    begins = [group.start if isinstance(group, slice) else None for group in groups]
+    return size * len(groups) == devices and begins == list(range(0, devices, size))
+
+
+def _center_and_spread(values: Floats) -> tuple[Floats, Floats]:
+    """Return both along the last axis."""
+    if not values.shape[-1]:
+        nothing = np.full(values.shape[:-1], np.nan, np.float32)
+        return nothing, nothing
+    last = np.maximum(values.shape[-1] - 1 - np.count_nonzero(np.isnan(values), axis=-1), 0)[..., None]
     ordered = np.sort(values)  # NaN sorts last; a full sort is faster than a partition at three positions
-    middle = ordered[last // 2]
-    spreads = [(middle - ordered[last // part]) / -_normal_quantile(1 / part) for part in _FAST_SHARES]
-    return float(middle), float(min(spreads))
+    middle = np.take_along_axis(ordered, last // 2, axis=-1)
+    fast = np.concatenate([np.take_along_axis(ordered, last // part, axis=-1) for part in _FAST_SHARES], axis=-1)
+    scales = np.array([-_normal_quantile(1 / part) for part in _FAST_SHARES], np.float32)
+    return middle[..., 0], ((middle - fast) / scales).min(axis=-1)
 
 
 def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
@@ -211,6 +223,10 @@ def low_median(values: Floats, groups: Sequence[Group]) -> Floats:
 
 
 def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
+    if len(groups) > 1 and _are_side_by_side(groups, values.shape[-1]):
+        ordered = np.sort(values.reshape(len(values), len(groups), -1))
+        counts = ordered.shape[-1] - np.count_nonzero(np.isnan(ordered), axis=-1)
+        return np.take_along_axis(ordered, np.maximum(counts - lower, 0)[..., None] // 2, axis=-1)[..., 0]
     found = np.full((len(values), len(groups)), np.nan, np.float32)
     for probe, row in enumerate(values):
         for number, group in enumerate(groups):
@@ -223,6 +239,8 @@ def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
 
 def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
     """Count the true flags of each group; the last axis changes from devices to groups."""
+    if len(groups) > 1 and _are_side_by_side(groups, flags.shape[-1]):
+        return np.asarray(np.count_nonzero(flags.reshape(*flags.shape[:-1], len(groups), -1), axis=-1))
     rows = flags.reshape(-1, flags.shape[-1])  # row by row is several times as fast as along an axis
     counts = np.array([[np.count_nonzero(row[group]) for group in groups] for row in rows], np.intp)
     return counts.reshape(*flags.shape[:-1], len(groups))
