@@ -61,6 +61,7 @@ SMALL = {
             "| break-even | ",
             "| slow runs of 10 rounds on average | 4 |",
             "| ResNet iterations |",
+            "| 8 | 1.5 | 8.0 |",
             "| 50 % slower in every sixth round | 4 |",
             "| one blip of 15 s, one device 10 % slower |",
             "| 8 | 3 | `update_arrays`, 5 % spikes |",

@@ -197,6 +197,20 @@ def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_t
     )
 
 
+def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart_pays() -> None:
+    launch, found = Launch(40.0), []
+    launch.rounds(10)
+    for _ in range(80):
+        found += [*launch.rounds(1, {DEVICES[7]: 1.5}), *launch.rounds(4)]
+    suspect, due = found
+    assert (suspect.severity, suspect.action, suspect.at_times) == ("suspect", "report", True)
+    assert suspect.evidence.endswith(
+        "; a restart once its incidents have lost enough together; a restart costs 40 s (as given)"
+    )
+    assert (due.severity, due.action) == ("slow", "restart")
+    assert re.match(r"node3 gpu 1: still slow at times: 50 % slower, 12\d s lost in 3\d\d s; a restart", due.evidence)
+
+
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
     kept = RestartJudge().to_state()
     RestartJudge().restore(kept, 0.0, same_run=True)
