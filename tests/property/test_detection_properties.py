@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.history import History
+from laggard.detectors.history import RESTART, SELF, History
+from laggard.detectors.shared_runs import SharedRuns
 
 Seconds = NDArray[np.float64]
 Reported = set[tuple[int, str, str | None, str, str]]
@@ -132,3 +133,18 @@ def test_the_fast_detector_agrees_with_the_obvious_slow_one(
         np.testing.assert_allclose(evidence, expected, rtol=2e-4)
         if verdicts:
             break
+
+
+@given(size=st.integers(2, 200), seed=st.integers(0, 2**32 - 1))
+def test_however_often_a_few_devices_are_slow_their_group_learns_no_length_and_few_runs_from_it(
+    size: int, seed: int
+) -> None:
+    rng, shared = np.random.default_rng(seed), SharedRuns(np.array([size]))
+    few = rng.choice(size, int(shared.few[0]), replace=False)
+    n_new = 0
+    for _ in range(30):
+        ended = few[rng.random(len(few)) < 0.5]
+        counted = shared.add(SELF, RESTART, np.zeros_like(ended), ended, np.full(len(ended), 9))
+        assert not len(counted.shared)
+        n_new += len(counted.new)
+    assert n_new <= len(few)
