@@ -28,7 +28,8 @@ _AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same for a second exceedance, and
 _OLDER_PRIOR = 8.0  # pseudo-count of rounds for which an older run is taken to be like a younger one
 _LASTING_RUNS, _LASTING_SHARE = 5, 0.5  # at least so many runs, half of which went on: then noise lasts
 _RATE_CEILING = 0.98
-_OWN_CEILING = 0.1  # a device's own noise excuses it no further than this: one that exceeds far more often is slow
+# A device's own noise excuses it up to this rate, or twice its group's: one that exceeds far more often is slow.
+_OWN_CEILING, _OWN_TIMES = 0.1, 2.0
 _FAR_SHARE = 0.2  # of the bet on a device with noise of its own: for exceedances that are too large to be noise
 _LONGEST_RUN = 255
 _SHORTEST_INCIDENT = 4  # a longer run of a device that was reported is the incident, not its noise
@@ -49,7 +50,7 @@ class Rates:
     rounds, runs
         Rounds without an exceedance in the round before, and runs that began in one, ``(2, 2, n_probes, n_groups)``.
     held
-        Runs of too few devices to be shared, in the same shape.
+        Runs that no other device has had since, in the same shape.
     tries, repeats
         By age: rounds that followed an exceedance, and how many of them exceeded too,
         ``(n_ages, 2, 2, n_probes, n_groups)``.
@@ -175,7 +176,7 @@ def accumulate(
     """
     present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
     places = len(tested) * len(history.baseline) * max(1, present)
-    cap, own_ceiling = np.float32(_EVIDENCE_CAP / budget), np.float32(_OWN_CEILING)
+    cap = np.float32(_EVIDENCE_CAP / budget)
     quiet = history.reported == 0
     first, again = rates.first(), rates.again()
     for test in np.flatnonzero(rounds_tested).tolist():
@@ -183,8 +184,8 @@ def accumulate(
         is_tested, counted = tested[test], tested[test] & quiet
         for level, exceeding in enumerate(exceeds[test]):
             run, evidence = history.run[test, level], history.evidence[test, level]
-            own = np.minimum(history.own_rates(test, level), own_ceiling)
-            rate = np.maximum(own, grouping.per_device(first[test, level]))
+            own, of_all = history.own_rates(test, level), first[test, level]
+            rate = np.maximum(np.minimum(own, grouping.per_device(_excused(of_all))), grouping.per_device(of_all))
             # Few devices exceed now or did in the last round; these are computed separately.
             few = np.flatnonzero((exceeding | (run > 0)) & is_tested)
             probe, device = np.divmod(few, len(quiet))
@@ -192,12 +193,12 @@ def accumulate(
             now, before = exceeding.take(few), run.take(few)
             age = np.searchsorted(_AGES, np.maximum(before, 1), side="right") - 1
             repeated = again.reshape(len(_AGES), 2, 2, -1)[age, test, level, codes]
-            of_group = first[test, level].take(codes)
+            of_group = of_all.take(codes)
             of_group = np.where(before > 0, np.maximum(of_group, repeated), of_group)
             own_of_few = np.where(
                 before > 0, np.maximum(own.take(few), history.own_repeats(test, level, few)), own.take(few)
             )
-            factor = _factors(now, far[test].take(few), of_group, np.minimum(own_of_few, own_ceiling))
+            factor = _factors(now, far[test].take(few), of_group, np.minimum(own_of_few, _excused(of_group)))
             of_few = np.minimum((evidence.take(few) + share) * factor, cap)
             np.add(evidence, share, out=evidence, where=is_tested)
             np.multiply(evidence, bet_on_none(rate), out=evidence, where=is_tested)
@@ -211,6 +212,11 @@ def accumulate(
             rates.learn_ended(test, level, codes[ended], few[ended], before[ended])
             own = ~now & (teaches | (before < _SHORTEST_INCIDENT))
             history.note_ended(test, level, few[own], before[own])
+
+
+def _excused(of_group: Floats) -> Floats:
+    """Return up to which rate a device's own noise excuses it, given its group's rate."""
+    return np.asarray(np.clip(np.float32(_OWN_TIMES) * of_group, np.float32(_OWN_CEILING), np.float32(_RATE_CEILING)))
 
 
 def _factors(now: NDArray[np.bool_], far: NDArray[np.bool_], of_group: Floats, own: Floats) -> Floats:

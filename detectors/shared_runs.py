@@ -1,4 +1,4 @@
-"""Runs of exceedances that a group's devices share: what a few of them do alone is a fault, not the group's noise."""
+"""Runs of exceedances that a group's devices share: what one of them does alone is a fault, not the group's noise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Counted", "SharedRuns"]
-
-_SHARE, _MOST = 8, 4  # an eighth of a group, at least one device and at most four, cannot teach it anything
 
 Codes = NDArray[np.intp]
 Lengths = NDArray[np.integer]
@@ -24,23 +22,20 @@ class Counted(NamedTuple):
 
 
 class SharedRuns:
-    """Holds back how long each run was until enough other devices of its group have had one since.
+    """Holds back how long a run was until another device of its group has had one since.
 
-    Until then, further runs of the same device do not count at all.  So a few slow devices teach their group next to
-    nothing, however often they are slow; and of runs that all its devices have alike, a known share counts.
+    Until then, further runs of the same device do not count at all.  So one slow device teaches its group next to
+    nothing, however often it is slow; and of runs that all devices have alike, a known share counts.
 
     Attributes
     ----------
-    few
-        How many devices of each group cannot teach it anything, ``(n_groups,)``.
     runs_for_each
         How many runs each one that counts stands for, ``(n_groups,)``.
     """
 
     def __init__(self, sizes: NDArray[np.integer]) -> None:
-        self.few = np.clip(sizes // _SHARE, 1, _MOST)
-        self.runs_for_each = sizes / np.maximum(sizes - self.few, 1)
-        self._held: dict[tuple[int, int, int], tuple[NDArray[np.intp], Lengths, NDArray[np.intp]]] = {}
+        self.runs_for_each = sizes / np.maximum(sizes - 1, 1)
+        self._held: dict[tuple[int, int, int], tuple[int, Lengths]] = {}  # a device's place, and its run's length
 
     def add(self, test: int, level: int, codes: Codes, places: NDArray[np.intp], lengths: Lengths) -> Counted:
         """Take runs that have just ended; return those that count from now on.
@@ -67,12 +62,13 @@ class SharedRuns:
 
     def _of_group(self, key: tuple[int, int, int], places: NDArray[np.intp], lengths: Lengths) -> tuple[int, Lengths]:
         """Return how many of a group's runs are new, and the lengths of those that are shared now."""
-        held_places, held_lengths, held_others = self._held.get(key, (places[:0], lengths[:0], places[:0]))
-        is_new = ~np.isin(places, held_places)
+        held_place, held_length = self._held.get(key, (-1, lengths[:0]))
+        is_new = places != held_place
         n_new = int(np.count_nonzero(is_new))
-        places = np.concatenate([held_places, places[is_new]])
-        lengths = np.concatenate([held_lengths, lengths[is_new]])
-        others = np.concatenate([held_others + n_new, np.full(n_new, n_new - 1)])
-        shared = others >= self.few[key[2] % len(self.few)]
-        self._held[key] = places[~shared], lengths[~shared], others[~shared]
-        return n_new, lengths[shared]
+        if not n_new:
+            return 0, lengths[:0]
+        if n_new == 1:
+            self._held[key] = int(places[is_new][0]), lengths[is_new]
+            return 1, held_length
+        self._held.pop(key, None)
+        return n_new, np.concatenate([held_length, lengths[is_new]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,17 +187,20 @@ def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, 
     center, spread
         Each ``(n_probes, n_groups)``; ``NaN`` for a group without readings.
     """
-    if len(groups) > 1 and _are_side_by_side(groups, values.shape[-1]):
-        return _center_and_spread(values.reshape(len(values), len(groups), -1))
+    if (together := _side_by_side(values, groups)) is not None:
+        return _center_and_spread(together)
     found = [_center_and_spread(values[:, group]) for group in groups]
     return np.stack([center for center, _ in found], axis=-1), np.stack([spread for _, spread in found], axis=-1)
 
 
-def _are_side_by_side(groups: Sequence[Group], devices: int) -> bool:
-    """Return whether all groups are equally large and one after another: then they need no loop."""
+def _side_by_side(values: NDArray[Any], groups: Sequence[Group]) -> NDArray[Any] | None:
+    """Return the values with an axis for the groups, if all are equally large and adjacent: they need no loop."""
+    devices = values.shape[-1]
     size = devices // len(groups)
     begins = [group.start if isinstance(group, slice) else None for group in groups]
-    return size * len(groups) == devices and begins == list(range(0, devices, size))
+    if len(groups) < 2 or not size or size * len(groups) != devices or begins != list(range(0, devices, size)):
+        return None
+    return values.reshape(*values.shape[:-1], len(groups), size)
 
 
 def _center_and_spread(values: Floats) -> tuple[Floats, Floats]:
@@ -223,8 +227,8 @@ def low_median(values: Floats, groups: Sequence[Group]) -> Floats:
 
 
 def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
-    if len(groups) > 1 and _are_side_by_side(groups, values.shape[-1]):
-        ordered = np.sort(values.reshape(len(values), len(groups), -1))
+    if (together := _side_by_side(values, groups)) is not None:
+        ordered = np.sort(together)
         counts = ordered.shape[-1] - np.count_nonzero(np.isnan(ordered), axis=-1)
         return np.take_along_axis(ordered, np.maximum(counts - lower, 0)[..., None] // 2, axis=-1)[..., 0]
     found = np.full((len(values), len(groups)), np.nan, np.float32)
@@ -239,8 +243,8 @@ def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
 
 def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
     """Count the true flags of each group; the last axis changes from devices to groups."""
-    if len(groups) > 1 and _are_side_by_side(groups, flags.shape[-1]):
-        return np.asarray(np.count_nonzero(flags.reshape(*flags.shape[:-1], len(groups), -1), axis=-1))
+    if (together := _side_by_side(flags, groups)) is not None:
+        return np.asarray(np.count_nonzero(together, axis=-1))
     rows = flags.reshape(-1, flags.shape[-1])  # row by row is several times as fast as along an axis
     counts = np.array([[np.count_nonzero(row[group]) for group in groups] for row in rows], np.intp)
     return counts.reshape(*flags.shape[:-1], len(groups))

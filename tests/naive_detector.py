@@ -50,7 +50,6 @@ class Group:
         """Learn from the runs of exceedances that ended in a round, once another device has had one since."""
         held = self.held[key]
         new = [(device, length) for device, length in ended if device not in {each for each, _ in held}]
-        # With fewer than 16 devices, one other is enough.
         shared = (held if new else []) + (new if len(new) > 1 else [])
         self.held[key] = [each for each in (*held, *new) if each not in shared]
         for _, length in shared:
@@ -217,7 +216,7 @@ class NaiveDetector:
                     of_group = max(of_group, again[key][age_class(memory.run[key])])
                     own = max(own, own_again)
                 share = self.rounds_tested[key[0]] ** -1.1 / 10.5844484649508 / (2 * max(count, 1))
-                factor = factor_of(exceeding, (device, key[0]) in far, of_group, min(own, 0.1))
+                factor = factor_of(exceeding, (device, key[0]) in far, of_group, own)
                 memory.evidence[key] = min((memory.evidence[key] + share) * factor, 100 / self.budget)
                 group.rounds[key] += not memory.run[key]
                 if not exceeding and memory.run[key]:
@@ -276,6 +275,7 @@ def age_class(age: int) -> int:
 
 
 def factor_of(exceeds: bool, far: bool, of_group: float, own: float) -> float:
+    own = min(own, max(0.1, min(2 * of_group, 0.98)))
     rate = max(of_group, own)
     slow, slow_of_group = max(0.8, (1 + rate) / 2), max(0.8, (1 + of_group) / 2)
     if not exceeds:

@@ -29,6 +29,7 @@ from laggard.detectors.statistics import (
     count_of,
     high_median,
     log_fastest,
+    low_median,
     median_and_deviation,
     onset_weight,
     repeat_noise,
@@ -526,7 +527,7 @@ class SlowBook:
                 of_group = max(of_group, known.again(KEY)[age_class(int(mine["run"]))])
                 own = max(own, own_again)
             now = bool(exceeds[test][level][probe, device])
-            factor = factor_of(now, bool(far[test][probe, device]), of_group, min(own, 0.1))
+            factor = factor_of(now, bool(far[test][probe, device]), of_group, own)
             weight = rounds_tested[test] ** -1.1 / special.zeta(1.1) / (2 * probes * present)
             mine["evidence"] = min((mine["evidence"] + weight) * factor, 100 / self.budget)
             learns.rounds[KEY] += reported[device] == 0 and not mine["run"]
@@ -577,14 +578,25 @@ def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
     assert history.evidence[PEER].max() == 0
 
 
-def test_what_a_few_devices_do_teaches_their_group_nothing() -> None:
-    shared, lengths = SharedRuns(np.array([16])), np.array([3, 7])
-    for _ in range(100):
-        new, codes, _ = shared.add(SELF, RESTART, np.zeros(2, np.intp), np.array([4, 9]), lengths)
-        assert not len(codes)
-    assert not len(new)
-    third = shared.add(SELF, RESTART, np.zeros(1, np.intp), np.array([5]), np.array([1]))
-    assert (third.new.tolist(), third.lengths.tolist()) == ([0], [3, 7])  # each once
+@pytest.mark.parametrize("probes", [0, 1, 2])
+def test_groups_of_one_size_have_the_statistics_that_each_has_alone(probes: int) -> None:
+    rng, groups = np.random.default_rng(1), [slice(0, 4), slice(4, 8), slice(8, 12)]
+    values = rng.standard_normal((probes, 12)).astype(np.float32)
+    values[:, [1, 4, 5, 6, 7, 9]] = NAN
+    each_of: list[Any] = [high_median, low_median, count_of, lambda *about: center_and_spread(*about)[1]]
+    for of_groups in each_of:
+        given = values > 0 if of_groups is count_of else values
+        alone = [of_groups(given, [group]) for group in groups]
+        np.testing.assert_array_equal(of_groups(given, groups), np.concatenate(alone, axis=-1))
+
+
+def test_what_one_device_does_teaches_its_group_nothing() -> None:
+    shared, one = SharedRuns(np.array([16])), np.zeros(1, np.intp)
+    for number in range(100):
+        new, codes, _ = shared.add(SELF, RESTART, one, np.array([4]), np.array([3]))
+        assert (len(new), len(codes)) == (number == 0, 0)
+    other = shared.add(SELF, RESTART, one, np.array([5]), np.array([1]))
+    assert (other.new.tolist(), other.lengths.tolist()) == ([0], [3])  # once
 
 
 def test_of_runs_that_all_devices_have_alike_the_known_share_counts() -> None:
