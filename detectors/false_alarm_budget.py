@@ -43,7 +43,7 @@ class Rates:
 
     Each test, level, probe and group has a rate of first exceedances, and of one more after a run of 1, 2 to 3, 4 to 7,
     8 to 15 or more rounds, because what disturbs a device lasts.  A run that has not ended may be a real slowdown, so
-    it is not counted yet.
+    it is not counted yet; nor is one that only one device of the group has had (:class:`SharedRuns`).
 
     Attributes
     ----------
