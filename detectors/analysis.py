@@ -49,11 +49,11 @@ class SlowGPUAnalysis:
     and both tests, with a round's budget divided among them, is a non-negative supermartingale, so Ville's inequality
     holds [1]_ [2]_ [3]_.  The rate of a first exceedance starts at 2 %, that of a further one at 1 %.  Both are learned
     from runs of exceedances that have ended, the second by the run's age, as far as more than one device of the group
-    has them; they never fall below 0.5 %, and are at least those of the device's own last hundred rounds, but for that at
-    most 10 % or twice its group's.  No distribution is assumed.  "Healthy" means: not slower than its own first rounds
-    by ``min_slowdown``, no further from its peers than ordinary chips (7 %, or 3.5 spreads), and not disturbed much
-    more often than they are: a device that exceeds in far more than a tenth of its rounds, while its peers do not, is
-    taken for slow.
+    has them; they never fall below 0.5 %, and are at least those of the device's own last hundred rounds, but for that
+    at most 10 % or twice its group's.  No distribution is assumed.  "Healthy" means: not slower than its own first
+    rounds by ``min_slowdown``, no further from its peers than ordinary chips (7 %, or 3.5 spreads), and not disturbed
+    much more often than they are: a device that exceeds in far more than a tenth of its rounds, while its peers do
+    not, is taken for slow.
     The same bound holds separately for suspect verdicts against devices that exceed the smaller report limits only by
     chance, and for those against devices that exceed at times only.  :meth:`check` judges one cross-section and is
     outside this guarantee: its error rate is measured (``docs/benchmarks``).
