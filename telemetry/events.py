@@ -21,6 +21,8 @@ __all__ = ["Event", "EventLog", "EventSource", "events_of_series", "series_of_ev
 STREAM = "telemetry-events"
 REQUESTS = "requests"
 """The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
+JOURNAL = "journal"
+"""The stream of the controller's record of the job, some of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
 
@@ -34,7 +36,7 @@ class Event:
     time_us
         Unix time in microseconds.
     kind
-        ``xid``, ``verdict``, ``notice``, ``launch``, ``request`` or ``note``.
+        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice``, ``request`` or ``note``.
     text
         One sentence.
     host, gpu
@@ -56,12 +58,17 @@ class EventSource(Protocol):
 
 
 class EventLog:
-    """A job's events: those written to the log, and the requests of detectors and programs to the controller.
+    """A job's events: those of the log, of the job's record, and the requests of detectors and programs.
 
     Parameters
     ----------
     client, endpoint
         The job's state server.
+
+    Attributes
+    ----------
+    job
+        Name of the job; empty until events have been read, or if nobody records the job.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
@@ -69,7 +76,8 @@ class EventLog:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
-        self._last_ids = {STREAM: "-", REQUESTS: "-"}
+        self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
+        self.job = ""
 
     def add(self, event: Event) -> None:
         """Write one event."""
@@ -79,15 +87,24 @@ class EventLog:
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
         with self._lock:
-            logged, requests = self._read_new()
+            logged, requests, entries = self._read_new()
             self._known.extend(Event(*json.loads(fields[b"event"])) for _, fields in logged)
             # Not read with Control, which would wait a tenth of a second if there is nothing new.
             for entry_id, fields in requests:
                 time_us = int(entry_id.partition(b"-")[0]) * 1000
                 for kind, text in fields.items():
                     self._known.extend(_events_of_request(time_us, kind.decode(), json.loads(text)["body"]))
+            for _, fields in entries:
+                self._take_entry(json.loads(fields[b"entry"]))
             found = [event for event in self._known if start_us <= event.time_us <= end_us]
         return sorted(found, key=lambda event: event.time_us)
+
+    def _take_entry(self, entry: Mapping[str, Any]) -> None:
+        if entry["event"] == "job":
+            self.job = str(entry["name"])
+        event = _event_of_entry(entry)
+        if event is not None and event not in self._known:  # an entry whose acknowledgement was lost is stored twice
+            self._known.append(event)
 
     def _read_new(self) -> list[list[Any]]:
         """Return what was written to each stream since it was last read: every query asks for events."""
@@ -100,6 +117,19 @@ class EventLog:
             if entries:
                 self._last_ids[stream] = entries[-1][0].decode()
         return new
+
+
+def _event_of_entry(entry: Mapping[str, Any]) -> Event | None:
+    time_us = round(entry["time_s"] * 1_000_000)
+    match entry["event"]:
+        case "failure":
+            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("host") or "")
+        case "hang":
+            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("suspect") or "")
+        case "launch-end":
+            return Event(time_us, "launch-end", f"{entry['launch']} ended: {entry['why']}"[:MAX_TEXT])
+        case _:
+            return None
 
 
 def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:
