@@ -129,12 +129,12 @@ const drawBand = (place, range, answer, names) => {
 };
 
 const lanes = ["launch", "verdict", "failure", "xid", "other"];
-const laneOf = (kind) => (lanes.includes(kind) ? kind : "other");
-const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "notices" };
+const laneOf = (kind) => (kind === "launch-end" ? "launch" : lanes.includes(kind) ? kind : "other");
+const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "other" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
 const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 1, other: 3 };
 
-/** Events on lanes, one for each kind, and launches as bars that last until the next one. */
+/** Events on lanes, one for each kind, and launches as bars: between two of them lies a relaunch. */
 const drawLanes = (place, range, job) => {
   place.job = job;
   const present = lanes.filter((lane) => job.events.some((event) => laneOf(event.kind) === lane));
@@ -161,7 +161,7 @@ const drawLanes = (place, range, job) => {
     });
     context.restore();
   };
-  const options = { ...timeOptions(place, 34 + 26 * present.length), form: present };
+  const options = { ...timeOptions(place, 58 + 26 * present.length), form: present };
   options.hooks.draw = [draw];
   options.legend = { show: false };
   options.scales.y = { range: [0, present.length] };
@@ -182,10 +182,11 @@ const drawLanes = (place, range, job) => {
 
 const drawLaunches = (chart, context, events, y, height, pixels) => {
   events.forEach((event, number) => {
+    if (event.kind !== "launch") return;
     const left = chart.valToPos(event.time / 1000, "x", true);
     const next = events[number + 1];
     const right = next ? chart.valToPos(next.time / 1000, "x", true) - 2 * pixels : chart.bbox.left + chart.bbox.width;
-    context.globalAlpha = number % 2 ? 0.55 : 0.8;
+    context.globalAlpha = 0.8;
     context.fillRect(left, y - height * 0.32, Math.max(3 * pixels, right - left), height * 0.64);
     context.globalAlpha = 1;
     const name = `launch ${event.text.split(" ")[0]}`;

@@ -1,6 +1,7 @@
 // The page: what is shown of which time, and asking for it again and again.
 
 const pollMs = 2000;
+const shortestMs = 10e3;
 const peersPrefix = "peers ";
 const spans = [["1 min", 60e3], ["5 min", 300e3], ["15 min", 900e3], ["1 h", 3600e3], ["6 h", 21600e3], ["all", null]];
 const mostLines = 6;
@@ -32,7 +33,8 @@ function range() {
   if (state.fixed) return state.fixed;
   const end = state.job ? state.job.ended : Date.now();
   const began = state.job ? state.job.began : end - 300e3;
-  return { start: state.span === null ? Math.min(began, end - 1000) : end - state.span, end };
+  const start = state.span === null ? began : Math.max(began, end - state.span);
+  return { start: Math.min(start, end - shortestMs), end };
 }
 
 function zoom(to) {
@@ -119,7 +121,8 @@ function drawHead(job) {
   state.map = byId("map-metric").value;
   const drawn = drawnCurves(job);
   const more = job.metrics.filter((each) => each.kind === "program" && !drawn.includes(each.name));
-  fill(byId("curve-metric"), [["", more.length ? `${more.length} more` : "none"], ...more.map((each) => [each.name, each.name])], "");
+  byId("curve-metric").parentElement.hidden = !more.length;
+  fill(byId("curve-metric"), [["", `one of ${more.length} more`], ...more.map((each) => [each.name, each.name])], "");
 }
 
 /** Fill a list without losing what is chosen; a list that is the same is left alone, since it may be open. */
@@ -133,7 +136,7 @@ function fill(list, choices, chosen) {
 }
 
 function mapChoices(job) {
-  const metrics = job.metrics.filter((each) => each.kind === "device");
+  const metrics = job.metrics.filter((each) => each.has_devices);
   const probes = metrics.filter((each) => each.is_probe);
   return [
     ...probes.map((each) => [`${peersPrefix}${each.name}`, probes.length > 1 ? `${each.name} against peers` : "probe time against peers"]),

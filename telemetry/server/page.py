@@ -190,10 +190,11 @@ def _metrics(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
     for metric, tags in keys:
         if metric == EVENTS:
             continue
-        known = CATALOGUE.get(metric)
-        kind = "device" if {"host", "gpu"} <= dict(tags).keys() else "program" if known is None else "node"
-        is_probe = kind == "device" and _is_probe(metric)
-        found[metric] = {"name": metric, "kind": kind, "unit": _unit(metric), "is_probe": is_probe}
+        has_devices = {"host", "gpu"} <= dict(tags).keys()
+        is_probe = has_devices and _is_probe(metric)
+        kind = "program" if metric not in CATALOGUE and not is_probe else "device" if has_devices else "node"
+        about = {"name": metric, "kind": kind, "unit": _unit(metric), "has_devices": has_devices, "is_probe": is_probe}
+        found[metric] = about
     return [found[name] for name in sorted(found)][:MAX_METRICS]
 
 

@@ -182,8 +182,7 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         tab.call("Input.insertText", text=job.token)
         tab.press("Enter", "\r")
         tab.wait_for("document.querySelector('#name').textContent === 'train'")
-        assert "2 nodes in use" in text(tab, "#state")
-        assert "no answer from node2" in text(tab, "#state")
+        tab.wait_for("document.querySelector('#state').textContent.includes('2 nodes in use; no answer from node2')")
         assert "rank 1 on node2 failed: out of memory" in text(tab, "#events")
 
         now_us = round(time.time() * SECOND_US)
