@@ -233,7 +233,7 @@ def test_an_answer_is_compressed_on_request(served: Served) -> None:
     ("path", "body", "method", "status"),
     [
         ("/api/nothing", None, "GET", 404),
-        ("/", None, "GET", 404),
+        ("/other", None, "GET", 404),
         ("/api/query", None, "DELETE", 405),
         ("/api/put", None, "GET", 405),
         ("/api/query", None, "GET", 400),
