@@ -6,7 +6,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
 
-__all__ = ["Event", "EventLog", "EventSource", "events_of_series", "series_of_events"]
+__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "series_of_events"]
 
 STREAM = "telemetry-events"
 REQUESTS = "requests"
@@ -50,8 +50,37 @@ class Event:
     gpu: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchSpan:
+    """What one launch ran on, and when.
+
+    Attributes
+    ----------
+    number
+        The launch's number.
+    nodes, reserve
+        Host names; the primary comes first.
+    began_us, ended_us
+        Unix times in microseconds; ``ended_us`` is None if it runs, or if nobody saw its end.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    reserve: tuple[str, ...]
+    began_us: int
+    ended_us: int | None = None
+
+
 class EventSource(Protocol):
-    """Provides events."""
+    """Provides events.
+
+    Attributes
+    ----------
+    launches
+        The launches so far, as far as they are known.
+    """
+
+    launches: list[LaunchSpan]
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
@@ -69,6 +98,8 @@ class EventLog:
     ----------
     job
         Name of the job; empty until events have been read, or if nobody records the job.
+    launches
+        The launches so far; none until events have been read, or if nobody records the job.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
@@ -78,6 +109,7 @@ class EventLog:
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
         self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
         self.job = ""
+        self.launches: list[LaunchSpan] = []
 
     def add(self, event: Event) -> None:
         """Write one event."""
@@ -100,8 +132,15 @@ class EventLog:
         return sorted(found, key=lambda event: event.time_us)
 
     def _take_entry(self, entry: Mapping[str, Any]) -> None:
-        if entry["event"] == "job":
-            self.job = str(entry["name"])
+        time_us = round(entry["time_s"] * 1_000_000)
+        match entry["event"]:
+            case "job":
+                self.job, self.launches = str(entry["name"]), []
+            case "launch" if all(launch.number != entry["launch"] for launch in self.launches):
+                nodes, reserve = tuple(entry["nodes"]), tuple(entry["reserve"])
+                self.launches.append(LaunchSpan(entry["launch"], nodes, reserve, time_us))
+            case "launch-end" if self.launches and self.launches[-1].number == entry["launch"]:
+                self.launches[-1] = replace(self.launches[-1], ended_us=time_us)
         event = _event_of_entry(entry)
         if event is not None and event not in self._known:  # an entry whose acknowledgement was lost is stored twice
             self._known.append(event)

@@ -23,7 +23,7 @@ __all__ = ["report"]
     help="Where to write it.  [default: the record's folder; for a dump, ./report-NAME]",
 )
 def report(job_or_dump: str | None, output: Path | None) -> int:
-    """Make the report of a job: a self-contained HTML page, and its pictures as PNG files.
+    """Make the report of a job: a self-contained HTML page.
 
     JOB_OR_DUMP is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job
     print it; the program's name alone selects its newest job. It may also be a folder (a job's record, a state
@@ -31,10 +31,9 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     newest job.
 
     The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers' with
-    the verdicts, utilisation, where the time went, and the savings of the relaunches. The pictures need Matplotlib
-    (pip install 'laggard[report]'); without it, the page has its tables and text.
+    the verdicts, utilisation, where the time went, and the savings of the relaunches.
     """
-    from laggard.resilience.report.inputs import read_inputs  # the drawing libraries are slow to load
+    from laggard.resilience.report.inputs import read_inputs  # slow to load
     from laggard.resilience.report.page import write_report
     from laggard.telemetry.dump import DumpError
 

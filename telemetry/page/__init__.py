@@ -1,4 +1,4 @@
-"""The page of a job's telemetry: one document with its style and scripts inside, which fetches nothing but data.
+"""The page of a job: one document with its style and scripts inside, live or with a job's data frozen inside it.
 
 The files of this folder are put together when they are first asked for, so there is nothing to build. The charts are
 drawn by uPlot 1.6.32 (https://github.com/leeoniya/uPlot, MIT licence), which lies in ``vendor`` as it was published.
@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-__all__ = ["Document", "document"]
+import orjson
+
+__all__ = ["Document", "frozen_document", "live_document"]
 
 _STYLES = ("vendor/uplot.css", "page.css")
-_SCRIPTS = ("format.js", "colours.js", "live.js", "map.js", "charts.js", "events.js", "main.js")
-_POLICY = (
-    "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; script-src {scripts}; style-src {styles}"
+_SCRIPTS = tuple(
+    f"{name}.js"
+    for name in ("format", "colours", "live", "frozen", "map", "charts", "lanes", "events", "main")  # in this order
 )
+_POLICY = (
+    "default-src 'none'; {connect}img-src data:; base-uri 'none'; form-action 'none'; "
+    "script-src {scripts}; style-src {styles}"
+)
+_BLANK = re.compile(r"{{ (\w+) }}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +41,61 @@ class Document:
 
 
 @cache
-def document() -> Document:
-    """Return the page."""
-    styles = ["\n".join(map(_read, _STYLES))]
+def live_document() -> Document:
+    """Return the page that asks the server that serves it."""
+    styles, scripts = _styles(), _scripts()
+    policy = _policy(styles, scripts, "connect-src 'self'; ")
+    text = _filled("laggard", styles, scripts)
+    return Document(text.encode(), f"{policy}; frame-ancestors 'none'")
+
+
+def frozen_document(title: str, data: dict[str, Any], *, facts: str, more: str, style: str) -> Document:
+    """Return the page with its data inside, which asks nobody.
+
+    Parameters
+    ----------
+    title
+        Its name.
+    data
+        What :class:`FrozenData` in ``frozen.js`` answers from.
+    facts, more
+        HTML below the head of the page and at its end.
+    style
+        CSS for these.
+    """
+    styles, scripts = [*_styles(), style], _scripts()
+    policy = _policy(styles, scripts, "")
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    # Within a script element only these characters could end it.
+    text = orjson.dumps(data).decode().replace("<", "\\u003c")
+    inside = f'<script type="application/json" id="frozen">{text}</script>'
+    return Document(_filled(title, styles, scripts, policy=meta, facts=facts, more=more, data=inside).encode(), policy)
+
+
+def _filled(title: str, styles: Iterable[str], scripts: Iterable[str], **parts: str) -> str:
+    values = {
+        "title": html.escape(title),
+        "styles": "".join(f"<style>{each}</style>" for each in styles),
+        "scripts": "".join(f"<script>{each}</script>" for each in scripts),
+        **parts,
+    }
+    return _BLANK.sub(lambda blank: values.get(blank[1], ""), _read("page.html"))
+
+
+@cache
+def _styles() -> tuple[str, ...]:
+    return tuple(map(_read, _STYLES))
+
+
+@cache
+def _scripts() -> tuple[str, ...]:
     # The page's own scripts share one scope, so that each file can stay short.
     own = "\n".join(map(_read, _SCRIPTS))
-    scripts = [_read("vendor/uplot.js"), f'"use strict";\n(() => {{\n{own}\n}})();\n']
-    html = _read("page.html")
-    html = html.replace("{{ styles }}", "".join(f"<style>{each}</style>" for each in styles))
-    html = html.replace("{{ scripts }}", "".join(f"<script>{each}</script>" for each in scripts))
-    policy = _POLICY.format(scripts=_hashes(scripts), styles=_hashes(styles))
-    return Document(html.encode(), policy)
+    return _read("vendor/uplot.js"), f'"use strict";\n(() => {{\n{own}\n}})();\n'
+
+
+def _policy(styles: Iterable[str], scripts: Iterable[str], connect: str) -> str:
+    return _POLICY.format(scripts=_hashes(scripts), styles=_hashes(styles), connect=connect)
 
 
 def _read(name: str) -> str:

@@ -8,7 +8,7 @@ const mostLines = 6;
 const mostSamples = 500e3;
 const mostCurves = 8;
 
-const data = new LiveData();
+const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
 const state = {
   span: 300e3, // null: from the job's start
   fixed: null, // a range that does not follow
@@ -81,7 +81,8 @@ async function refresh() {
     if (asked !== state.asked) return;
     byId("token-form").hidden = !(error instanceof NeedsTokenError);
     const why = error instanceof NeedsTokenError ? "The token is needed." : error.message;
-    say(navigator.onLine === false || error instanceof TypeError ? "No answer from the job: it has ended, or the connection is gone. Trying again." : why, true);
+    const isGone = state.job?.live !== false && (error instanceof TypeError || error.name === "TimeoutError");
+    say(isGone ? "No answer from the job: it has ended, or the connection is gone. Trying again." : why, true);
   }
 }
 
@@ -113,10 +114,10 @@ function drawHead(job) {
   for (const button of byId("spans").children) {
     button.setAttribute("aria-pressed", String(!state.fixed && button.value === String(state.span)));
   }
-  const nodes = job.nodes.length ? `, ${counted(job.nodes.length, "node", "nodes")} in use` : "";
-  const accused = job.accused.length ? `, ${counted(job.accused.length, "device or node", "devices or nodes")} found slow` : "";
+  const nodes = job.live && job.nodes.length ? `, ${counted(job.nodes.length, "node", "nodes")} in use` : "";
+  const accused = job.live && job.accused.length ? `, ${counted(job.accused.length, "device or node", "devices or nodes")} found slow` : "";
   const missing = job.missing.length ? `; no answer from ${job.missing.slice(0, 5).map(printable).join(", ")}${job.missing.length > 5 ? " and others" : ""}` : "";
-  say(`${job.live ? "Running" : "From dumps"}${nodes}${accused}${missing}`, job.missing.length > 0);
+  say(`${printable(job.state)}${nodes}${accused}${missing}`, job.missing.length > 0);
   fill(byId("map-metric"), mapChoices(job), state.map);
   state.map = byId("map-metric").value;
   const drawn = drawnCurves(job);
@@ -224,6 +225,7 @@ async function loadPeers(job, shown, isStale) {
   const parts = [printable(metric)];
   if (!wanted.length) parts.push("select a device on the map to draw it");
   if (left > 0) parts.push(`${left.toLocaleString("en")} more found slow or selected, not drawn`);
+  if (answer.lines.some((line) => line.values.every((value) => value === null))) parts.push("some have no reading in this range");
   byId("peers-text").textContent = parts.join("; ");
 }
 
@@ -234,6 +236,7 @@ function drawnCurves(job) {
 
 async function loadCurves(job, shown, isStale) {
   const names = drawnCurves(job);
+  byId("curves").closest("section").hidden = !names.length && !job.live;
   byId("curves-text").textContent = names.length ? "" : "The program has sent none: Telemetry().add_data(name, value) does.";
   const answers = await Promise.all(names.map((name) => data.curve(name, shown, points())));
   if (isStale()) return;

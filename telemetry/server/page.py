@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from laggard.kvstore.sample_store import SeriesKey
 from laggard.kvstore.timeseries import Floats, Times, TimeSeries
-from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.errors import BadQueryError, RequestError
-from laggard.telemetry.events import Event
-from laggard.telemetry.page import document
+from laggard.telemetry.page import live_document
+from laggard.telemetry.page.content import (
+    MILLISECOND_US,
+    accused,
+    events_of,
+    is_probe,
+    launches_of,
+    map_of,
+    metrics_of,
+    numbers,
+    unit_of,
+)
 from laggard.telemetry.query import SubQuery
 from laggard.telemetry.query.engine import Answer, Span, evaluate
 from laggard.telemetry.query.parsing import sub_query_from_json
@@ -24,21 +31,16 @@ from laggard.telemetry.server.requests import Call
 
 __all__ = ["PAGE_ROUTES", "page"]
 
-MAX_EVENTS = 2_000
 MAX_POINTS = 1_000
 MAX_LINES = 12
-MAX_METRICS = 500
-_MILLISECOND_US = 1_000
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.
 _NEWEST, _NEWEST_WITHIN_S = "10s-last", 130
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200, 86_400)
-_PROBE = re.compile(r"probe")
-_WELL_AGAIN = re.compile(r"\(well again, [a-z]+\)$")
 
 
 def page(_: Service, __: Call) -> Reply:
     """``/``: the page, which holds nothing of the job."""
-    found = document()
+    found = live_document()
     headers = {
         "content-security-policy": found.policy,
         "x-content-type-options": "nosniff",
@@ -58,28 +60,18 @@ def job(service: Service, call: Call) -> Reply:
     return Reply(
         {
             "name": reach.name,
+            "state": "Running" if reach.ended_us is None else "From dumps",
             "live": reach.ended_us is None,
-            "began": reach.began_us // _MILLISECOND_US,
-            "ended": (reach.newest_us if reach.ended_us is None else reach.ended_us) // _MILLISECOND_US,
+            "began": reach.began_us // MILLISECOND_US,
+            "ended": (reach.newest_us if reach.ended_us is None else reach.ended_us) // MILLISECOND_US,
             "nodes": sorted(reach.nodes),
             "missing": sorted(reach.missing),
-            "metrics": _metrics(service.source.series_keys()),
+            "launches": launches_of(service.events.launches),
+            "metrics": metrics_of(service.source.series_keys()),
             "accused": accused(events),
-            "events": [_event(event) for event in shown[-MAX_EVENTS:]],
-            "events_left_out": max(0, len(shown) - MAX_EVENTS),
+            **events_of(shown),
         }
     )
-
-
-def accused(events: Iterable[Event]) -> list[tuple[str, str]]:
-    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first."""
-    found: dict[tuple[str, str], None] = {}
-    for event in events:
-        if event.kind == "verdict":
-            found.pop((event.host, event.gpu), None)
-            if not _WELL_AGAIN.search(event.text):
-                found[event.host, event.gpu] = None
-    return list(reversed(found))
 
 
 def device_map(service: Service, call: Call) -> Reply:
@@ -92,32 +84,7 @@ def device_map(service: Service, call: Call) -> Reply:
         for each in found.answers
         if "host" in each.tags and "gpu" in each.tags and len(each.values)
     }
-    devices = sorted(newest, key=lambda device: (_natural(device[0]), _natural(device[1])))
-    hosts = list(dict.fromkeys(host for host, _ in devices))
-    number = {host: at for at, host in enumerate(hosts)}
-    values = np.array([newest[device][0] for device in devices])
-    return Reply(
-        {
-            "unit": _unit(metric),
-            "is_probe": _is_probe(metric),
-            "hosts": hosts,
-            "host_of": [number[host] for host, _ in devices],
-            "gpus": [gpu for _, gpu in devices],
-            "values": _numbers(values),
-            "ratios": _numbers(ratios_to_peers(values, [newest[device][1] for device in devices])),
-        }
-    )
-
-
-def ratios_to_peers(values: Floats, models: list[str]) -> Floats:
-    """Return each value over the median of its model; NaN where there is no peer, or the median is not above 0."""
-    ratios = np.full(len(values), np.nan)
-    for model in dict.fromkeys(models):
-        of_model = np.array([each == model for each in models], np.bool_)
-        middle = np.median(values[of_model])
-        if of_model.sum() > 1 and middle > 0:
-            ratios[of_model] = values[of_model] / middle
-    return ratios
+    return Reply(map_of(metric, newest))
 
 
 def curve(service: Service, call: Call) -> Reply:
@@ -130,19 +97,19 @@ def curve(service: Service, call: Call) -> Reply:
     lines = [[each for each in series if _is_of(each, device)] for device in devices]
     others = peers_of(series, [each for line in lines for each in line])
     times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
-    names = ("p05", "p50", "p95") if metric in CATALOGUE or _is_probe(metric) else ("min", "avg", "max")
-    low, middle, high = (_numbers(_on_grid(_merged(query, name, span, others), times)) for name in names)
+    names = ("p05", "p50", "p95") if metric in CATALOGUE or is_probe(metric) else ("min", "avg", "max")
+    low, middle, high = (numbers(_on_grid(_merged(query, name, span, others), times)) for name in names)
     drawn = [_merged(query, "avg", span, line) for line in lines]
     return Reply(
         {
-            "unit": _unit(metric),
+            "unit": unit_of(metric),
             "n_series": len(others),
-            "times": (times // _MILLISECOND_US).tolist(),
+            "times": (times // MILLISECOND_US).tolist(),
             "low": low,
             "middle": middle,
             "high": high,
             "lines": [
-                {"host": host, "gpu": gpu, "values": _numbers(_on_grid(line, times))}
+                {"host": host, "gpu": gpu, "values": numbers(_on_grid(line, times))}
                 for (host, gpu), line in zip(devices, drawn, strict=True)
             ],
         }
@@ -185,44 +152,6 @@ def _sub_query(metric: str, aggregator: str, downsample: str) -> SubQuery:
     return sub_query_from_json(body, 0)
 
 
-def _metrics(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for metric, tags in keys:
-        if metric == EVENTS:
-            continue
-        has_devices = {"host", "gpu"} <= dict(tags).keys()
-        is_probe = has_devices and _is_probe(metric)
-        kind = "program" if metric not in CATALOGUE and not is_probe else "device" if has_devices else "node"
-        about = {"name": metric, "kind": kind, "unit": _unit(metric), "has_devices": has_devices, "is_probe": is_probe}
-        found[metric] = about
-    return [found[name] for name in sorted(found)][:MAX_METRICS]
-
-
-def _is_probe(metric: str) -> bool:
-    return metric not in CATALOGUE and _PROBE.search(metric) is not None
-
-
-def _unit(metric: str) -> str:
-    known = CATALOGUE.get(metric)
-    if known is not None:
-        return known.unit
-    return "s" if _is_probe(metric) else ""
-
-
-def _event(event: Event) -> Mapping[str, Any]:
-    time = event.time_us // _MILLISECOND_US
-    return {"time": time, "kind": event.kind, "text": event.text, "host": event.host, "gpu": event.gpu}
-
-
-def _numbers(values: Floats) -> list[float | None]:
-    """Return numbers of five digits, and None for what is not finite: JSON has no NaN."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part)
-
-
 def _metric(call: Call) -> str:
     name = call.one("metric")
     if not name or "|" in name:
@@ -248,7 +177,7 @@ def _milliseconds(call: Call, name: str) -> int:
     text = call.one(name)
     if not text.isascii() or not text.isdigit() or len(text) > 14:
         raise RequestError(400, f"{name} is {text[:40]!r}: it must be a Unix time in milliseconds")
-    return int(text) * _MILLISECOND_US
+    return int(text) * MILLISECOND_US
 
 
 PAGE_ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {

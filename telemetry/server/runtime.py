@@ -30,7 +30,7 @@ from laggard.telemetry.bus import Listener, NodeAsker
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dump import read_dump
 from laggard.telemetry.errors import TelemetryServerError
-from laggard.telemetry.events import Event, EventLog, events_of_series
+from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.rollups import ROLLUPS, Rollups
 from laggard.telemetry.sender import BatchSocket
@@ -297,6 +297,7 @@ class _PastEvents:
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
+        self.launches: list[LaunchSpan] = []
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""

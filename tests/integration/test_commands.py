@@ -81,7 +81,7 @@ COMPLETIONS = {
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
-WITH_RAY = "pip install -q '.[ray,report]'"
+WITH_RAY = "pip install -q '.[ray,plot]'"
 PIP = {
     WITH_RAY,
     "pip install .",

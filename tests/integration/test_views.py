@@ -324,10 +324,16 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
     with browser(program, tmp_path / "profile") as tab:
         for width, height in ((1280, 900), (400, 800)):
             tab.open(record / "report.html", width, height)
+            tab.wait_for("document.documentElement.dataset.loaded !== undefined")
             assert tab.measure("document.documentElement.scrollWidth") <= width
             assert tab.measure("innerWidth") == width
-            assert tab.measure("document.querySelectorAll('svg').length") == 4
-            assert tab.measure("[...document.querySelectorAll('svg')].every(each => each.clientHeight > 50)")
+            assert "6 devices" in tab.measure("document.querySelector('#map-legend').textContent")
+            assert "node2 gpu 0" in tab.measure("document.querySelector('#peers .u-legend').textContent")
+            assert "without node2" in tab.measure("document.querySelector('#events').textContent")
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas').length") == 2
+        metric = "document.querySelector('#map-metric')"
+        tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")
         assert tab.complaints == []
         assert [address for address in tab.fetched if not address.startswith(("file:", "data:"))] == []
 

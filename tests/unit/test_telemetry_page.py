@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
-from laggard.telemetry.page import document
+from laggard.telemetry.page import live_document
+from laggard.telemetry.page.content import accused, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.page import MAX_POINTS, accused, peers_of, ratios_to_peers, step
+from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
 from laggard.telemetry.server.requests import require_own_name
 
 
@@ -64,7 +65,7 @@ def test_a_chart_never_has_more_points_than_were_asked_for(length_s: int, points
 
 
 def test_the_page_holds_all_that_it_runs_and_allows_nothing_else() -> None:
-    page = document()
+    page = live_document()
     html = page.html.decode()
 
     for tag in ("script", "style"):
