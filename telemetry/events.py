@@ -13,10 +13,11 @@ import numpy as np
 import redis
 
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.sample_store import SeriesKey, key_of
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
 
-__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "series_of_events"]
+__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
 
 STREAM = "telemetry-events"
 REQUESTS = "requests"
@@ -189,6 +190,11 @@ def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
     """Return events as series, for a dump."""
     one = np.ones(1)
     return [TimeSeries(EVENTS, _tags(event), np.array([event.time_us], dtype=np.int64), one) for event in events]
+
+
+def keys_of_events(events: Iterable[Event]) -> set[SeriesKey]:
+    """Return the keys of these events as series, without their texts, which are no use in a filter."""
+    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name != "text"}) for event in events}
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:

@@ -16,7 +16,7 @@ from laggard.kvstore.sample_store import SeriesKey
 from laggard.telemetry.batches import Batch
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
-from laggard.telemetry.events import Event, EventSource, series_of_events
+from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
 from laggard.telemetry.query import SubQuery, query_from_json, query_from_url
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
@@ -217,7 +217,9 @@ def lookups(service: Service, call: Call) -> Reply:
         metric, pairs = parse_lookup(call.one("m"))
         limit = call.number("limit", DEFAULT_LIMIT)
     name = "" if metric == "*" else metric
-    return Reply(lookup(service.source.series_keys(name), name, pairs, limit))
+    keys = [] if name == EVENTS else service.source.series_keys(name)
+    events = service.events.between(0, ALL_TIME_US) if name in {"", EVENTS} else []
+    return Reply(lookup([*keys, *keys_of_events(events)], name, pairs, limit))
 
 
 def aggregators(_: Service, __: Call) -> Reply:
