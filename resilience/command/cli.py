@@ -32,7 +32,7 @@ from laggard.resilience.command.explain import explain
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.repair_state import repair_state
-from laggard.resilience.command.report import report
+from laggard.resilience.command.report import make_report, report
 from laggard.resilience.command.run_options import run_options
 from laggard.resilience.command.telemetry import grafana, replay
 from laggard.resilience.command.unblocked_stderr import unblocked_stderr
@@ -184,7 +184,17 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
     controller: Controller | None = None
     exit_code: int | None = None
     try:
-        with keeper, recorded(card, keeper.endpoint, account, options.reports(), kept=options.keeps_report) as record:
+        with (
+            keeper,
+            recorded(
+                card,
+                keeper.endpoint,
+                account,
+                options.reports(),
+                kept=options.keeps_report,
+                make_report=make_report,
+            ) as record,
+        ):
             account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
             if keeper.endpoint.exposed:
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")

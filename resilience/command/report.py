@@ -10,10 +10,18 @@ from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.decision.options import UsageError
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 
-__all__ = ["report"]
+__all__ = ["make_report", "report"]
 
 
-@click.command(short_help="Make the report of a job: an HTML page and PNG files.")
+def make_report(record: Path) -> None:
+    """Make the report of the job whose record is in a folder, there."""
+    from laggard.resilience.report.inputs import read_inputs  # slow to load, and needed only at the end of a job
+    from laggard.resilience.report.page import write_report
+
+    write_report(read_inputs(record), record)
+
+
+@click.command(short_help="Make the report of a job: an HTML page.")
 @click.argument("job_or_dump", required=False, metavar="[JOB_OR_DUMP]")
 @click.option(
     "--output",

@@ -25,6 +25,7 @@ import pytest
 
 from laggard.kvstore.server import StateServer
 from laggard.resilience.command.cli import main
+from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_record import JobCard, recorded
 from laggard.telemetry.dump import write_dump
@@ -267,12 +268,27 @@ def test_a_job_that_could_not_begin_a_launch_is_explained(
     with (
         StateServer.start(root / "state", job="train") as server,
         pytest.raises(RuntimeError, match="no agent"),
-        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True),
+        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=make_report),
     ):
         raise RuntimeError("no agent on node1")
     capfd.readouterr()
     assert main(["explain", "x1"]) == 0
     assert "it ended before its first launch: no agent on node1" in capfd.readouterr().out
+
+
+def test_an_error_in_the_report_is_told_and_changes_nothing_else(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(record: Path) -> None:
+        raise ValueError(f"no figures in {record.name}")
+
+    card = JobCard("train", "x1", ("train.py",), (), 0, 0)
+    with (
+        StateServer.start(root / "state", job="train") as server,
+        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=fail) as record,
+    ):
+        assert record is not None
+    assert "not made: ValueError: no figures in train-x1" in " ".join(capfd.readouterr().err.split())
 
 
 # Its steps are kept in State at every tenth; the first launch fails after step 15.
