@@ -36,10 +36,12 @@ _READ_ATTEMPTS = 100
 class State(MutableMapping[str, Value]):
     """A mapping in the state server, with atomic transactions and lists that can be appended to.
 
-    Values are NumPy and CuPy arrays (any dtype without Python objects), NumPy scalars, ``int``, ``float``, ``bool``,
-    ``None``, ``str``, ``bytes``, and lists and dicts (with text keys) of these.  Nothing is pickled.  A tuple is
-    refused, since it would come back as a list.  A CuPy array comes back on the current GPU, or as a NumPy array if
-    there is none.  Keys are any non-empty text.
+    Values are NumPy and CuPy arrays (any dtype without Python objects), PyTorch tensors (any dtype but quantized ones),
+    NumPy scalars, ``int``, ``float``, ``bool``, ``None``, ``str``, ``bytes``, and lists, tuples and dicts of these
+    (``OrderedDict``, ``Counter`` and ``torch.Size`` too; the keys of a dict are text or whole numbers).  So the
+    ``state_dict()`` of a module, an optimizer or a scheduler is a value.  Nothing is pickled.  A CuPy array comes back
+    on the current GPU, or as a NumPy array if there is none; a tensor comes back on the CPU, in memory of its own and
+    without its graph, in a process that has imported PyTorch.  Keys are any non-empty text.
 
     A value that was read is a copy: **changing it changes nothing in State** until it is assigned again.
     Every assignment, deletion, `append` and `increment` is a transaction of its own.  ``state["n"] += 1`` is two of
