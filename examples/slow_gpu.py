@@ -187,7 +187,7 @@ def plot(state: State) -> None:
 def main() -> int:
     """Run one launch of the job."""
     arguments = parse_arguments()
-    job = Job.current()
+    job = Job.current(local=False)
     state = State.current()
     n_devices = sum(len(node.devices) for node in job.nodes)
     if n_devices == 0:

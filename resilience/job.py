@@ -49,18 +49,23 @@ class Job:
         return f"<Job: {'; '.join(said)}>"
 
     @classmethod
-    def current(cls) -> Job:
+    def current(cls, *, local: bool = True) -> Job:
         """Return the job of this process, which may be the program or any of its workers on any node.
 
         For a program that was started without laggard it is a job of one node, whose launches are the runs of the
         program that share its State (`State.current`); steps and phases are then reported to nobody.
 
+        Parameters
+        ----------
+        local
+            Whether the program can do without laggard; if not, it is told to start with it.
+
         Raises
         ------
         NotInJobError
-            If the program was started without laggard, and on several machines.
+            If the program was started without laggard, and on several machines or with ``local=False``.
         """
-        if is_outside_jobs():
+        if local and is_outside_jobs():
             devices = tuple(visible_names(os.environ) or gpu_names())
             return cls(local_session().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
