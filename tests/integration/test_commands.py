@@ -34,10 +34,12 @@ from tests.printed import (
     ATTACHED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
+    HOST_FILE_JOB,
     IDLE_JOB,
     MAIN_JOB,
     PROLOG,
     REQUEUE,
+    RESUME_JOBS,
     SECTIONS_JOB,
     SSH_CHECK,
     SSH_JOB,
@@ -159,6 +161,8 @@ def run_by_other_tests() -> set[str]:
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
+        HOST_FILE_JOB,
+        *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
         SSH_CHECK,

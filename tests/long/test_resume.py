@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.integration.jobs import RunningJob
+from tests.printed import RESUME_JOBS
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -61,7 +66,7 @@ def run(folder: Path, *command: str | Path) -> tuple[int, str, str]:
 
 def steps(output: str) -> list[str]:
     """Return the lines of steps; a step that was repeated must have the same loss again."""
-    lines = sorted(set(re.findall(r"^step \d+: loss .*$", output, re.MULTILINE)))
+    lines = sorted(set(re.findall(r"^(?:\[\S+(?: rank 0)?\] )?(step \d+: loss .*)$", output, re.MULTILINE)))
     assert len({line.split(":")[0] for line in lines}) == len(lines), output
     return lines
 
@@ -105,6 +110,37 @@ def test_a_model_that_is_split_over_ranks_goes_on_and_another_number_of_ranks_is
     assert after.startswith("step 5:")
     assert steps(before + after) == steps(whole)
     assert len(steps(whole)) == 12
+
+
+def test_the_job_of_the_guide_names_the_rank_that_failed_and_its_losses_are_those_of_an_undisturbed_one(
+    start_job: Callable[..., RunningJob], tmp_path: Path
+) -> None:
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    _, *arguments = shlex.split(RESUME_JOBS["loop"])
+    job = start_job(*arguments, "--steps=40", directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    assert re.search(r"rank 3 on node2 exited with 1 .*uncorrectable ECC error.*strike 1 for node2", job.account)
+    assert "[node1 rank 0] launch 1: 4 ranks, from step 20 of 40" in job.output
+    assert job.processes() == []
+    undisturbed = start_job(*arguments[:-1], directory=tmp_path)
+    assert undisturbed.finish() == 0, undisturbed.everything()
+    assert steps(job.output) == steps(undisturbed.output)
+    assert len(steps(job.output)) == 4
+
+
+@pytest.mark.parametrize(("name", "library"), [("lightning", "lightning"), ("trainer", "transformers")])
+def test_a_callback_goes_on_after_a_relaunch(
+    name: str, library: str, start_job: Callable[..., RunningJob], tmp_path: Path
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"needs {library}")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    _, *arguments = shlex.split(RESUME_JOBS[name])
+    job = start_job("--telemetry-level=1", *arguments, directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    assert "was killed by SIGKILL" in job.account
+    assert re.search(r"launch 1, resuming from \S+-20\n", job.output)
+    assert len(steps(job.output)) == 4
 
 
 @pytest.mark.parametrize(

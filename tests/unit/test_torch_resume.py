@@ -52,7 +52,7 @@ class Training:
         self.scheduler.step()
         self.average.update_parameters(self.model)
         self.run.save(number, loss=loss)
-        return float(loss), self.scheduler.get_last_lr()[0], float(self.average.module[0].weight.sum())
+        return loss.item(), self.scheduler.get_last_lr()[0], self.average.module[0].weight.sum().item()
 
 
 def test_a_training_goes_on_bit_for_bit_from_the_step_after_the_saved_one() -> None:
