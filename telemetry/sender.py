@@ -121,7 +121,8 @@ class Telemetry:
             elif not (type(timestamp) is float and 0 <= timestamp < _MAX_TIME_S):
                 timestamp = _moment(timestamp)
         except NotANumberError as error:
-            _sender().refuse(ts_metric_name, str(error))
+            if self._level:
+                _sender().refuse(ts_metric_name, str(error))
             return
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:

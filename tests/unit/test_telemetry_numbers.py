@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laggard.telemetry import Telemetry
 from laggard.telemetry.numbers import MAX_PENDING, NotANumberError, Pending, number_of
 
 
@@ -57,6 +58,15 @@ def test_an_array_of_cupy_is_refused_because_it_would_wait_for_the_gpu() -> None
     array = type("ndarray", (), {"__module__": "cupy", "__float__": lambda _: 1.0})()
     with pytest.raises(NotANumberError, match="an array on a GPU"):
         number_of(array)
+
+
+def test_outside_a_job_nothing_is_kept_and_nothing_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGGARD_ENDPOINT_FILE", raising=False)
+    telemetry = Telemetry()
+    for level in (0, 1):
+        telemetry.add_data("loss", "text", telemetry_level=level)
+        telemetry.add_data("loss", 1.5, telemetry_level=level)
+    assert (telemetry.level, telemetry.dropped) == (0, 0)
 
 
 def test_a_tensor_is_read_at_once_and_leaves_its_graph_behind() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from laggard import Job, State  # noqa: E402 - what follows needs PyTorch
+from laggard import Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
 from laggard.kvstore.control import NodeRecord  # noqa: E402
 from laggard.torch import position, resuming, snapshot  # noqa: E402
 from tests.local import fresh_local_state  # noqa: E402
@@ -123,6 +123,23 @@ def test_wrappers_that_change_names_are_taken_off_and_the_old_fsdp_is_refused() 
     split = torch.distributed.fsdp.FullyShardedDataParallel
     with pytest.raises(TypeError, match="split the model with fully_shard"):
         resuming._unwrapped(split.__new__(split))
+
+
+def test_each_step_reports_its_number_its_time_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[tuple[Any, ...]] = []
+    steps: list[float] = []
+    monkeypatch.setattr(Telemetry, "add_data", lambda _, name, value, **tag: added.append((name, value, *tag.values())))
+    monkeypatch.setattr(Job, "progress", lambda _, step: steps.append(step))
+    training = Training(every=100)
+    training.step(0)
+    training.run.save(1)
+    assert [(name, *tag) for name, _, *tag in added] == [
+        ("step-time", "rank", "0"),
+        ("loss", "rank", "0"),
+        ("step-time", "rank", "0"),
+    ]
+    assert all(value > 0 for name, value, *_ in added if name == "step-time")
+    assert steps == [1, 2]
 
 
 def test_a_checkpoint_at_no_step_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    checkpoints = laggard.torch.lightning.Checkpoints(every=100)
+    checkpoints = Checkpoints(every=100)
     trainer = Trainer(callbacks=[checkpoints], ...)
     trainer.fit(model, loader, ckpt_path=checkpoints.newest())
 """

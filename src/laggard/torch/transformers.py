@@ -2,7 +2,7 @@
 
 ::
 
-    checkpoints = laggard.torch.transformers.Checkpoints()
+    checkpoints = Checkpoints()
     trainer = Trainer(model, args, callbacks=[checkpoints], ...)
     trainer.train(resume_from_checkpoint=checkpoints.newest(args))
 """
