@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-
 REPAIR, TO_SNAPSHOT = "laggard repair-state damaged", "laggard repair-state --snapshot damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
+    "laggard --per-device": RESUME_JOBS["loop"],
     "laggard --per-node PROGRAM": ON_EVERY_NODE,
     "laggard --per-node torchrun ...": TORCHRUN_JOB,
     "laggard PROGRAM": TRUE,
@@ -402,6 +404,7 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert (folder / "node1.csv").read_text() == "time_s,metric\n"
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs the extra `torch`: laggard.torch is in the reference")
 def test_poe_lists_its_tasks_and_makes_the_reference_from_the_docstrings(folder: Path) -> None:
     listed = run("poe").stdout
     assert re.search(r"^ +test +Lint, and all tests but the long ones", listed, re.MULTILINE), listed

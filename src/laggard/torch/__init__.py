@@ -6,6 +6,7 @@ callback for Lightning and for Hugging Face's Trainer.  PyTorch is loaded with t
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,5 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from laggard.torch import resuming
-
-        return getattr(resuming, name)
+        globals()[name] = getattr(import_module("laggard.torch.resuming"), name)
+        return globals()[name]
