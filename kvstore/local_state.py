@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-import psutil
-
 from laggard.kvstore.codec import Encoded, Value, decode
 from laggard.kvstore.environment import ENDPOINT_FILE, RANK_VARIABLES, NotInJobError
 from laggard.kvstore.errors import (
@@ -106,8 +104,11 @@ def _check_one_machine() -> None:
 def _run() -> str:
     """Return what the processes of one run of the program have in common, and no other run has."""
     is_rank = any(name in os.environ for name in (*RANK_VARIABLES, "SLURM_PROCID"))
-    leader = psutil.Process(os.getppid() if is_rank else os.getpid())
-    return f"{leader.pid} {leader.create_time()} {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    leader = os.getppid() if is_rank else os.getpid()
+    # In ticks since the machine was booted: as a time of day it would change with the clock.
+    began = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[19]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {leader} {began} {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 class FileLayout:
