@@ -4,6 +4,9 @@ Runs on the machine's first GPU, or on a virtual device if there is none. The pr
 job, or inline in the program itself; for comparison, a reimplementation of the probe in Dragon's documentation runs in
 a separate process. To make a small cost visible above the machine's noise, laggard's rounds come more often than in
 a job (``--often``), and the cost of one round is divided by the interval that a job's schedule would choose.
+
+With ``--lock-step``: a program whose ranks wait for each other after each step, probed at moments of each rank's own or
+at common ones, at the rate of a job; simulated for many ranks, and measured for a few.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from tqdm import tqdm
 
+from benchmarks.lockstep import LockStep, measured_table, simulated_table
 from benchmarks.machine import description
 from benchmarks.neighbour import ONE_THREAD, Neighbour
 from benchmarks.probers import IN_TURN, INTERVAL, PROBERS, TINY, TINY_EVERY_S, Rounds
@@ -109,9 +114,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--often", type=float, default=10.0, help="how many times as many rounds as in a job (default: %(default)s)"
     )
+    parser.add_argument(
+        "--lock-step", action="store_true", help="only a program whose ranks wait for each other after each step"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[2, 4, 8],
+        metavar="N,N",
+        help="numbers of ranks in lock step, on virtual devices (default: 2,4,8)",
+    )
     options = parser.parse_args(argv)
-    if options.cycles < 1 or min(options.block, options.often) <= 0:
-        parser.error("--cycles must be at least 1, --block and --often greater than 0")
+    if min(options.cycles, *options.ranks) < 1 or min(options.block, options.often) <= 0:
+        parser.error("--cycles and --ranks must be at least 1, --block and --often greater than 0")
+    if options.lock_step:
+        return _lock_step(options)
     if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads them when it is loaded
         os.execve(sys.executable, sys.orig_argv, os.environ | ONE_THREAD)  # noqa: S606 - this very command
     with tempfile.TemporaryDirectory() as folder, ExitStack() as neighbours:
@@ -122,6 +139,17 @@ def main(argv: list[str]) -> int:
         rows = [row for user in USERS for row in _rows(user, device, methods, options.cycles, options.block)]
     head = ["user", "probes", "cost of a round, ms", "interval, s", "intrusion", "uncertainty"]
     print("\n".join(table(head, rows)))
+    return 0
+
+
+def _lock_step(options: argparse.Namespace) -> int:
+    gpus = len(gpu_names())
+    programs = [LockStep(gpus)] if gpus else [LockStep(ranks) for ranks in options.ranks]
+    print(f"{description()}\n\n## Simulated\n")
+    print("\n".join(simulated_table()))
+    print(f"\n## Measured\n\nOn {'GPUs' if gpus else 'virtual devices'}.\n", flush=True)
+    progress = partial(tqdm, unit="cycle", disable=None)
+    print("\n".join(measured_table(programs, options.block * INTERVAL_S, options.cycles, progress)))
     return 0
 
 

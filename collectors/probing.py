@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
 import psutil
@@ -17,13 +19,18 @@ from laggard.collectors.probes import GEMM_PROBE, WRONG, Probe, probes_of
 from laggard.collectors.symptoms import SymptomReader, SymptomTracker
 from laggard.kvstore.environment import ENDPOINT_FILE
 
-__all__ = ["Probing", "WarmUp", "is_of_this_job", "symptom_reader"]
+__all__ = ["Probing", "WarmUp", "bus_turn", "is_of_this_job", "symptom_reader"]
 
 WARM_UP_LIMIT_S = 0.2
 _MPS = "nvidia-cuda-mps"
 _MAIN = "main"
 # NVML's figures for the bus are only right just after these probes.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
+# The devices of a node run a round at one moment; the bus and the host's memory, which GPUs share, they use in turn.
+# Virtual devices share processors, but their clocks count their own processor time.
+_BUS = threading.BoundedSemaphore(1)
+# A device that is stuck keeps the others waiting no longer than this.
+TURN_DEADLINE_S = 1.0
 
 
 class WarmUp:
@@ -77,6 +84,17 @@ def is_of_this_job(pid: int) -> bool:
     except psutil.NoSuchProcess:
         return True  # it has ended, or runs outside our container: there is no process to blame
     return pid == os.getpid() or theirs == os.environ.get(ENDPOINT_FILE, "no job")
+
+
+@contextlib.contextmanager
+def bus_turn(probe: str) -> Iterator[None]:
+    """Wait until no other device of the node uses the bus, for a second at most, if this probe does."""
+    has_turn = probe in _COPIES and _BUS.acquire(timeout=TURN_DEADLINE_S)
+    try:
+        yield
+    finally:
+        if has_turn:
+            _BUS.release()
 
 
 class Probing:
@@ -148,7 +166,8 @@ class Probing:
         begun_s = time.perf_counter()
         probe.prepare()
         prepared_s = time.perf_counter()
-        seconds = tuple(probe.seconds() for _ in range(repeats))
+        with bus_turn(probe.name):
+            seconds = tuple(probe.seconds() for _ in range(repeats))
         ended_s = time.perf_counter()
         self._wrong = self._wrong or probe.fault()
         self.main.prepare()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import AgentProcess
-from laggard.resilience.decision.clock_offset import ClockOffset
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration

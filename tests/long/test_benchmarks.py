@@ -98,6 +98,15 @@ SMALL = {
             "| training | tiny operations (Dragon's documented probe) |",
         ],
     ),
+    "intrusion --lock-step": Small(
+        "--cycles 1 --block 0.3 --ranks 2",
+        [
+            "| step | ranks | independent moments | common moments |",
+            "| 20 ms | 512 | ",
+            "| 2 | ",
+            " | common moments | ",
+        ],
+    ),
     "restart": Small(
         "--kills 1 --relaunches 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import neighbour, probers, users
 from benchmarks.intrusion import Cost
+from benchmarks.lockstep import lost_share
 from benchmarks.neighbour import KINDS
 from benchmarks.probers import INTERVAL, PROBERS, Rounds
 from benchmarks.users import USERS
@@ -77,3 +78,21 @@ def test_a_round_that_takes_a_tenth_of_the_time_costs_a_tenth_of_its_interval() 
 def test_blocks_that_differ_leave_the_cost_uncertain() -> None:
     assert Cost(1.0, 1.0, [1.0, 1 / 0.98]).error == pytest.approx(0.02, rel=1e-6)  # 1 % +- 1.4 %, of two blocks
     assert math.isnan(Cost(1.0, 1.0, [1.1]).error)
+
+
+def test_ranks_that_wait_for_each_other_lose_what_one_device_does_if_all_are_probed_at_one_moment() -> None:
+    assert lost_share(1, 0.02, common=False) == pytest.approx(0.005, rel=0.05)
+    assert lost_share(512, 0.02, common=True) == pytest.approx(0.005, rel=0.1)
+
+
+def test_at_moments_of_their_own_they_lose_the_more_the_more_there_are_and_the_shorter_the_steps() -> None:
+    by_ranks = [lost_share(ranks, 0.02, common=False) for ranks in (1, 8, 64, 512)]
+    by_step = [lost_share(64, step_s, common=False) for step_s in (1.0, 0.1, 0.02)]
+    assert by_ranks == sorted(by_ranks)
+    assert by_step == sorted(by_step)
+    assert by_ranks[-1] > 0.1
+
+
+def test_a_probe_beside_a_rank_that_waits_costs_nothing() -> None:
+    """Two ranks and a step of the whole interval: the second probe ends within the delay by the first."""
+    assert lost_share(2, 3.0, common=False) == pytest.approx(0.005, rel=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -109,8 +110,10 @@ class CurrentDevice(CollectorGroup):
 
 
 def test_a_users_own_test_runs_on_the_device_that_it_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = SimpleNamespace(environment=SimpleNamespace(node="node1"))
+    node = SimpleNamespace(environment=SimpleNamespace(node="node1", launch=1))
     monkeypatch.setattr("laggard.collectors.group.current_session", lambda: node)
     with cupy_on(Board(), Board()):
-        collectors = [DeviceCollector(CurrentDevice(), GpuDevice(str(ordinal), ordinal)) for ordinal in (0, 1)]
+        collectors = [
+            DeviceCollector(CurrentDevice(), GpuDevice(str(ordinal), ordinal), time.monotonic) for ordinal in (0, 1)
+        ]
         assert [collector.collect()[0].values for collector in collectors] == [(0.0,), (1.0,)]
