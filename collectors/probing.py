@@ -120,6 +120,7 @@ class Probing:
         self._warm_up = WarmUp(reader.is_idle) if reader else None
         self._warmed = self._copied = self._multiplied = False
         self._wrong = ""
+        self._waited = False  # in each repeat of the round
 
     @cached_property
     def _probes(self) -> dict[str, Probe]:
@@ -147,8 +148,10 @@ class Probing:
         """Run the matrix product once; return its seconds. An idle device is warmed up before a round's first run."""
         if not self._multiplied:
             self._warmed = self._warm_up is not None and self._warm_up(self.main)
+        seconds = self.main.seconds()
+        self._waited = self.main.timing.waited and (self._waited or not self._multiplied)
         self._multiplied = True
-        return self.main.seconds()
+        return seconds
 
     def end_main(self, seconds: Sequence[float]) -> None:
         """Record what the main test cost, and check the product if there was one."""
@@ -182,11 +185,17 @@ class Probing:
     def tags(self) -> dict[str, str]:
         """Return the tags of this round's readings.
 
-        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``wrong``: the
-        device computes wrong results.
+        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``waited``: every
+        repeat of the product waited for the device, by the host's clock alone; ``wrong``: the device computes wrong
+        results.
         """
         cause = UNKNOWN
         if self._symptoms is not None:
             cause = cause_of(self._symptoms.take(bus_in_use=self._copied))
-        tags = {"cause": "" if cause == UNKNOWN else cause, "warmed": "yes" if self._warmed else "", WRONG: self._wrong}
+        tags = {
+            "cause": "" if cause == UNKNOWN else cause,
+            "warmed": "yes" if self._warmed else "",
+            "waited": "yes" if self._waited else "",
+            WRONG: self._wrong,
+        }
         return {name: value for name, value in tags.items() if value}

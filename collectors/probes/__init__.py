@@ -67,5 +67,5 @@ def _out_of_memory(device: Device) -> tuple[type[Exception], ...]:
 
 def _warm(probe: Probe) -> Probe:
     probe.prepare()
-    probe.seconds()
+    probe.warm_up()
     return probe

@@ -80,6 +80,18 @@ def test_the_peaks_are_those_of_the_whole_board() -> None:
     assert peaks_of("virtual") == {}
 
 
+@pytest.mark.parametrize("model", ["A100", "H100", "H200", "B200", "L40S", "MI300X"])
+def test_the_peaks_of_a_board_are_in_the_order_that_physics_has_them(model: str) -> None:
+    found = [peaks for name, peaks in PEAKS.items() if model in name]
+    assert found
+    for peaks in found:
+        products = [peaks[f"gemm_{precision}"] for precision in ("fp64", "fp32", "tf32", "fp16")]
+        assert products == sorted(products)
+        assert peaks["gemm_fp16"] == peaks["gemm_bf16"]
+        assert peaks["triad"] > peaks.get("peer_copy", 0) >= 0
+        assert peaks["triad"] > 10 * peaks["host_to_device"]
+
+
 def test_healthy_series_get_no_verdict_and_a_slow_one_gets_a_restart() -> None:
     assert verdicts_of(rounds(40, slow_from=40), "probe", 1.5) == []
     verdicts = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
