@@ -34,11 +34,12 @@ from benchmarks.users import USERS, Step
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, gpu_names, local_devices
 from laggard.collectors.probes import PROBE_NAMES
 
-__all__ = ["Cost", "main"]
+__all__ = ["HEAD", "Cost", "main", "methods_on", "rows_of"]
 
 INTERVAL_S = 3.0  # the default of a detector
 MAX_INTRUSION = 0.005
 STEPS_TO_WARM_UP = 5
+HEAD = "user", "probes", "cost of a round, ms", "interval, s", "intrusion", "uncertainty"
 
 
 @dataclass
@@ -135,10 +136,9 @@ def main(argv: list[str]) -> int:
         environ = {} if gpu_names() else {VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: folder}
         device = local_devices(os.environ | environ)[0]
         print(f"{description()}\n\nProbed: {device.model}.\n")
-        methods = list(_methods(device, environ, INTERVAL_S / options.often, neighbours))
-        rows = [row for user in USERS for row in _rows(user, device, methods, options.cycles, options.block)]
-    head = ["user", "probes", "cost of a round, ms", "interval, s", "intrusion", "uncertainty"]
-    print("\n".join(table(head, rows)))
+        methods = list(methods_on(device, environ, INTERVAL_S / options.often, neighbours))
+        rows = [row for user in USERS for row in rows_of(user, device, methods, options.cycles, options.block)]
+    print("\n".join(table(HEAD, rows)))
     return 0
 
 
@@ -153,7 +153,9 @@ def _lock_step(options: argparse.Namespace) -> int:
     return 0
 
 
-def _methods(device: Device, environ: Mapping[str, str], interval_s: float, neighbours: ExitStack) -> Iterator[Method]:
+def methods_on(
+    device: Device, environ: Mapping[str, str], interval_s: float, neighbours: ExitStack
+) -> Iterator[Method]:
     """Start the processes that probe, and yield each method."""
     for kind in PROBERS:
         side = neighbours.enter_context(Neighbour(kind, device.gpu, {**environ, INTERVAL: str(interval_s)}))
@@ -178,7 +180,8 @@ def _nothing() -> None:
     pass
 
 
-def _rows(user: str, device: Device, methods: Sequence[Method], cycles: int, block_s: float) -> Iterator[list[str]]:
+def rows_of(user: str, device: Device, methods: Sequence[Method], cycles: int, block_s: float) -> Iterator[list[str]]:
+    """Yield a row of the table for each method of probing one user."""
     step = USERS[user](device)
     for _ in range(STEPS_TO_WARM_UP):
         step()

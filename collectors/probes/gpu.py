@@ -158,10 +158,6 @@ class GpuProbe(Probe):
         """Launch the repeat's graph, or submit its kernels one by one."""
         return self.kernel() if self._launch is None else self._launch()
 
-    def submit_eagerly(self) -> None:
-        """Submit the kernels one by one from now on, for comparison."""
-        self._launch = None
-
 
 @dataclass(frozen=True)
 class Precision:

@@ -86,6 +86,10 @@ SMALL = {
             "\n| gemm_fp32 | 0 | ",
         ],
     ),
+    "first-day": Small(
+        "--minutes 0.1 --devices 2",
+        ["# The first day on virtual", "## Each probe alone", "| gemm_fp32 computes correctly | yes |", "## Saturated"],
+    ),
     "sections": Small(
         "--blocks 20",
         ["| outside a job |", "| in a job |", "| in a job, one within another that waits, each |", "| 64 |"],
@@ -172,7 +176,7 @@ def parsed(name: str, options: list[str]) -> str:
     def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
         raise ParsedError(parse(parser, arguments))
 
-    benchmark = importlib.import_module(f"benchmarks.{name}")
+    benchmark = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
         with pytest.raises(ParsedError) as raised:
