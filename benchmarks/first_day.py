@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -27,9 +28,12 @@ from benchmarks.machine import description
 from benchmarks.neighbour import ONE_THREAD
 from benchmarks.tables import table
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, gpu_names, local_devices
+from laggard.errors import LaggardError
 
 __all__ = ["PARTS", "Budget", "Part", "main", "with_section"]
 
+# A call that a driver does not answer ends the command, with a line that names it: the tables so far are printed.
+LEAST_S, GRACE_S = 300.0, 45.0
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 
 
@@ -123,10 +127,21 @@ def main(argv: list[str]) -> int:
         parser.error("--minutes must be greater than 0 and --devices at least 1")
     if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads them when it is loaded
         os.execve(sys.executable, sys.orig_argv, os.environ | ONE_THREAD)  # noqa: S606 - this very command
+    faulthandler.dump_traceback_later(max(LEAST_S, 60 * options.minutes + GRACE_S), exit=True)
+    try:
+        return _run_all(parser, options)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _run_all(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     machine = description()
     with tempfile.TemporaryDirectory() as folder:
         environ = {} if gpu_names() else {VIRTUAL_DEVICES: str(options.devices), VIRTUAL_DEVICE_DIR: folder}
-        bench = Bench(local_devices(os.environ | environ), environ)
+        try:
+            bench = Bench(local_devices(os.environ | environ), environ)
+        except LaggardError as error:
+            parser.error(str(error))
         print(f"# The first day on {bench.device.model}\n\n{machine}\n", flush=True)
         outcomes: list[Outcome] = []
         budget = Budget(60 * options.minutes, [part.weight for part in PARTS])

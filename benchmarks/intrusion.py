@@ -121,9 +121,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--ranks",
         type=lambda text: [int(part) for part in text.split(",")],
-        default=[2, 4, 8],
+        default=[2, 8],
         metavar="N,N",
-        help="numbers of ranks in lock step, on virtual devices (default: 2,4,8)",
+        help="numbers of ranks in lock step, on virtual devices (default: 2,8)",
     )
     options = parser.parse_args(argv)
     if min(options.cycles, *options.ranks) < 1 or min(options.block, options.often) <= 0:
