@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import table
-from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, gpu_names, local_devices
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, device_makers, gpu_names
 from laggard.collectors.probe_schedule import JITTER, ProbeSchedule
 
 __all__ = ["LockStep", "lost_share", "measured_table", "simulated_table"]
@@ -163,8 +163,8 @@ def _wait_for(condition: Callable[[], bool], processes: Sequence[Any]) -> None:
         time.sleep(POLL_S)
 
 
-def _devices(environ: Mapping[str, str]) -> list[Device]:
-    return local_devices({**os.environ, **environ})
+def _makers(environ: Mapping[str, str]) -> list[Callable[[], Device]]:
+    return list(device_makers({**os.environ, **environ}).values())
 
 
 def _rank(
@@ -172,7 +172,7 @@ def _rank(
 ) -> None:
     """Work as one rank until the program is over."""
     del mode
-    device = _devices(environ)[rank]
+    device = _makers(environ)[rank]()
     step = _step(device, program.step_s)
     step()
     while not barrier.broken:
@@ -196,7 +196,7 @@ def _step(device: Device, step_s: float) -> Callable[[], object]:
 
 def _probe_all(program: LockStep, environ: Mapping[str, str], mode: Any, ended: Any) -> None:
     """Probe all devices as a job's collectors do: one process, one thread for each."""
-    threads = [threading.Thread(target=_probe, args=(program, device, mode, ended)) for device in _devices(environ)]
+    threads = [threading.Thread(target=_probe, args=(program, make(), mode, ended)) for make in _makers(environ)]
     for thread in threads:
         thread.start()
     for thread in threads:
