@@ -357,11 +357,11 @@ def lock_step(bench: Bench, seconds: float) -> None:
     if len(bench.devices) < 2:
         print("\nThere is one device, so nothing is measured.")
         return
-    block_s = max(0.5, (seconds - 10) / 4)
+    block_s = max(0.5, (seconds - 10) / 2)
     is_gpu = isinstance(bench.device, GpuDevice)
     program = LockStep(len(bench.devices) if is_gpu else 2, interval_s=min(INTERVAL_S, block_s / 2))
     print("\nMeasured:\n")
-    print("\n".join(measured_table([program], block_s, 1, lambda numbers, **_: numbers)))
+    print("\n".join(measured_table([program], block_s, 1)))
 
 
 def readers(bench: Bench, seconds: float) -> None:

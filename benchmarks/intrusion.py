@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 
 from tqdm import tqdm
 
@@ -148,8 +147,7 @@ def _lock_step(options: argparse.Namespace) -> int:
     print(f"{description()}\n\n## Simulated\n")
     print("\n".join(simulated_table()))
     print(f"\n## Measured\n\nOn {'GPUs' if gpus else 'virtual devices'}.\n", flush=True)
-    progress = partial(tqdm, unit="cycle", disable=None)
-    print("\n".join(measured_table(programs, options.block * INTERVAL_S, options.cycles, progress)))
+    print("\n".join(measured_table(programs, options.block * INTERVAL_S, options.cycles)))
     return 0
 
 

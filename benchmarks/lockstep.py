@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -9,28 +10,32 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.tables import table
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, device_makers, gpu_names
 from laggard.collectors.probe_schedule import JITTER, ProbeSchedule
 
-__all__ = ["LockStep", "lost_share", "measured_table", "simulated_table"]
+__all__ = ["LockStep", "lost_in", "lost_share", "measured_table", "simulated_table"]
 
 INTERVAL_S = 3.0
 ROUND_S = 0.005 * INTERVAL_S  # what a round costs a device at most
 STEPS_S = (0.02, 0.1, 1.0)
 RANKS = (1, 8, 64, 512)
 CLOCKS_DIFFER_S = 1e-3  # one standard deviation
-# How the program is probed; "not" comes between the others.
+# How the program is probed; not until all of it runs.
 NOT, INDEPENDENT, COMMON = "not", "independent moments", "common moments"
 MODES = NOT, INDEPENDENT, COMMON
 POLL_S = 0.05
 START_DEADLINE_S = 120.0
+STEPS, PROBES = "steps.npy", "-probes.npy"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -99,60 +104,78 @@ class LockStep:
     round_s: float = ROUND_S
     interval_s: float = INTERVAL_S
 
-    @contextmanager
-    def running(self) -> Iterator[Callable[[str, float], float]]:
-        """Run the program; yield a function that probes it in one way for a while and returns the seconds per step."""
+    def measure(self, blocks: Sequence[tuple[str, float]]) -> tuple[float, list[float]]:
+        """Run the program, probed in these ways for so many seconds each.
+
+        Returns
+        -------
+        step_s, lost
+            The median seconds of a step without a probe, and the share of time lost in each block.
+        """
         spawn = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             virtual = {VIRTUAL_DEVICES: str(self.ranks), VIRTUAL_DEVICE_DIR: folder}
             environ = {} if gpu_names() else virtual
-            barrier, mode, steps, ended = (
-                spawn.Barrier(self.ranks),
-                spawn.Value("i", 0),
-                spawn.Value("q", 0),
-                spawn.Event(),
-            )
-            shared = self, environ, mode, ended
-            workers = [spawn.Process(target=_rank, args=(*shared, rank, barrier, steps)) for rank in range(self.ranks)]
-            for process in [*workers, spawn.Process(target=_probe_all, args=shared)]:
+            barrier, mode, ended = spawn.Barrier(self.ranks), spawn.Value("i", 0), spawn.Event()
+            steps_file, shared = Path(folder, STEPS), (self, environ, mode, ended, Path(folder))
+            processes = [spawn.Process(target=_rank, args=(*shared, rank, barrier)) for rank in range(self.ranks)]
+            processes.append(spawn.Process(target=_probe_all, args=shared))
+            for process in processes:
                 process.start()
                 stack.callback(process.join)
             stack.callback(ended.set)
-            _wait_for(lambda: steps.value > 0, workers)
-
-            def seconds_per_step(how: str, block_s: float) -> float:
+            _wait_for(steps_file.exists, processes)
+            spans = []
+            for how, block_s in blocks:
                 mode.value = MODES.index(how)
-                before, begun_s = int(steps.value), time.perf_counter()
+                begun_s = time.monotonic()
                 ended.wait(block_s)
-                return (time.perf_counter() - begun_s) / max(1, int(steps.value) - before)
+                spans.append((begun_s, time.monotonic()))
+            stack.close()
+            ends_s = np.load(steps_file)
+            probes_s = np.concatenate([np.load(path) for path in Path(folder).glob(f"*{PROBES}")])
+        return float(np.median(np.diff(ends_s))), [lost_in(ends_s, probes_s, *span) for span in spans]
 
-            yield seconds_per_step
+
+def lost_in(ends_s: NDArray[np.floating], probes_s: NDArray[np.floating], begun_s: float, ended_s: float) -> float:
+    """Return the share of a span of time that steps took longer for the probes in them.
+
+    Steps without a probe are what the others are compared with, so whatever else delays steps on a busy machine counts
+    for little.
+
+    Parameters
+    ----------
+    ends_s
+        When each step ended, ``(n_steps,)``.
+    probes_s
+        When each probe began and ended, ``(n_probes, 2)``.
+    begun_s, ended_s
+        The span.
+    """
+    within_s = ends_s[(ends_s >= begun_s) & (ends_s <= ended_s)]
+    first_s, last_s = within_s[:-1], within_s[1:]
+    probed = np.zeros(len(first_s), bool)
+    for probe_begun_s, probe_ended_s in probes_s:
+        probed |= (first_s < probe_ended_s) & (probe_begun_s < last_s)
+    durations_s = last_s - first_s
+    if not probed.any():
+        return 0.0
+    return float((durations_s[probed] - durations_s[~probed].mean()).sum() / durations_s.sum())
 
 
-def measured_table(
-    programs: Sequence[LockStep], block_s: float, cycles: int, progress: Callable[..., Any]
-) -> list[str]:
+def measured_table(programs: Sequence[LockStep], block_s: float, cycles: int) -> list[str]:
     """Return the lines of a table: the share of time that each program loses."""
-    rows = [row for program in programs for row in _rows(program, block_s, cycles, progress)]
+    rows = [row for program in programs for row in _rows(program, block_s, cycles)]
     return table(["ranks", "step", "probes", "intrusion", "uncertainty"], rows)
 
 
-def _rows(program: LockStep, block_s: float, cycles: int, progress: Callable[..., Any]) -> Iterator[list[str]]:
-    lost: Mapping[str, list[float]] = {how: [] for how in MODES[1:]}
-    with program.running() as seconds_per_step:
-        before_s = seconds_per_step(NOT, block_s / 2)
-        plain_s = [before_s]
-        for _ in progress(range(cycles), desc=f"{program.ranks} ranks"):
-            for how, ratios in lost.items():
-                with_s = seconds_per_step(how, block_s)
-                after_s = seconds_per_step(NOT, block_s / 2)
-                ratios.append(1 - (before_s + after_s) / 2 / with_s)
-                plain_s.append(after_s)
-                before_s = after_s
-    for how, ratios in lost.items():
-        error = 2 * float(np.std(ratios, ddof=1)) / math.sqrt(cycles) if cycles > 1 else math.nan
-        uncertainty = "unknown" if math.isnan(error) else f"± {error:.2%}"
-        yield [str(program.ranks), f"{1e3 * np.median(plain_s):.1f} ms", how, f"{np.mean(ratios):.2%}", uncertainty]
+def _rows(program: LockStep, block_s: float, cycles: int) -> Iterator[list[str]]:
+    ways = INDEPENDENT, COMMON
+    step_s, lost = program.measure([(how, block_s) for _ in range(cycles) for how in ways])
+    for place, how in enumerate(ways):
+        shares = lost[place :: len(ways)]
+        error = f"± {2 * float(np.std(shares, ddof=1)) / math.sqrt(cycles):.2%}" if cycles > 1 else "unknown"
+        yield [str(program.ranks), f"{1e3 * step_s:.1f} ms", how, f"{np.mean(shares):.2%}", error]
 
 
 def _wait_for(condition: Callable[[], bool], processes: Sequence[Any]) -> None:
@@ -168,22 +191,23 @@ def _makers(environ: Mapping[str, str]) -> list[Callable[[], Device]]:
 
 
 def _rank(
-    program: LockStep, environ: Mapping[str, str], mode: Any, ended: Any, rank: int, barrier: Any, steps: Any
+    program: LockStep, environ: Mapping[str, str], mode: Any, ended: Any, folder: Path, rank: int, barrier: Any
 ) -> None:
-    """Work as one rank until the program is over."""
+    """Work as one rank until the program is over; the first one notes when each step ends."""
     del mode
-    device = _makers(environ)[rank]()
-    step = _step(device, program.step_s)
-    step()
-    while not barrier.broken:
-        try:
-            if barrier.wait(START_DEADLINE_S) == 0:  # one of them, whichever
-                steps.value += 1
+    step = _step(_makers(environ)[rank](), program.step_s)
+    ends_s: list[float] = []
+    with contextlib.suppress(threading.BrokenBarrierError):
+        while True:
+            step()
+            barrier.wait(START_DEADLINE_S)
+            if rank == 0:
+                ends_s.append(time.monotonic())
+                if len(ends_s) == 1:
+                    np.save(folder / STEPS, ends_s)
                 if ended.is_set():
+                    np.save(folder / STEPS, ends_s)
                     barrier.abort()
-        except threading.BrokenBarrierError:
-            return
-        step()
 
 
 def _step(device: Device, step_s: float) -> Callable[[], object]:
@@ -194,26 +218,28 @@ def _step(device: Device, step_s: float) -> Callable[[], object]:
     return lambda: device.run(lambda: time.sleep(step_s))
 
 
-def _probe_all(program: LockStep, environ: Mapping[str, str], mode: Any, ended: Any) -> None:
+def _probe_all(program: LockStep, environ: Mapping[str, str], mode: Any, ended: Any, folder: Path) -> None:
     """Probe all devices as a job's collectors do: one process, one thread for each."""
-    threads = [threading.Thread(target=_probe, args=(program, make(), mode, ended)) for make in _makers(environ)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(program.ranks) as pool:
+        for make in _makers(environ):
+            pool.submit(_probe, program, make(), mode, ended, folder)
 
 
-def _probe(program: LockStep, device: Device, mode: Any, ended: Any) -> None:
+def _probe(program: LockStep, device: Device, mode: Any, ended: Any, folder: Path) -> None:
     run_round = _round(device, program)
+    probes_s: list[tuple[float, float]] = []
     while not ended.wait(POLL_S):
         how = MODES[mode.value]
         schedule = ProbeSchedule(program.interval_s, time.time(), how if how == COMMON else f"{how} {device.gpu}")
         while MODES[mode.value] == how != NOT and not ended.is_set():
             schedule.advance(time.time())
-            while MODES[mode.value] == how and (wait_s := schedule.wait_s(time.time())) > 0:
+            while MODES[mode.value] == how and not ended.is_set() and (wait_s := schedule.wait_s(time.time())) > 0:
                 time.sleep(min(wait_s, POLL_S))
-            if MODES[mode.value] == how:
+            if MODES[mode.value] == how and not ended.is_set():
+                begun_s = time.monotonic()
                 run_round()
+                probes_s.append((begun_s, time.monotonic()))
+    np.save(folder / f"{device.gpu}{PROBES}", np.array(probes_s).reshape(-1, 2))
 
 
 def _round(device: Device, program: LockStep) -> Callable[[], object]:
