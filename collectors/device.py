@@ -52,7 +52,7 @@ LOCAL_RANK = "LOCAL_RANK"
 
 
 # A kernel has waited if the host's clock says so by more than a quarter and more than half a millisecond: to submit it
-# and to be woken takes a tenth of that.
+# and to be woken should take a tenth of that.
 WAITED_RATIO, WAITED_MIN_S = 1.25, 5e-4
 
 
