@@ -45,7 +45,7 @@ __all__ = ["Bench"]
 
 REPEATS_ALONE = 50
 SHARE_OF_PEAK = 0.3, 1.1
-CLOCKS_DIFFER = 0.02
+CLOCKS_DIFFER, CLOCK_READINGS = 0.02, 20
 MIB = 1 << 20
 ROUNDS_BEFORE, ROUNDS_AFTER = 12, 60
 SERIES, MIN_PEERS = 4, 3
@@ -222,7 +222,7 @@ def _compare_clocks(bench: Bench) -> None:
     if reader is None or probe is None:
         return
     read_mhz, reported_mhz = [], []
-    for _ in range(20):
+    for _ in range(CLOCK_READINGS):
         read_mhz.append(1e3 * probe.figure(probe.seconds()))
         reported_mhz.append(reader.snapshot().values.get("sm_clock_mhz", float("nan")))
     read, reported = float(np.median(read_mhz)), float(np.median(reported_mhz))

@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks.neighbour import ROOT, Neighbour, kinds_on
 from benchmarks.peaks import PEAKS, floor_s, peaks_of
-from benchmarks.probes import Repeats, cell, verdicts_of
-from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from benchmarks.probes import Repeats, Taken, cell, report_waits, verdicts_of
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, GpuDevice, VirtualDevice
 from laggard.collectors.probes import Probe
+from tests.fake_cupy.machine import Board, cupy_on
 
 DEADLINE_S = 60.0
 ONLY_FOR_JOBS = ("click", "cryptography", "orjson", "ray", "rich", "scipy", "starlette", "yaml")
@@ -96,6 +97,19 @@ def test_healthy_series_get_no_verdict_and_a_slow_one_gets_a_restart() -> None:
     assert verdicts_of(rounds(40, slow_from=40), "probe", 1.5) == []
     verdicts = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
     assert {(verdict.host, verdict.action) for verdict in verdicts} == {("node3", "restart")}
+
+
+@pytest.mark.parametrize(
+    ("device_s", "wall_s", "counted"),
+    [(0.003, 0.0031, "100%"), (0.001, 0.0031, "0%"), (0.002, 0.0031, "50%"), (0.001, 0.0011, "-")],
+)
+def test_how_much_of_a_neighbour_the_events_count_is_told_by_both_clocks(
+    device_s: float, wall_s: float, counted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle, busy = Taken(0.001, 0.001, 0.0011), Taken(wall_s, device_s, wall_s)
+    with cupy_on(Board()):
+        report_waits(GpuDevice("0", 0), {"gemm_fp32": {"idle": [idle], "compute": [busy]}})
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"| {counted} |")
 
 
 def test_a_virtual_device_has_no_bus(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.first_day import PARTS, Budget, Part, with_section
 from benchmarks.first_day_parts import Bench, environment, graphs, probes_alone
 from laggard.collectors.device import GpuDevice, VirtualDevice
 from laggard.collectors.probes import probes_of
+from laggard.collectors.symptoms import Snapshot
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, Speed, cupy_on
 
@@ -149,6 +151,18 @@ def test_wrong_results_are_found_as_a_graph_and_one_by_one(bench_of: MakeBench) 
     assert not holds["gemm_tf32 as a graph computes correctly"]
     assert holds["gemm_tf32 is captured as a graph"]
     assert holds["triad as a graph computes correctly"]
+
+
+@pytest.mark.parametrize(("reported_mhz", "agrees"), [(1980.0, True), (1950.0, True), (1500.0, False)])
+def test_the_clock_probe_is_compared_with_what_the_driver_reports(
+    bench_of: MakeBench, monkeypatch: pytest.MonkeyPatch, reported_mhz: float, agrees: bool
+) -> None:
+    reader = SimpleNamespace(snapshot=lambda: Snapshot(0.0, {"sm_clock_mhz": reported_mhz}))
+    monkeypatch.setattr(first_day_parts, "symptom_reader", lambda _: reader)
+    monkeypatch.setattr(first_day_parts, "CLOCK_READINGS", 2)
+    bench = bench_of(Board(speed=Speed(clocks_hz=(1.98e9,))), "clock")
+    probes_alone(bench, 0.0)
+    assert bench.checks[-1][:2] == ("the clock probe agrees with NVML within 2 %", agrees)
 
 
 def test_what_cannot_be_captured_is_named(
