@@ -17,7 +17,8 @@ from laggard.collectors.device_check import DeviceCheck, check_device
 from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
-from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
+from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, Chase
+from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUAnalysis
