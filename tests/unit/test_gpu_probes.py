@@ -17,7 +17,7 @@ from laggard.collectors.device_check import DeviceCheck, check_device
 from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
-from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, Chase
+from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase
 from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
@@ -304,12 +304,19 @@ def test_what_is_read_from_memory_does_not_fit_into_the_last_cache(
     name: str, cache_mib: int, is_amd: bool, triad_mib: int, chase_mib: int, passes: int
 ) -> None:
     with cupy_on(Board(name=name, cache_bytes=cache_mib * MIB, is_amd=is_amd)):
-        triad, chase = (probe for probe in probes_of(GpuDevice("0", 0), ["triad", "chase_memory"]))
-        sizes: Any = triad, chase
-        assert (triad.name, chase.name) == ("triad", "chase_memory")
-        assert sizes[0]._a.nbytes * 2 == triad_mib * MIB
-        assert sizes[0]._passes == passes
-        assert sizes[1]._next.nbytes == chase_mib * MIB
+        triad: Any
+        (triad,) = probes_of(GpuDevice("0", 0), ["triad"])
+        assert triad.name == "triad"
+        assert triad._a.nbytes * 2 == triad_mib * MIB
+        assert triad._passes == passes
+        assert triad.workspace.beyond_cache(CHASED_BYTES) == chase_mib * MIB
+
+
+def test_a_chase_through_memory_is_as_large_as_that() -> None:
+    with cupy_on(Board(cache_bytes=96 * MIB)):
+        chase: Any
+        (chase,) = probes_of(GpuDevice("0", 0), ["chase_memory"])
+        assert (chase.name, chase._next.nbytes) == ("chase_memory", 154 * MIB)
 
 
 def test_copies_go_in_the_direction_of_their_name(bench: Bench) -> None:
