@@ -10,6 +10,7 @@ BENCHMARKS = {
     "detection": "false alarms, detection rate and delay on real GPU timings, compared with other tools' rules",
     "failures": "20 kinds of fault: does the job finish, is the right node named, compared with torchrun",
     "faults": "time until a kill is noticed and until the program works again, compared with Ray's actor restart",
+    "first-day": "everything that ten minutes on a GPU can tell, with nothing but what the probes need",
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
@@ -27,7 +28,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m benchmarks NAME [OPTIONS]\n\n")
         sys.stderr.writelines(f"  {name:<10} {what}\n" for name, what in BENCHMARKS.items())
         return 2
-    return int(importlib.import_module(f"benchmarks.{arguments[0]}").main(arguments[1:]))
+    module = importlib.import_module(f"benchmarks.{arguments[0].replace('-', '_')}")
+    return int(module.main(arguments[1:]))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ Runs on the machine's first GPU, or on a virtual device if there is none. The pr
 job, or inline in the program itself; for comparison, a reimplementation of the probe in Dragon's documentation runs in
 a separate process. To make a small cost visible above the machine's noise, laggard's rounds come more often than in
 a job (``--often``), and the cost of one round is divided by the interval that a job's schedule would choose.
+
+With ``--lock-step``: a program whose ranks wait for each other after each step, probed at moments of each rank's own or
+at common ones, at the rate of a job; simulated for many ranks, and measured for a few.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
+from benchmarks.lockstep import LockStep, measured_table, simulated_table
 from benchmarks.machine import description
 from benchmarks.neighbour import ONE_THREAD, Neighbour
 from benchmarks.probers import IN_TURN, INTERVAL, PROBERS, TINY, TINY_EVERY_S, Rounds
@@ -29,11 +33,12 @@ from benchmarks.users import USERS, Step
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, gpu_names, local_devices
 from laggard.collectors.probes import PROBE_NAMES
 
-__all__ = ["Cost", "main"]
+__all__ = ["HEAD", "Cost", "main", "methods_on", "rows_of"]
 
 INTERVAL_S = 3.0  # the default of a detector
 MAX_INTRUSION = 0.005
 STEPS_TO_WARM_UP = 5
+HEAD = "user", "probes", "cost of a round, ms", "interval, s", "intrusion", "uncertainty"
 
 
 @dataclass
@@ -109,23 +114,46 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--often", type=float, default=10.0, help="how many times as many rounds as in a job (default: %(default)s)"
     )
+    parser.add_argument(
+        "--lock-step", action="store_true", help="only a program whose ranks wait for each other after each step"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[2, 8],
+        metavar="N,N",
+        help="numbers of ranks in lock step, on virtual devices (default: 2,8)",
+    )
     options = parser.parse_args(argv)
-    if options.cycles < 1 or min(options.block, options.often) <= 0:
-        parser.error("--cycles must be at least 1, --block and --often greater than 0")
+    if min(options.cycles, *options.ranks) < 1 or min(options.block, options.often) <= 0:
+        parser.error("--cycles and --ranks must be at least 1, --block and --often greater than 0")
+    if options.lock_step:
+        return _lock_step(options)
     if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads them when it is loaded
         os.execve(sys.executable, sys.orig_argv, os.environ | ONE_THREAD)  # noqa: S606 - this very command
     with tempfile.TemporaryDirectory() as folder, ExitStack() as neighbours:
         environ = {} if gpu_names() else {VIRTUAL_DEVICES: "1", VIRTUAL_DEVICE_DIR: folder}
         device = local_devices(os.environ | environ)[0]
         print(f"{description()}\n\nProbed: {device.model}.\n")
-        methods = list(_methods(device, environ, INTERVAL_S / options.often, neighbours))
-        rows = [row for user in USERS for row in _rows(user, device, methods, options.cycles, options.block)]
-    head = ["user", "probes", "cost of a round, ms", "interval, s", "intrusion", "uncertainty"]
-    print("\n".join(table(head, rows)))
+        methods = list(methods_on(device, environ, INTERVAL_S / options.often, neighbours))
+        rows = [row for user in USERS for row in rows_of(user, device, methods, options.cycles, options.block)]
+    print("\n".join(table(HEAD, rows)))
     return 0
 
 
-def _methods(device: Device, environ: Mapping[str, str], interval_s: float, neighbours: ExitStack) -> Iterator[Method]:
+def _lock_step(options: argparse.Namespace) -> int:
+    gpus = len(gpu_names())
+    programs = [LockStep(gpus)] if gpus else [LockStep(ranks) for ranks in options.ranks]
+    print(f"{description()}\n\n## Simulated\n")
+    print("\n".join(simulated_table()))
+    print(f"\n## Measured\n\nOn {'GPUs' if gpus else 'virtual devices'}.\n", flush=True)
+    print("\n".join(measured_table(programs, options.block * INTERVAL_S, options.cycles)))
+    return 0
+
+
+def methods_on(
+    device: Device, environ: Mapping[str, str], interval_s: float, neighbours: ExitStack
+) -> Iterator[Method]:
     """Start the processes that probe, and yield each method."""
     for kind in PROBERS:
         side = neighbours.enter_context(Neighbour(kind, device.gpu, {**environ, INTERVAL: str(interval_s)}))
@@ -150,7 +178,8 @@ def _nothing() -> None:
     pass
 
 
-def _rows(user: str, device: Device, methods: Sequence[Method], cycles: int, block_s: float) -> Iterator[list[str]]:
+def rows_of(user: str, device: Device, methods: Sequence[Method], cycles: int, block_s: float) -> Iterator[list[str]]:
+    """Yield a row of the table for each method of probing one user."""
     step = USERS[user](device)
     for _ in range(STEPS_TO_WARM_UP):
         step()

@@ -32,6 +32,14 @@ _H100_PCIE = _peaks(fp64=51, fp32=51, tf32=378, fp16=756.5, memory=2000, bus=64)
 _H200 = _peaks(fp64=67, fp32=67, tf32=494.5, fp16=989.5, memory=4800, bus=64, link=450)
 
 
+# NVIDIA DGX B200 and HGX B200 data sheets, figures of one GPU.
+_B200 = _peaks(fp64=37, fp32=75, tf32=1100, fp16=2250, memory=7700, bus=64, link=900)
+# NVIDIA L40S data sheet; it has next to no double precision, which is not probed.
+_L40S = _peaks(fp64=1.4, fp32=91.6, tf32=183, fp16=362, memory=864, bus=32)
+# AMD Instinct MI300X data sheet; matrix cores; one of seven links to other GPUs.
+_MI300X = _peaks(fp64=163.4, fp32=163.4, tf32=653.7, fp16=1307.4, memory=5300, bus=64, link=64)
+
+
 def _a100(memory: float, link: float | None = None) -> Peaks:
     # NVIDIA A100 Tensor Core GPU data sheet.
     return _peaks(fp64=19.5, fp32=19.5, tf32=156, fp16=312, memory=memory, bus=32, link=link)
@@ -41,6 +49,9 @@ PEAKS: Mapping[str, Peaks] = {
     "NVIDIA H100 80GB HBM3": _H100_SXM,
     "NVIDIA H100 PCIe": _H100_PCIE,
     "NVIDIA H200": _H200,
+    "NVIDIA B200": _B200,
+    "NVIDIA L40S": _L40S,
+    "AMD Instinct MI300X": _MI300X,
     "NVIDIA A100-SXM4-40GB": _a100(1555, link=300),
     "NVIDIA A100-SXM4-80GB": _a100(2039, link=300),
     "NVIDIA A100-PCIE-40GB": _a100(1555),

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -31,8 +32,23 @@ from benchmarks.timings import device_names
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, gpu_names, local_devices
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 
-__all__ = ["cell", "main", "verdicts_of"]
+__all__ = [
+    "REPEATS",
+    "Taken",
+    "cell",
+    "interleaved",
+    "main",
+    "min_slowdown_on",
+    "report",
+    "report_verdicts",
+    "report_waits",
+    "saturated",
+    "seconds_of",
+    "variation",
+    "verdicts_of",
+]
 
 REPEATS = 3
 IDLE, BUSY = "idle", "compute"  # the conditions in the first table
@@ -45,6 +61,38 @@ Readings = Mapping[str, Sequence[float]]
 """Seconds of one probe, by condition: the fastest repeat of each round."""
 Repeats = dict[str, list[float]]
 """Seconds of a round's repeats, by probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The fastest of a round's repeats.
+
+    Attributes
+    ----------
+    seconds
+        The reading.
+    device_s, wall_s
+        The repeat's time by the device's clock and by the host's.
+    """
+
+    seconds: float
+    device_s: float
+    wall_s: float
+
+    @classmethod
+    def from_probe(cls, probe: Probe) -> Taken:
+        """Run a round's repeats."""
+        probe.prepare()
+        return min((cls._repeat(probe) for _ in range(REPEATS)), key=lambda taken: taken.seconds)
+
+    @classmethod
+    def _repeat(cls, probe: Probe) -> Taken:
+        seconds = probe.seconds()
+        return cls(seconds, probe.timing.device_s, probe.timing.wall_s)
+
+
+AllTaken = Mapping[str, Mapping[str, Sequence[Taken]]]
+"""By probe and condition."""
 
 
 def main(argv: list[str]) -> int:
@@ -80,8 +128,10 @@ def main(argv: list[str]) -> int:
         if not probes[0]:
             parser.error(f"a device of model {devices[0].model!r} cannot run any of these probes")
         begun_s = time.monotonic()
-        readings = interleaved(devices[0], probes[0], environ, rounds("idle and contended", options, begun_s, 0.5))
+        taken = interleaved(devices[0], probes[0], environ, rounds("idle and contended", options, begun_s, 0.5))
+        readings = seconds_of(taken)
         report(devices[0], probes[0], readings)
+        report_waits(devices[0], taken)
         busy = saturated(devices, probes, environ, rounds("saturated", options, begun_s, 1.0))
     report_verdicts(devices, busy, readings)
     if options.json:
@@ -117,20 +167,30 @@ def repeats_of(probe: Probe) -> list[float]:
 
 def interleaved(
     device: Device, probes: Sequence[Probe], environ: Mapping[str, str], numbers: Iterable[int]
-) -> dict[str, dict[str, list[float]]]:
-    """Return the readings by probe and condition: idle, and with each kind of neighbour."""
-    found: dict[str, dict[str, list[float]]] = {}
+) -> AllTaken:
+    """Return what was taken, by probe and condition: idle, and with each kind of neighbour."""
+    found: dict[str, dict[str, list[Taken]]] = {}
     with ExitStack() as stack:
-        neighbours = [stack.enter_context(Neighbour(kind, device.gpu, environ)) for kind in kinds_on(device)]
+        with ThreadPoolExecutor() as pool:  # all of them load their libraries at once
+            started = pool.map(lambda kind: Neighbour(kind, device.gpu, environ), kinds_on(device))
+            neighbours = [stack.enter_context(neighbour) for neighbour in started]
         for number in _with_warm_up(numbers):
             for neighbour in (None, *neighbours):
                 with neighbour.at_work() if neighbour else nullcontext():
                     for probe in probes:
-                        reading = min(repeats_of(probe))
+                        reading = Taken.from_probe(probe)
                         if number is not None:
                             of_probe = found.setdefault(probe.name, {})
                             of_probe.setdefault(neighbour.kind if neighbour else IDLE, []).append(reading)
     return found
+
+
+def seconds_of(taken: AllTaken) -> dict[str, dict[str, list[float]]]:
+    """Return the readings alone."""
+    return {
+        probe: {condition: [one.seconds for one in several] for condition, several in by_condition.items()}
+        for probe, by_condition in taken.items()
+    }
 
 
 def _with_warm_up(numbers: Iterable[int]) -> Iterator[int | None]:
@@ -215,6 +275,25 @@ def report(device: Device, probes: Sequence[Probe], readings: Mapping[str, Readi
     print("\n".join(table(["probe", *KINDS], rows)), flush=True)
 
 
+def report_waits(device: Device, taken: AllTaken) -> None:
+    """Print by which clock a neighbour is noticed, unless the device has only one."""
+    if not isinstance(device, GpuDevice):
+        return
+    print("\n## What each clock counts\n\nMedians in ms; the neighbour multiplies matrices back to back.\n")
+    rows = []
+    for probe, found in taken.items():
+        idle, busy = (found.get(condition, []) for condition in (IDLE, BUSY))
+        device_ms, wall_ms = (
+            [1e3 * float(np.median([getattr(one, clock) for one in several])) for several in (idle, busy)]
+            for clock in ("device_s", "wall_s")
+        )
+        longer_ms = wall_ms[1] - wall_ms[0]
+        counted = f"{(device_ms[1] - device_ms[0]) / longer_ms:.0%}" if longer_ms > 0.1 * wall_ms[0] else "-"
+        rows.append([probe, *(f"{each:.3f}" for each in (*device_ms, *wall_ms)), counted])
+    head = ["probe", "device, idle", "device, busy", "host, idle", "host, busy", "counted by events"]
+    print("\n".join(table(head, rows)), flush=True)
+
+
 def _repeatability(probe: Probe, found: Readings) -> list[str]:
     spreads = [f"{100 * variation(found[condition]):.1f} %" for condition in (IDLE, BUSY)]
     figures = [f"{probe.figure(float(np.median(found[condition]))):.4g}" for condition in (IDLE, BUSY)]
@@ -229,6 +308,11 @@ def _floor(device: Device, probe: Probe, found: Readings) -> list[str]:
     return [probe.name, f"{1e3 * idle_s:.3f}", f"{1e3 * least_s:.3f}", f"{idle_s / least_s:.2f}", source]
 
 
+def min_slowdown_on(device: Device) -> float:
+    """Return the smallest slowdown that matters to SlowGPUDetector on such a device."""
+    return GPU_MIN_SLOWDOWN if isinstance(device, GpuDevice) else VIRTUAL_MIN_SLOWDOWN
+
+
 def report_verdicts(
     devices: Sequence[Device], taken: Sequence[Sequence[Repeats]], readings: Mapping[str, Readings]
 ) -> None:
@@ -237,7 +321,7 @@ def report_verdicts(
     if len(devices) < SERIES:
         what = f"{len(taken[0])} series of {len(devices)} busy device(s), taken in turn, as if each were a device"
     print(f"\n## Verdicts under saturation\n\n{what}; {len(taken)} rounds; all healthy, so any verdict is false.\n")
-    min_slowdown = _min_slowdown(devices[0])
+    min_slowdown = min_slowdown_on(devices[0])
     rows = []
     for probe in taken[0][0]:
         verdicts = verdicts_of(taken, probe, min_slowdown)
@@ -249,12 +333,3 @@ def report_verdicts(
         )
     head = ["probe", "restart verdicts", "suspects", f"readings over {MUCH} x idle", "CV"]
     print("\n".join(table(head, rows)))
-
-
-def _min_slowdown(device: Device) -> float:
-    """Return the smallest slowdown that matters to SlowGPUDetector on such a device."""
-    if isinstance(device, GpuDevice):
-        return SlowGPUAnalysis().thresholds.min_slowdown  # the detector would import what may be missing here
-    from laggard.detectors.slow_gpu import VIRTUAL_MIN_SLOWDOWN
-
-    return VIRTUAL_MIN_SLOWDOWN

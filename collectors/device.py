@@ -2,6 +2,7 @@
 
 :meth:`Device.run` runs a kernel on a device; :meth:`Device.timed` also returns how long it took on the device's own
 clock. That time is counted from submission to completion, so it includes whatever else the device had to do in between.
+What a GPU's own clock misses of that, the host's has: see :class:`Timing`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +32,7 @@ __all__ = [
     "DeviceError",
     "DeviceId",
     "GpuDevice",
+    "Timing",
     "VirtualDevice",
     "device_makers",
     "gpu_names",
@@ -45,6 +49,41 @@ DeviceId = tuple[str, str]
 VIRTUAL_DEVICES = "LAGGARD_VIRTUAL_DEVICES"
 VIRTUAL_DEVICE_DIR = "LAGGARD_VIRTUAL_DEVICE_DIR"
 LOCAL_RANK = "LOCAL_RANK"
+
+
+# A kernel has waited if the host's clock says so by more than a quarter and more than half a millisecond: to submit it
+# and to be woken should take a tenth of that.
+WAITED_RATIO, WAITED_MIN_S = 1.25, 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one kernel took.
+
+    A GPU that several processes share gives each of them the whole device for a slice of time. The first of the two
+    events that time a kernel may be reached only when the kernel's process gets its slice; the wait for that is then
+    missing between the events.
+
+    Attributes
+    ----------
+    device_s
+        Seconds on the device's clock: on a GPU, between two events around the kernel.
+    wall_s
+        Seconds on the host's clock, from submission until the host knows of the completion.
+    """
+
+    device_s: float
+    wall_s: float
+
+    @property
+    def waited(self) -> bool:
+        """Whether the kernel waited for the device in a way that the device's clock did not count."""
+        return self.wall_s > max(WAITED_RATIO * self.device_s, self.device_s + WAITED_MIN_S)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from submission to completion: on the device's clock unless that has missed a wait."""
+        return self.wall_s if self.waited else self.device_s
 
 
 class Device(Protocol):
@@ -70,7 +109,10 @@ class Device(Protocol):
         """Run one kernel to completion and return its result."""
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel; return its result and the seconds from submission to completion on the device's clock."""
+        """Run one kernel; return its result and the seconds from submission to completion."""
+
+    def timing(self, kernel: Callable[[], object]) -> Timing:
+        """Run one kernel; return how long it took by the device's clock and by the host's."""
 
     def wait_until_free(self) -> None:
         """Wait for everything that this process has submitted to the device."""
@@ -128,6 +170,11 @@ class VirtualDevice:
                     ended_s = _read_seconds(clock) + time.thread_time() - begun_s
                     os.pwrite(clock, _SECONDS.pack(ended_s), 0)
         return result, ended_s - submitted_s
+
+    def timing(self, kernel: Callable[[], object]) -> Timing:
+        """Run one kernel; return its seconds: a virtual device's clock counts every wait for the device."""
+        seconds = self.timed(kernel)[1]
+        return Timing(seconds, seconds)
 
     def wait_until_free(self) -> None:
         """Do nothing: submitting a kernel already waits for its completion."""
@@ -219,19 +266,50 @@ class GpuDevice:
         """Run one kernel to completion and return its result."""
         with self._cupy.cuda.Device(self.ordinal):
             result = kernel()
-            self._cupy.cuda.get_current_stream().synchronize()
+            done = self._event(disable_timing=True)
+            done.record()
+            done.synchronize()
         return result
 
     def timed(self, kernel: Callable[[], T]) -> tuple[T, float]:
-        """Run one kernel in a lowest-priority stream; return its result and the seconds between two events."""
+        """Run one kernel in a lowest-priority stream; return its result and the seconds until its completion."""
+        results: list[T] = []
+        timing = self.timing(lambda: results.append(kernel()))
+        return results[0], timing.seconds
+
+    def timing(self, kernel: Callable[[], object]) -> Timing:
+        """Run one kernel in a lowest-priority stream; return the seconds between two events, and those of the host."""
         with self._cupy.cuda.Device(self.ordinal), self._stream:
-            submitted, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+            submitted, ended = self._event(), self._event()
+            begun_s = perf_counter()
             submitted.record()
-            result = kernel()
+            kernel()
             ended.record()
             ended.synchronize()
+            wall_s = perf_counter() - begun_s
             elapsed_ms = self._cupy.cuda.get_elapsed_time(submitted, ended)
-        return result, float(elapsed_ms) / 1000
+        return Timing(float(elapsed_ms) / 1000, wall_s)
+
+    def captured(self, kernel: Callable[[], object]) -> Callable[[], object]:
+        """Return a kernel that submits at once, as one CUDA graph, all that another one submits piece by piece.
+
+        Raises
+        ------
+        RuntimeError
+            If something in it cannot be captured, or on an AMD GPU.
+        """
+        with self._cupy.cuda.Device(self.ordinal), self._stream as stream:
+            stream.begin_capture()
+            try:
+                kernel()
+            finally:
+                graph = stream.end_capture()
+            graph.upload()
+        return graph.launch  # type: ignore[no-any-return]
+
+    def _event(self, *, disable_timing: bool = False) -> Any:
+        # The host sleeps until the event is reached; by default it would spin, on a processor that the program needs.
+        return self._cupy.cuda.Event(block=True, disable_timing=disable_timing)
 
     def wait_until_free(self) -> None:
         """Wait for everything that this process has submitted to the device, in any stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,8 +14,9 @@ from typing import Any, ClassVar, Self
 
 from laggard.collectors.device import Device, device_makers
 from laggard.collectors.errors import NoDeviceError
-from laggard.collectors.probe_schedule import ProbeSchedule
+from laggard.collectors.probe_schedule import JITTER, ProbeSchedule
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
+from laggard.kvstore.common_clock import CommonClock
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.errors import FencedError, KVStoreError
@@ -37,6 +39,9 @@ _log = logging.getLogger("laggard.collectors")
 STRIDE = "stride"  # the tag of a device that skips rounds: how many intervals apart its samples are
 ERROR = "error"  # the tag of a sample without a reading: why there is none
 MAX_ERROR = 300
+# All devices are tested at one moment, and the state server takes their samples one after the other.
+SEND_S = 50e-6
+SENT_WITHIN = 2 * JITTER  # of the interval
 _TELEMETRY_TAGS = ("rank", "gpu", "process")  # of which a sample has one there, the first
 _current = threading.local()
 
@@ -64,8 +69,8 @@ class Startable(ABC):
 class CollectorGroup(Startable):
     """Runs :meth:`collector_test` on every device of the launch, every ``collection_rate`` seconds.
 
-    Each test is early or late by up to 20 % of that, at random, so that it does not stay in step with a periodic
-    disturbance.
+    All devices are tested at one moment, since a program whose ranks wait for each other then waits once. It is early
+    or late by up to 20 % of the interval, at random, so that it does not stay in step with a periodic disturbance.
 
     Write a subclass, then ``start()`` it in the program or use it as a context manager. One collector process per node
     serves all devices of the node, with one thread each, so a stalled device does not delay the others. The instance
@@ -162,6 +167,11 @@ class NodeCollector:
 
     def __init__(self, group: CollectorGroup) -> None:
         self._writer = SampleWriter()
+        session = current_session()
+        self._clock = CommonClock(session.client)
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        n_samples = sum(max(1, len(node.devices)) for node in launch.nodes)
+        self._sent_within_s = min(n_samples * SEND_S, SENT_WITHIN * group.collection_rate)
         self._group = group
         self._ended = threading.Event()
         makers: Mapping[str, Callable[[], Device | None]] = device_makers() if group.per_gpu else {"node": lambda: None}
@@ -174,15 +184,17 @@ class NodeCollector:
 
     def _collect(self, name: str, make: Callable[[], Device | None]) -> None:
         try:
-            collector = DeviceCollector(self._group, make())
+            collector = DeviceCollector(self._group, make(), self._clock.now_s)
         except Exception as error:  # noqa: BLE001 - a driver or its library may raise anything; the other devices go on
             _log.exception("gpu %s cannot be tested; the others are tested", name)
             tags = {"host": current_session().environment.node, "gpu": name, ERROR: in_a_line(error)}
             self._writer.write([Sample(self._group.metric_name, time.time(), (float("nan"),), tags)])
             return
         while not self._ended.wait(collector.wait_s()):
-            if not self._writer.write(collector.collect()):
+            samples = collector.collect()
+            if self._ended.wait(random.uniform(0, self._sent_within_s)) or not self._writer.write(samples):
                 return
+            self._clock.measure_if_due()
 
 
 class DeviceCollector:
@@ -194,19 +206,24 @@ class DeviceCollector:
         The group whose test to run.
     device
         The device to test; ``None`` for a test of the whole node.
+    clock
+        The clock that all devices of the job share.
     """
 
-    def __init__(self, group: CollectorGroup, device: Device | None) -> None:
+    def __init__(self, group: CollectorGroup, device: Device | None, clock: Callable[[], float]) -> None:
         self._group = group
         self._device = device
-        self.host = current_session().environment.node
+        self._clock = clock
+        environment = current_session().environment
+        self.host = environment.node
         self._tags = {"host": self.host} | (_tags_of(device) if device else {})
-        self._schedule = ProbeSchedule(group.collection_rate, time.monotonic())
+        seed = f"{group.metric_name} {environment.launch}"
+        self._schedule = ProbeSchedule(group.collection_rate, clock(), seed)
         self._stride = 1
 
     def wait_s(self) -> float:
         """Return the seconds until the next round."""
-        return self._schedule.wait_s(time.monotonic())
+        return self._schedule.wait_s(self._clock())
 
     def collect(self) -> list[Sample]:
         """Run the test; return its samples, with NaN as the value if the test failed."""
@@ -224,7 +241,7 @@ class DeviceCollector:
             tags = {**tags, ERROR: in_a_line(error)}
         if self._stride > 1:
             tags = tags | {STRIDE: str(self._stride)}
-        self._schedule.advance(time.monotonic(), self._stride)
+        self._schedule.advance(self._clock(), self._stride)
         now_s = time.time()
         return [Sample(metric, now_s, tuple(values), tags) for metric, values in readings.items()]
 

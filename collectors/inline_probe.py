@@ -7,6 +7,8 @@ import threading
 
 from laggard.collectors.device import Device, local_device
 from laggard.collectors.group import CollectorGroup, DeviceCollector, SampleWriter
+from laggard.kvstore.common_clock import CommonClock
+from laggard.kvstore.connection import current_session
 from laggard.kvstore.environment import NotInJobError
 from laggard.kvstore.series import Sample
 
@@ -46,7 +48,8 @@ class InlineProbe:
         except NotInJobError:
             return
         self._device = device or local_device()
-        self._collector = DeviceCollector(group.for_nodes(), self._device)
+        self._clock = CommonClock(current_session().client)
+        self._collector = DeviceCollector(group.for_nodes(), self._device, self._clock.now_s)
         threading.Thread(target=self._write, name="inline-probe", daemon=True).start()
 
     def probe_if_due(self) -> bool:
@@ -65,5 +68,5 @@ class InlineProbe:
 
     def _write(self) -> None:
         while self._writer.write(self._queue.get()):
-            pass
+            self._clock.measure_if_due()
         self._collector = None  # this launch is over

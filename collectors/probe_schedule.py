@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-__all__ = ["JITTER", "OVERHEAD", "Intrusion", "ProbeSchedule", "jittered"]
+__all__ = ["JITTER", "OVERHEAD", "Intrusion", "ProbeSchedule", "moment_s"]
 
 # What the program loses, over what the probes take: its caches are cold afterwards, and switching takes time. Measured
 # on virtual devices: docs/benchmarks/intrusion.md.
@@ -47,38 +47,44 @@ class Intrusion:
 
 
 class ProbeSchedule:
-    """Counts the rounds of one device.
+    """Counts the rounds of one device, on a clock that all devices of the job share.
 
-    The devices of a launch start together, and a device that was delayed skips the rounds it missed, so a round
-    happens at about the same time on all of them.
+    Round n is due n intervals after the clock's zero, early or late by a random part of the interval that follows from
+    the round's number, so all devices run it at one moment without talking to each other. A device that was delayed
+    skips the rounds it missed. The first round is due at once: a program has just started then.
 
     Parameters
     ----------
     interval_s
         Seconds from one round to the next.
     now_s
-        When the first one is due.
+        The time on that clock.
+    seed
+        What the random parts are drawn from besides the number: the same on all devices.
     """
 
-    def __init__(self, interval_s: float, now_s: float) -> None:
-        self.number = 0
+    def __init__(self, interval_s: float, now_s: float, seed: str = "") -> None:
+        self.number = math.floor(now_s / interval_s)
         self._interval_s = interval_s
-        self._due_s = now_s
-        self._at_s = jittered(now_s, interval_s)
+        self._seed = seed
+        self._at_s = now_s
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until the next round, 0 if it is due."""
         return max(0.0, self._at_s - now_s)
 
     def advance(self, now_s: float, stride: int = 1) -> None:
-        """Schedule the round ``stride`` rounds later, or the first one after those that were missed."""
-        due_s = self._due_s + stride * self._interval_s
-        missed = max(0, int((now_s - due_s) / self._interval_s))
-        self.number += stride + missed
-        self._due_s = due_s + missed * self._interval_s
-        self._at_s = jittered(self._due_s, self._interval_s)
+        """Schedule the next round whose moment is still to come, among those whose number is divisible by ``stride``.
+
+        Devices that skip rounds so skip the same ones.
+        """
+        earliest = max(self.number + 1, math.floor(now_s / self._interval_s - JITTER))
+        self.number = -(-earliest // stride) * stride
+        while (at_s := moment_s(self.number, self._interval_s, self._seed)) < now_s:
+            self.number += stride
+        self._at_s = at_s
 
 
-def jittered(due_s: float, interval_s: float) -> float:
-    """Return a time near the due one: the devices' rounds stay aligned, their readings do not."""
-    return due_s + random.uniform(-JITTER, JITTER) * interval_s
+def moment_s(number: int, interval_s: float, seed: str) -> float:
+    """Return when a round is due: the same for all who ask, and in step with nothing periodic."""
+    return (number + random.Random(f"{seed} {number}").uniform(-JITTER, JITTER)) * interval_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
 import psutil
@@ -17,13 +19,18 @@ from laggard.collectors.probes import GEMM_PROBE, WRONG, Probe, probes_of
 from laggard.collectors.symptoms import SymptomReader, SymptomTracker
 from laggard.kvstore.environment import ENDPOINT_FILE
 
-__all__ = ["Probing", "WarmUp", "is_of_this_job", "symptom_reader"]
+__all__ = ["Probing", "WarmUp", "bus_turn", "is_of_this_job", "symptom_reader"]
 
 WARM_UP_LIMIT_S = 0.2
 _MPS = "nvidia-cuda-mps"
 _MAIN = "main"
 # NVML's figures for the bus are only right just after these probes.
 _COPIES = frozenset({"device_to_host", "host_to_device"})
+# The devices of a node run a round at one moment; the bus and the host's memory, which GPUs share, they use in turn.
+# Virtual devices share processors, but their clocks count their own processor time.
+_BUS = threading.BoundedSemaphore(1)
+# A device that is stuck keeps the others waiting no longer than this.
+TURN_DEADLINE_S = 1.0
 
 
 class WarmUp:
@@ -79,6 +86,17 @@ def is_of_this_job(pid: int) -> bool:
     return pid == os.getpid() or theirs == os.environ.get(ENDPOINT_FILE, "no job")
 
 
+@contextlib.contextmanager
+def bus_turn(probe: str) -> Iterator[None]:
+    """Wait until no other device of the node uses the bus, for a second at most, if this probe does."""
+    has_turn = probe in _COPIES and _BUS.acquire(timeout=TURN_DEADLINE_S)
+    try:
+        yield
+    finally:
+        if has_turn:
+            _BUS.release()
+
+
 class Probing:
     """The probes of one device, and what its driver reports from round to round.
 
@@ -102,6 +120,7 @@ class Probing:
         self._warm_up = WarmUp(reader.is_idle) if reader else None
         self._warmed = self._copied = self._multiplied = False
         self._wrong = ""
+        self._waited = False  # in each repeat of the round
 
     @cached_property
     def _probes(self) -> dict[str, Probe]:
@@ -129,8 +148,10 @@ class Probing:
         """Run the matrix product once; return its seconds. An idle device is warmed up before a round's first run."""
         if not self._multiplied:
             self._warmed = self._warm_up is not None and self._warm_up(self.main)
+        seconds = self.main.seconds()
+        self._waited = self.main.timing.waited and (self._waited or not self._multiplied)
         self._multiplied = True
-        return self.main.seconds()
+        return seconds
 
     def end_main(self, seconds: Sequence[float]) -> None:
         """Record what the main test cost, and check the product if there was one."""
@@ -148,7 +169,8 @@ class Probing:
         begun_s = time.perf_counter()
         probe.prepare()
         prepared_s = time.perf_counter()
-        seconds = tuple(probe.seconds() for _ in range(repeats))
+        with bus_turn(probe.name):
+            seconds = tuple(probe.seconds() for _ in range(repeats))
         ended_s = time.perf_counter()
         self._wrong = self._wrong or probe.fault()
         self.main.prepare()
@@ -163,11 +185,17 @@ class Probing:
     def tags(self) -> dict[str, str]:
         """Return the tags of this round's readings.
 
-        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``wrong``: the
-        device computes wrong results.
+        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``waited``: every
+        repeat of the product waited for the device, by the host's clock alone; ``wrong``: the device computes wrong
+        results.
         """
         cause = UNKNOWN
         if self._symptoms is not None:
             cause = cause_of(self._symptoms.take(bus_in_use=self._copied))
-        tags = {"cause": "" if cause == UNKNOWN else cause, "warmed": "yes" if self._warmed else "", WRONG: self._wrong}
+        tags = {
+            "cause": "" if cause == UNKNOWN else cause,
+            "warmed": "yes" if self._warmed else "",
+            "waited": "yes" if self._waited else "",
+            WRONG: self._wrong,
+        }
         return {name: value for name, value in tags.items() if value}

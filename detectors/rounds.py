@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from laggard.collectors.device import DeviceId
+from laggard.collectors.group import SENT_WITHIN
 from laggard.collectors.probe_schedule import JITTER
 
 __all__ = ["Round", "RoundAssembler", "WatchClock"]
@@ -14,8 +15,8 @@ Round = dict[DeviceId, list[float]]
 """Each device's repeats in one round, in seconds; a device that did not answer is missing."""
 
 
-# Three rounds, of which the one before was early and the last is late.
-_SILENT_AFTER = 3 + 2 * JITTER  # intervals
+# Three rounds, of which the one before was early and the last is late, and sent late.
+_SILENT_AFTER = 3 + 2 * JITTER + SENT_WITHIN  # intervals
 
 
 class WatchClock:

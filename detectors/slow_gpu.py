@@ -22,16 +22,14 @@ from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.rounds import Round
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
 from laggard.detectors.slow_gpu_judge import ReportingJudge, SlowGPUJudge
+from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.state import State
 
-__all__ = ["GPU_MIN_SLOWDOWN", "VIRTUAL_MIN_SLOWDOWN", "SlowGPUDetector"]
+__all__ = ["SlowGPUDetector"]
 
-GPU_MIN_SLOWDOWN = 1.05
-# On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
-VIRTUAL_MIN_SLOWDOWN = 1.5
 GPU_MAX_INTRUSION = 0.005
 # Virtual devices are for trying things out, and a slow one is only found if the probe is as large as its kernels.
 VIRTUAL_MAX_INTRUSION = 0.25

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, reduce
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ _FEW_ROWS = 16
 _BLOCK = 16_384  # columns
 _SLOW_RATE = 0.8  # a slow device is assumed to exceed at least this often
 _ONSET_POWER = 1.1
+_SUM_OF_ONSET_POWERS = 10.584448464950803  # of n**-1.1 over n = 1, 2, ...: Riemann's zeta function
 
 
 def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32]]:
@@ -255,11 +257,7 @@ def onset_weight(round_number: int) -> float:
 
     The shares sum to one over an endless run and fall slowly: round 1,000 costs 7.6 nats more than round 1.
     """
-    return float(round_number**-_ONSET_POWER / _sum_of_powers(_ONSET_POWER))
-
-
-# SciPy is loaded by the first call, not with the module: it takes longer than all else, and a job that judges nothing
-# needs none of it.
+    return float(round_number**-_ONSET_POWER / _SUM_OF_ONSET_POWERS)
 
 
 def deviation_per_distance() -> float:
@@ -269,17 +267,7 @@ def deviation_per_distance() -> float:
 
 @cache
 def _normal_quantile(probability: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(probability))
-
-
-@cache
-def _sum_of_powers(power: float) -> float:
-    """Return the sum of ``n**-power`` over n = 1, 2, ...: the Riemann zeta function."""
-    from scipy.special import zeta
-
-    return float(zeta(power))
+    return NormalDist().inv_cdf(probability)
 
 
 def bet_on_one(rate: Floats) -> Floats:

@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 from laggard.detectors.statistics import Floats
 
-__all__ = ["SELF_NOISES", "Thresholds"]
+__all__ = ["GPU_MIN_SLOWDOWN", "SELF_NOISES", "VIRTUAL_MIN_SLOWDOWN", "Thresholds"]
+
+GPU_MIN_SLOWDOWN = 1.05
+# On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
+VIRTUAL_MIN_SLOWDOWN = 1.5
 
 _REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported, but not worth a restart
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
@@ -35,7 +39,7 @@ class Thresholds:
         From this slowdown on, a verdict's severity is ``very slow``.
     """
 
-    min_slowdown: float = 1.05
+    min_slowdown: float = GPU_MIN_SLOWDOWN
     very_slow: float = 1.33
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """A detector's finding against one device or one whole node, as it is stored and printed.
 
@@ -72,6 +72,9 @@ class Verdict:
     action: Action = "report"
     own_past: bool = False
     at_times: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.evidence} ({self.severity}, likely cause: {self.cause}, action: {self.action})>"
 
     @classmethod
     def of_fault(cls, host: str, gpu: str, what: str) -> Verdict:

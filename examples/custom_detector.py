@@ -70,7 +70,7 @@ def copy_forever() -> None:
 
 def main() -> int:
     """Slow down the last node in the first launch; the second launch runs without it."""
-    job = Job.current()
+    job = Job.current(local=False)
     hosts = ", ".join(node.hostname for node in job.nodes)
     if not all(node.devices for node in job.nodes) or len(job.nodes) < 2:
         sys.exit("this needs two nodes with devices: run it on GPUs, or with laggard --local-nodes=3 --virtual-gpus=2")

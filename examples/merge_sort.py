@@ -100,7 +100,7 @@ def main() -> int:
             f"{PROCESSES} is collected from telemetry level 2 on, not at {level}: "
             "start this with 'laggard --telemetry-level=2 examples/merge_sort.py'"
         )
-    job = Job.current()
+    job = Job.current(local=False)
     client = AnalysisClient()
     client.connect(timeout=60)
     ray.init()

@@ -89,7 +89,7 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
     if not given.distributed:
         print("using multiprocessing on this node", flush=True)
         return multiprocessing.get_context("spawn").Pool(given.num_workers)
-    nodes = Job.current().nodes
+    nodes = Job.current(local=False).nodes
     import ray
     from ray.util.multiprocessing import Pool
 

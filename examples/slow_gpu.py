@@ -51,7 +51,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if getattr(given, name) < least:
             parser.exit(2, f"--{name} {getattr(given, name)} is too small: give at least {least}\n")
     if given.plot and find_spec("matplotlib") is None:
-        parser.exit(2, "--plot needs Matplotlib: pip install 'laggard[report]'\n")
+        parser.exit(2, "--plot needs Matplotlib: pip install 'laggard[plot]'\n")
     if not given.collection_rate > 0:
         parser.exit(2, f"--collection_rate {given.collection_rate} is not a valid interval: give seconds above 0\n")
     return given
@@ -187,7 +187,7 @@ def plot(state: State) -> None:
 def main() -> int:
     """Run one launch of the job."""
     arguments = parse_arguments()
-    job = Job.current()
+    job = Job.current(local=False)
     state = State.current()
     n_devices = sum(len(node.devices) for node in job.nodes)
     if n_devices == 0:

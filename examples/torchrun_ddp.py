@@ -84,18 +84,16 @@ class Training:
         self._checkpoints.save(
             len(self.losses),
             {
-                "weights": [tensor.numpy() for tensor in self._network.state_dict().values()],
-                "momenta": [self._optimizer.state[p]["momentum_buffer"].numpy() for p in self._network.parameters()],
+                "network": self._network.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
                 "losses": self.losses,
             },
         )
 
     def _load(self, saved: Any) -> None:
         self.losses = saved["losses"]
-        names = self._network.state_dict()
-        self._network.load_state_dict(dict(zip(names, map(torch.from_numpy, saved["weights"]), strict=True)))
-        for parameter, momentum in zip(self._network.parameters(), saved["momenta"], strict=True):
-            self._optimizer.state[parameter]["momentum_buffer"] = torch.from_numpy(momentum)
+        self._network.load_state_dict(saved["network"])
+        self._optimizer.load_state_dict(saved["optimizer"])
 
 
 def lose_this_node() -> None:

@@ -7,6 +7,7 @@ A value becomes a *header*, which describes it in JSON, followed by the raw byte
 In the header a plain number, short text, ``null``, ``true`` or list represents itself; every JSON object has one member
 whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one.
 Decoding allocates what the header describes and fills it; nothing that was stored can make it run code.
+PyTorch's tensors are described in :mod:`laggard.kvstore.tensors`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import importlib
 import json
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -23,13 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
+from laggard.kvstore.tensors import TensorError, describe_tensor, is_size, is_tensor, new_size, rebuild_tensor
 
 __all__ = ["Buffer", "Encoded", "Value", "decode", "encode"]
 
 Value: TypeAlias = Any
-"""A NumPy or CuPy array, a NumPy scalar, int, float, bool, None, str, bytes, or lists and dicts of these.
+"""A NumPy or CuPy array, a PyTorch tensor, a NumPy scalar, int, float, bool, None, str, bytes, or containers of these.
 
-Dict keys are text.  Only exactly these types: a subclass would come back as its base class, so it is refused.
+The containers are list, tuple, torch.Size, and dict, OrderedDict and Counter, whose keys are text or whole numbers.
+Only exactly these types: a subclass would come back as its base class, so it is refused.
 """
 
 Buffer: TypeAlias = bytes | memoryview
@@ -152,6 +156,8 @@ def decode(key: str, buffers: Iterable[Buffer]) -> Value:
     (length,) = _LENGTH.unpack(reader.read(_LENGTH.size))
     try:
         return _rebuild(json.loads(reader.read(length)), reader)
+    except TensorError as error:
+        raise UnsupportedValueError(key, str(error)) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
     except ImportError as error:
@@ -180,21 +186,45 @@ def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
         return leaf("np.bytes", bytes(value))
     if kind is list:
         return [_describe(key, item, leaves) for item in value]
-    if kind is dict:
-        return {"dict": {_text_key(key, name): _describe(key, item, leaves) for name, item in value.items()}}
+    if kind is tuple or is_size(value):
+        return {"tuple" if kind is tuple else "size": [_describe(key, item, leaves) for item in value]}
+    if kind in (dict, OrderedDict, Counter):
+        return _describe_mapping(key, value, leaves)
     if isinstance(value, np.generic):
         return {"scalar": _describe_array(key, np.asarray(value), leaves)}
     if kind in (np.ndarray, np.memmap):
         return {"array": _describe_array(key, np.asarray(value), leaves)}
     if _is_cupy(value):
         return {"cupy": _describe_array(key, value.get(), leaves)}
+    if is_tensor(value):
+        return {"tensor": _describe_tensor(key, value, leaves)}
     raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {_advice(value)}")
 
 
-def _text_key(key: str, name: object) -> str:
-    if type(name) is not str:
-        raise UnsupportedValueError(key, f"a dict key is of type {_name(type(name))}; use text")
-    return name
+def _describe_mapping(key: str, value: Mapping[Any, Value], leaves: list[Buffer]) -> object:
+    kind = type(value)
+    if kind is dict and all(type(name) is str for name in value):
+        return {"dict": {name: _describe(key, item, leaves) for name, item in value.items()}}
+    items = [[_mapping_key(key, name, leaves), _describe(key, item, leaves)] for name, item in value.items()]
+    if kind is not OrderedDict:
+        return {"counter" if kind is Counter else "map": items}
+    # A module's state_dict() has the versions of its parts in an attribute.
+    return {"ordered": [items, _describe(key, vars(value), leaves)]}
+
+
+def _mapping_key(key: str, name: object, leaves: list[Buffer]) -> object:
+    if type(name) not in (str, int):
+        raise UnsupportedValueError(key, f"a dict key is of type {_name(type(name))}; use text or whole numbers")
+    return _describe(key, name, leaves)
+
+
+def _describe_tensor(key: str, tensor: Value, leaves: list[Buffer]) -> object:
+    try:
+        described, data = describe_tensor(tensor)
+    except TensorError as error:
+        raise UnsupportedValueError(key, str(error)) from None
+    leaves.append(data)
+    return described
 
 
 def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
@@ -261,6 +291,21 @@ def _rebuild(node: object, reader: _Reader) -> Value:
     match kind:
         case "dict":
             return {name: _rebuild(item, reader) for name, item in content.items()}
+        case "map":
+            return dict(_pairs(content, reader))
+        case "counter":
+            return Counter(dict(_pairs(content, reader)))
+        case "ordered":
+            items, attributes = content
+            ordered = OrderedDict(_pairs(items, reader))
+            vars(ordered).update(_rebuild(attributes, reader))
+            return ordered
+        case "tuple":
+            return tuple(_rebuild(content, reader))
+        case "size":
+            return new_size(_rebuild(content, reader))
+        case "tensor":
+            return rebuild_tensor(content, reader.read_into)
         case "int":
             return int(content, 16)
         case "text":
@@ -278,6 +323,11 @@ def _rebuild(node: object, reader: _Reader) -> Value:
         case "cupy":
             return _to_device(_rebuild_array(content, reader))
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _pairs(items: list[Any], reader: _Reader) -> Iterator[tuple[Value, Value]]:
+    for name, item in items:
+        yield _rebuild(name, reader), _rebuild(item, reader)
 
 
 def _rebuild_array(content: list[Any], reader: _Reader) -> NDArray[Any]:
@@ -308,7 +358,9 @@ def _name(kind: type) -> str:
 
 def _advice(value: object) -> str:
     if isinstance(value, tuple):
-        return "use a list"
+        return "use a tuple or a list"
+    if isinstance(value, Mapping):
+        return "use a dict"
     if isinstance(value, np.ma.MaskedArray):
         return "store its data and its mask"
     if hasattr(value, "__array__"):

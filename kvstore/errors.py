@@ -7,6 +7,7 @@ LaggardError
 ├── NotACounterError (TypeError)             increment of a key that holds something else
 ├── ConflictError                            another transaction committed first
 ├── ClosedTransactionError (RuntimeError)    a transaction was used after its with block
+├── OpenTransactionError (RuntimeError)      a write beside an open transaction, not through it
 ├── FencedError                              a later launch has begun: end this process
 ├── StaleLaunchError                         a launch number that is not above the current one
 ├── CorruptValueError                        stored bytes that do not match their checksum
@@ -17,6 +18,7 @@ LaggardError
 ├── NotInJobError (LookupError)              the process was not started by laggard
 ├── NoLaunchRecordError (LookupError)        the controller has not written the launch's record
 ├── UnknownRequestError (ValueError)         a request to the controller that is none of ours
+├── LocalStateError                          the file of State without a job cannot be used
 ├── EndpointFileError                        the file with address and password cannot be used
 └── ServerError                              the embedded server could not be started
 ├── PortTakenError
@@ -38,11 +40,13 @@ __all__ = [
     "EndpointFileError",
     "FencedError",
     "KVStoreError",
+    "LocalStateError",
     "NoCheckpointError",
     "NoLaunchRecordError",
     "NotACounterError",
     "NotAListError",
     "NotInJobError",
+    "OpenTransactionError",
     "PortTakenError",
     "ServerError",
     "ServerStartError",
@@ -122,6 +126,26 @@ class ClosedTransactionError(KVStoreError, RuntimeError):
         return "this transaction is over; begin another one with state.transaction()"
 
 
+class OpenTransactionError(KVStoreError, RuntimeError):
+    """A write to State inside the ``with`` block of a transaction, which would be a commit of its own.
+
+    Attributes
+    ----------
+    operation : str
+        The write, as in the program.
+    """
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} inside 'with state.transaction() as t' would be a commit of its own, not part of the "
+            "transaction; use t in place of state"
+        )
+
+
 class FencedError(KVStoreError):
     """A later launch has begun, so this process may no longer write and should end."""
 
@@ -191,6 +215,26 @@ class DamagedCheckpointError(KVStoreError):
     def __str__(self) -> str:
         advice = "there is none before it" if self.before is None else f"restore the one before, of step {self.before}"
         return f"the checkpoint of step {self.step} is damaged ({self.reason}); {advice}"
+
+
+class LocalStateError(KVStoreError):
+    """The file that holds the State of a program without a job cannot be used.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    reason : str
+        What SQLite says.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"State cannot use {self.path} ({self.reason}); name another file with LAGGARD_LOCAL_STATE"
 
 
 class StateUnavailableError(KVStoreError, ConnectionError):

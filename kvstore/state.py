@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from contextvars import ContextVar
+from typing import Self, TypeVar, cast
 
 import redis
 
@@ -18,28 +20,44 @@ from laggard.kvstore.errors import (
     CorruptValueError,
     NotACounterError,
     NotAListError,
+    OpenTransactionError,
 )
+from laggard.kvstore.local_state import FileLayout, is_outside_jobs, local_session
 from laggard.kvstore.retry import RetryPolicy
-from laggard.kvstore.state_layout import ABSENT, CHUNK_BYTES, KEY_SET, Gone, Layout, Record, Write, checked_key, is_key
+from laggard.kvstore.state_layout import (
+    ABSENT,
+    CHUNK_BYTES,
+    KEY_SET,
+    MAX_COUNT,
+    Gone,
+    Layout,
+    Record,
+    Write,
+    checked_key,
+    is_key,
+)
 
 __all__ = ["MAX_COUNT", "State", "Transaction"]
 
 T = TypeVar("T")
-
-# Beyond this the server cannot count without rounding.
-MAX_COUNT = 2**53 - 1
+S = TypeVar("S", bound="State")
 
 # A reader of a large value starts again if the value is replaced meanwhile; nobody replaces one this often.
 _READ_ATTEMPTS = 100
+
+# The objects whose transactions are open here.
+_in_transaction: ContextVar[tuple[State, ...]] = ContextVar("_in_transaction", default=())
 
 
 class State(MutableMapping[str, Value]):
     """A mapping in the state server, with atomic transactions and lists that can be appended to.
 
-    Values are NumPy and CuPy arrays (any dtype without Python objects), NumPy scalars, ``int``, ``float``, ``bool``,
-    ``None``, ``str``, ``bytes``, and lists and dicts (with text keys) of these.  Nothing is pickled.  A tuple is
-    refused, since it would come back as a list.  A CuPy array comes back on the current GPU, or as a NumPy array if
-    there is none.  Keys are any non-empty text.
+    Values are NumPy and CuPy arrays (any dtype without Python objects), PyTorch tensors (any dtype but quantized ones),
+    NumPy scalars, ``int``, ``float``, ``bool``, ``None``, ``str``, ``bytes``, and lists, tuples and dicts of these
+    (``OrderedDict``, ``Counter`` and ``torch.Size`` too; the keys of a dict are text or whole numbers).  So the
+    ``state_dict()`` of a module, an optimizer or a scheduler is a value.  Nothing is pickled.  A CuPy array comes back
+    on the current GPU, or as a NumPy array if there is none; a tensor comes back on the CPU, in memory of its own and
+    without its graph, in a process that has imported PyTorch.  Keys are any non-empty text.
 
     A value that was read is a copy: **changing it changes nothing in State** until it is assigned again.
     Every assignment, deletion, `append` and `increment` is a transaction of its own.  ``state["n"] += 1`` is two of
@@ -87,9 +105,12 @@ class State(MutableMapping[str, Value]):
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._launch = launch
-        self._layout = Layout(
+        self._layout: Layout | FileLayout = Layout(
             client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes
         )
+
+    def __repr__(self) -> str:
+        return f"<State of {self._layout.place}, launch {self._launch}>"
 
     @property
     def launch(self) -> int:
@@ -98,15 +119,21 @@ class State(MutableMapping[str, Value]):
 
     @classmethod
     def current(cls) -> Self:
-        """Return the state of the job that this process belongs to.
+        """Return the state of the job that this process belongs to, the same object each time.
+
+        In a program that was started without laggard it is a file, ``laggard-state.db`` in the current folder or
+        the one that ``LAGGARD_LOCAL_STATE`` names, and each run of the program is a launch.
 
         Raises
         ------
         NotInJobError
-            If the process was not started by laggard.
+            If the program was started without laggard, and on several machines.
+        LocalStateError
+            If the file cannot be used.
         """
-        session = current_session()
-        return cls(session.client, session.endpoint, session.environment.launch)
+        if is_outside_jobs():
+            return cast("Self", _of_file(cls))
+        return cast("Self", _of_job(cls))
 
     def __getitem__(self, key: str) -> Value:
         record = self._layout.record(key)
@@ -123,7 +150,7 @@ class State(MutableMapping[str, Value]):
         raise ConflictError(repr(key))
 
     def __setitem__(self, key: str, value: Value) -> None:
-        self._layout.commit({}, {checked_key(key): _replacement(key, value)})
+        self._commit(f"state[{key!r}] = ...", {checked_key(key): _replacement(key, value)})
 
     def __delitem__(self, key: str) -> None:
         self.update_with(lambda t: t.__delitem__(key))
@@ -145,7 +172,7 @@ class State(MutableMapping[str, Value]):
         NotAListError
             If the key holds something else.
         """
-        self._layout.commit({}, {checked_key(key): Write("append", [(b"i", encode(key, item))])})
+        self._commit(f"state.append({key!r}, ...)", {checked_key(key): Write("append", [(b"i", encode(key, item))])})
 
     def increment(self, key: str, by: int = 1) -> None:
         """Add to an integer without reading it, so that it never conflicts; a missing one counts as 0.
@@ -155,11 +182,26 @@ class State(MutableMapping[str, Value]):
         NotACounterError
             If the key holds something else, or the integer or the sum has a magnitude of 2**53 or more.
         """
-        self._layout.commit({}, {checked_key(key): Write("increment", by=_amount(key, by))})
+        self._commit(f"state.increment({key!r})", {checked_key(key): Write("increment", by=_amount(key, by))})
 
     def discard(self, *keys: str) -> None:
         """Delete keys in one transaction; those that do not exist are ignored."""
-        self._layout.commit({}, {checked_key(key): Write("delete") for key in keys})
+        self._commit("state.discard(...)", {checked_key(key): Write("delete") for key in keys})
+
+    def _commit(self, operation: str, writes: Mapping[str, Write]) -> None:
+        """Commit writes that read nothing.
+
+        Raises
+        ------
+        OpenTransactionError
+            If a transaction of this thread or task is open: this would be a commit of its own.
+        """
+        self._refuse_in_transaction(operation)
+        self._layout.commit({}, writes)
+
+    def _refuse_in_transaction(self, operation: str) -> None:
+        if any(each is self for each in _in_transaction.get()):
+            raise OpenTransactionError(operation)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -171,11 +213,17 @@ class State(MutableMapping[str, Value]):
         ------
         ConflictError
             At the end of the block, if another transaction changed what this one had read.
+        OpenTransactionError
+            Inside the block, from every write to State that does not go through ``t``.
         """
+        self._refuse_in_transaction("state.transaction()")
         t = Transaction(self._layout)
+        before = _in_transaction.get()
+        _in_transaction.set((*before, self))
         try:
             yield t
         finally:
+            _in_transaction.set(before)
             t._open = False
         self._layout.commit(t._reads(), t._writes)
 
@@ -237,7 +285,21 @@ class State(MutableMapping[str, Value]):
     ) -> None:
         """Set several keys in one transaction."""
         values = {**dict(other), **more}
-        self._layout.commit({}, {checked_key(key): _replacement(key, value) for key, value in values.items()})
+        self._commit("state.update(...)", {checked_key(key): _replacement(key, value) for key, value in values.items()})
+
+
+@functools.cache
+def _of_job(cls: type[S]) -> S:
+    session = current_session()
+    return cls(session.client, session.endpoint, session.environment.launch)
+
+
+@functools.cache
+def _of_file(cls: type[S]) -> S:
+    local = local_session()
+    state = cls.__new__(cls)
+    state._launch, state._layout = local.launch, FileLayout(local.path, local.launch)
+    return state
 
 
 class Transaction(MutableMapping[str, Value]):
@@ -247,7 +309,7 @@ class Transaction(MutableMapping[str, Value]):
     Values are copied when they are assigned or appended.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout | FileLayout) -> None:
         self._layout = layout
         self._records: dict[str, Record | None] = {}
         self._key_set_version: int | None = None

@@ -50,7 +50,18 @@ from laggard.kvstore.fence import current_launch
 from laggard.kvstore.parts import Operation
 from laggard.kvstore.retry import RetryPolicy
 
-__all__ = ["ABSENT", "CHUNK_BYTES", "KEY_SET", "Gone", "Layout", "Record", "Write", "checked_key", "is_key"]
+__all__ = [
+    "ABSENT",
+    "CHUNK_BYTES",
+    "KEY_SET",
+    "MAX_COUNT",
+    "Gone",
+    "Layout",
+    "Record",
+    "Write",
+    "checked_key",
+    "is_key",
+]
 
 # Servers accept values of 512 MiB, but both ends are fastest with buffers that their allocators reuse, and with several
 # in flight, so that one is sent while another is written to disk.
@@ -69,6 +80,8 @@ _KEYS_AT_ONCE = 20_000
 _SCAN_COUNT = 2000
 _SCAN_ATTEMPTS = 3
 _LONGEST_VERSION = 64
+# Beyond this the server cannot count without rounding.
+MAX_COUNT = 2**53 - 1
 ABSENT = "0"
 # The empty text is not a valid key. In a transaction's reads it stands for the set of keys.
 NO_KEY = KEY_SET = ""
@@ -125,6 +138,11 @@ class Layout:
         self._prefix = endpoint.key("state", "")
         self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
         self._leftovers_collected = False
+
+    @property
+    def place(self) -> str:
+        """Where State is, for messages."""
+        return f"job {self._endpoint.job} at {self._endpoint.address}"
 
     def record(self, key: str) -> Record | None:
         """Return a key's record, or None if there is no such key."""

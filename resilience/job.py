@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from laggard.collectors.device import gpu_names, visible_names
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, PhaseRecord
 from laggard.kvstore.errors import FencedError
+from laggard.kvstore.local_state import is_outside_jobs, local_session
 
 __all__ = ["Job"]
 
 PROGRESS_INTERVAL_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Job:
     """The launch that this process belongs to, and the nodes that it runs on.
 
@@ -40,15 +43,31 @@ class Job:
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        parts = {"launch": [str(self.launch)], "on": self._names(self.nodes), "reserve": self._names(self.reserve)}
+        said = [f"{name} {', '.join(names)}" for name, names in {**parts, "excluded": self.excluded}.items() if names]
+        return f"<Job: {'; '.join(said)}>"
+
     @classmethod
-    def current(cls) -> Job:
+    def current(cls, *, local: bool = True) -> Job:
         """Return the job of this process, which may be the program or any of its workers on any node.
+
+        For a program that was started without laggard it is a job of one node, whose launches are the runs of the
+        program that share its State (`State.current`); steps and phases are then reported to nobody.
+
+        Parameters
+        ----------
+        local
+            Whether the program can do without laggard; if not, it is told to start with it.
 
         Raises
         ------
         NotInJobError
-            If the process was not started by laggard.
+            If the program was started without laggard, and on several machines or with ``local=False``.
         """
+        if local and is_outside_jobs():
+            devices = tuple(visible_names(os.environ) or gpu_names())
+            return cls(local_session().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
         record = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         return cls(record.launch, record.nodes, record.reserve, record.excluded)
@@ -66,7 +85,8 @@ class Job:
         FencedError
             If a later launch has begun: this process should end.
         """
-        _reporter().report(step)
+        if not is_outside_jobs():
+            _reporter().report(step)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -86,6 +106,9 @@ class Job:
         FencedError
             If a later launch has begun: this process should end.
         """
+        if is_outside_jobs():
+            yield
+            return
         phases = _phases()
         phases.begin(name)
         try:
@@ -103,6 +126,10 @@ class Job:
     def primary(self) -> NodeRecord:
         """The node that runs the state server; it is never excluded."""
         return self.nodes[0]
+
+    @staticmethod
+    def _names(nodes: tuple[NodeRecord, ...]) -> list[str]:
+        return [node.hostname for node in nodes]
 
 
 class _Reporter:

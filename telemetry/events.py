@@ -6,21 +6,24 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 import redis
 
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.sample_store import SeriesKey, key_of
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
 
-__all__ = ["Event", "EventLog", "EventSource", "events_of_series", "series_of_events"]
+__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
 
 STREAM = "telemetry-events"
 REQUESTS = "requests"
 """The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
+JOURNAL = "journal"
+"""The stream of the controller's record of the job, some of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
 
@@ -34,7 +37,7 @@ class Event:
     time_us
         Unix time in microseconds.
     kind
-        ``xid``, ``verdict``, ``notice``, ``launch``, ``request`` or ``note``.
+        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice``, ``request`` or ``note``.
     text
         One sentence.
     host, gpu
@@ -48,20 +51,56 @@ class Event:
     gpu: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchSpan:
+    """What one launch ran on, and when.
+
+    Attributes
+    ----------
+    number
+        The launch's number.
+    nodes, reserve
+        Host names; the primary comes first.
+    began_us, ended_us
+        Unix times in microseconds; ``ended_us`` is None if it runs, or if nobody saw its end.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    reserve: tuple[str, ...]
+    began_us: int
+    ended_us: int | None = None
+
+
 class EventSource(Protocol):
-    """Provides events."""
+    """Provides events.
+
+    Attributes
+    ----------
+    launches
+        The launches so far, as far as they are known.
+    """
+
+    launches: list[LaunchSpan]
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:
-    """A job's events: those written to the log, and the requests of detectors and programs to the controller.
+    """A job's events: those of the log, of the job's record, and the requests of detectors and programs.
 
     Parameters
     ----------
     client, endpoint
         The job's state server.
+
+    Attributes
+    ----------
+    job
+        Name of the job; empty until events have been read, or if nobody records the job.
+    launches
+        The launches so far; none until events have been read, or if nobody records the job.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
@@ -69,7 +108,9 @@ class EventLog:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
-        self._last_ids = {STREAM: "-", REQUESTS: "-"}
+        self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
+        self.job = ""
+        self.launches: list[LaunchSpan] = []
 
     def add(self, event: Event) -> None:
         """Write one event."""
@@ -79,15 +120,31 @@ class EventLog:
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
         with self._lock:
-            logged, requests = self._read_new()
+            logged, requests, entries = self._read_new()
             self._known.extend(Event(*json.loads(fields[b"event"])) for _, fields in logged)
             # Not read with Control, which would wait a tenth of a second if there is nothing new.
             for entry_id, fields in requests:
                 time_us = int(entry_id.partition(b"-")[0]) * 1000
                 for kind, text in fields.items():
                     self._known.extend(_events_of_request(time_us, kind.decode(), json.loads(text)["body"]))
+            for _, fields in entries:
+                self._take_entry(json.loads(fields[b"entry"]))
             found = [event for event in self._known if start_us <= event.time_us <= end_us]
         return sorted(found, key=lambda event: event.time_us)
+
+    def _take_entry(self, entry: Mapping[str, Any]) -> None:
+        time_us = round(entry["time_s"] * 1_000_000)
+        match entry["event"]:
+            case "job":
+                self.job, self.launches = str(entry["name"]), []
+            case "launch" if all(launch.number != entry["launch"] for launch in self.launches):
+                nodes, reserve = tuple(entry["nodes"]), tuple(entry["reserve"])
+                self.launches.append(LaunchSpan(entry["launch"], nodes, reserve, time_us))
+            case "launch-end" if self.launches and self.launches[-1].number == entry["launch"]:
+                self.launches[-1] = replace(self.launches[-1], ended_us=time_us)
+        event = _event_of_entry(entry)
+        if event is not None and event not in self._known:  # an entry whose acknowledgement was lost is stored twice
+            self._known.append(event)
 
     def _read_new(self) -> list[list[Any]]:
         """Return what was written to each stream since it was last read: every query asks for events."""
@@ -100,6 +157,19 @@ class EventLog:
             if entries:
                 self._last_ids[stream] = entries[-1][0].decode()
         return new
+
+
+def _event_of_entry(entry: Mapping[str, Any]) -> Event | None:
+    time_us = round(entry["time_s"] * 1_000_000)
+    match entry["event"]:
+        case "failure":
+            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("host") or "")
+        case "hang":
+            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("suspect") or "")
+        case "launch-end":
+            return Event(time_us, "launch-end", f"{entry['launch']} ended: {entry['why']}"[:MAX_TEXT])
+        case _:
+            return None
 
 
 def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:
@@ -120,6 +190,11 @@ def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
     """Return events as series, for a dump."""
     one = np.ones(1)
     return [TimeSeries(EVENTS, _tags(event), np.array([event.time_us], dtype=np.int64), one) for event in events]
+
+
+def keys_of_events(events: Iterable[Event]) -> set[SeriesKey]:
+    """Return the keys of these events as series, without their texts, which are no use in a filter."""
+    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name != "text"}) for event in events}
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:

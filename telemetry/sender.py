@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import math
 import os
 import socket
 import struct
@@ -28,12 +27,14 @@ from laggard.kvstore.environment import JobEnvironment, NotInJobError
 from laggard.kvstore.sample_store import SeriesKey
 from laggard.kvstore.timeseries import Floats, Times
 from laggard.telemetry.batches import Batch, encode_batch, short_path, socket_name
+from laggard.telemetry.numbers import NotANumberError, Pending, number_of
 
 __all__ = ["BatchSocket", "Telemetry"]
 
 _log = logging.getLogger("laggard.telemetry")
 
 FLUSH_INTERVAL_S = 0.1
+PENDING_INTERVAL_S = 0.01
 BUFFER_SAMPLES = 200_000
 FINALIZE_DEADLINE_S = 2.0
 SEND_TIMEOUT_S = 1
@@ -47,8 +48,8 @@ MAX_SERIES = 20_000
 _MAX_TIME_S = 1e11
 
 _now = time.time
-_Sample = tuple[Any, Any, Any, str | None, Any, Any]
-"""Metric, tag key and value, process, time, value: as the program gave them, not validated yet."""
+_Sample = tuple[Any, Any, Any, str | None, float, float | Pending]
+"""Metric, tag key and value, process, time, value: the names as the program gave them, not validated yet."""
 
 
 class Telemetry:
@@ -85,7 +86,7 @@ class Telemetry:
     def add_data(
         self,
         ts_metric_name: str,
-        ts_data: float,
+        ts_data: Any,
         timestamp: float | None = None,
         telemetry_level: int = 1,
         tagk: str | None = None,
@@ -98,7 +99,8 @@ class Telemetry:
         ts_metric_name
             Name of the metric.
         ts_data
-            The value.
+            The value: a number, or an array or tensor with one element. It is read during the call; a tensor on a GPU
+            is copied in the background, and the call does not wait for the GPU.
         timestamp
             Unix time in seconds; ``None``: now.
         telemetry_level
@@ -111,10 +113,21 @@ class Telemetry:
                 return
         except TypeError:  # not a number: no launch has a level that keeps it
             return
+        try:
+            if type(ts_data) is not float:
+                ts_data = number_of(ts_data)
+            if timestamp is None:
+                timestamp = _now()
+            elif not (type(timestamp) is float and 0 <= timestamp < _MAX_TIME_S):
+                timestamp = _moment(timestamp)
+        except NotANumberError as error:
+            if self._level:
+                _sender().refuse(ts_metric_name, str(error))
+            return
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:
             _sender().dropped += 1  # the buffer itself drops the oldest
-        buffer.append((ts_metric_name, tagk, tagv, self._process, _now() if timestamp is None else timestamp, ts_data))
+        buffer.append((ts_metric_name, tagk, tagv, self._process, timestamp, ts_data))
 
     def finalize(self) -> None:
         """Send what is buffered, waiting at most two seconds."""
@@ -175,6 +188,7 @@ class _Sender:
         self._node = environment.node
         self._path = environment.endpoint_file.parent / socket_name(environment.node)
         self._keys: dict[tuple[Any, ...], SeriesKey | None] = {}
+        self._refused: set[str] = set()  # metrics
         self._begin()
         atexit.register(self.flush)
         os.register_at_fork(after_in_child=self._begin)
@@ -183,6 +197,7 @@ class _Sender:
         """Start with nothing to send: in a forked child, the parent sends what is buffered."""
         self.buffer.clear()
         self._unsent: Batch = {}
+        self._pending: list[_Sample] = []  # whose numbers a GPU has not computed yet
         self._socket = BatchSocket(self._path)
         self._lock = threading.Lock()
         threading.Thread(target=self._send_always, name="telemetry", daemon=True).start()
@@ -192,8 +207,10 @@ class _Sender:
         until_s = time.monotonic() + FINALIZE_DEADLINE_S
         if self._lock.acquire(timeout=FINALIZE_DEADLINE_S):
             try:
-                while (self.buffer or self._unsent) and time.monotonic() < until_s:
-                    if not self._send_batch():
+                while (self._can_send() or self._pending) and time.monotonic() < until_s:
+                    if not self._can_send():
+                        time.sleep(PENDING_INTERVAL_S)
+                    elif not self._send_batch():
                         if not self._path.exists():
                             break  # the node has no store
                         time.sleep(FLUSH_INTERVAL_S)
@@ -204,17 +221,43 @@ class _Sender:
         while True:
             time.sleep(FLUSH_INTERVAL_S)
             with self._lock:
-                while (self.buffer or self._unsent) and self._send_batch():
+                while self._can_send() and self._send_batch():
                     continue
+
+    def refuse(self, metric: Any, reason: str) -> None:
+        """Drop a sample; its reason is logged if it is the metric's first."""
+        self.dropped += 1
+        if isinstance(metric, str) and metric not in self._refused and len(self._refused) < MAX_SERIES:
+            self._refused.add(metric)
+            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", metric, reason)
+
+    def _can_send(self) -> bool:
+        return bool(self.buffer or self._unsent or any(map(_is_ready, self._pending)))
 
     def _send_batch(self) -> bool:
         if not self._unsent:
-            pop = self.buffer.popleft
-            self._unsent = self._grouped([pop() for _ in range(min(len(self.buffer), BATCH_SAMPLES))])
+            self._unsent = self._grouped(self._taken())
         if not self._socket.send(self._unsent):
             return False
         self._unsent = {}
         return True
+
+    def _taken(self) -> list[_Sample]:
+        """Take what is buffered, up to a batch; what a GPU has not computed yet is taken later."""
+        pop = self.buffer.popleft
+        taken = [pop() for _ in range(min(len(self.buffer), BATCH_SAMPLES))]
+        pending = [*self._pending, *(sample for sample in taken if isinstance(sample[-1], Pending))]
+        if not pending:
+            return taken
+        samples = [sample for sample in taken if not isinstance(sample[-1], Pending)]
+        self._pending = []
+        for sample in pending:
+            number = sample[-1]
+            if isinstance(number, Pending) and not number.ready:
+                self._pending.append(sample)
+            elif isinstance(number, Pending):
+                samples.append((*sample[:-1], number.value()))
+        return samples
 
     def _grouped(self, samples: Iterable[_Sample]) -> Batch:
         """Group samples by series."""
@@ -236,7 +279,7 @@ class _Sender:
                 self.dropped += len(columns[0])
             else:
                 keyed[key] = columns
-        return dict(zip(keyed, self._numbers(list(keyed.values())), strict=True))
+        return dict(zip(keyed, _numbers(list(keyed.values())), strict=True))
 
     def _key(self, name: tuple[Any, ...]) -> SeriesKey | None:
         if name not in self._keys:
@@ -255,19 +298,13 @@ class _Sender:
                 _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", metric, tagk, tagv)
         return self._keys[name]
 
-    def _numbers(self, series: Sequence[tuple[list[Any], list[Any]]]) -> list[tuple[Times, Floats]]:
-        """Convert all series at once: beside a busy program each call into NumPy may cost 5 ms."""
-        arrays = _arrays(*([number for pair in series for number in pair[which]] for which in (0, 1)))
-        if arrays is None:
-            return [self._numbers_one_by_one(*pair) for pair in series]
-        times_us, numbers = _microseconds(arrays[0]), arrays[1]
-        ends = accumulate((len(times) for times, _ in series), initial=0)
-        return [(times_us[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
 
-    def _numbers_one_by_one(self, times: list[Any], values: list[Any]) -> tuple[Times, Floats]:
-        pairs = [pair for pair in map(_number_pair, times, values) if pair is not None]
-        self.dropped += len(times) - len(pairs)
-        return _microseconds(np.array([time_s for time_s, _ in pairs])), np.array([value for _, value in pairs])
+def _numbers(series: Sequence[tuple[list[float], list[float]]]) -> list[tuple[Times, Floats]]:
+    """Convert all series at once: beside a busy program each call into NumPy may cost 5 ms."""
+    times_s, numbers = (np.array([number for pair in series for number in pair[which]], float) for which in (0, 1))
+    times_us = np.rint(times_s * 1e6).astype(np.int64)
+    ends = accumulate((len(times) for times, _ in series), initial=0)
+    return [(times_us[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
 
 
 def _is_name(part: object) -> bool:
@@ -280,25 +317,16 @@ def _is_name(part: object) -> bool:
     return True
 
 
-def _microseconds(times_s: Floats) -> Times:
-    return np.rint(times_s * 1e6).astype(np.int64)
+def _moment(timestamp: object) -> float:
+    time_s = number_of(timestamp)
+    if isinstance(time_s, Pending) or not 0 <= time_s < _MAX_TIME_S:
+        raise NotANumberError(f"its timestamp is {timestamp}, which is not Unix time in seconds")
+    return time_s
 
 
-def _arrays(times: list[Any], values: list[Any]) -> tuple[Floats, Floats] | None:
-    try:
-        times_s, numbers = np.array(times, dtype=np.float64), np.array(values, dtype=np.float64)
-    except Exception:  # noqa: BLE001 - converting a program's object may raise anything
-        return None
-    sound = numbers.ndim == 1 and bool(((times_s >= 0) & (times_s < _MAX_TIME_S)).all())
-    return (times_s, numbers) if sound else None
-
-
-def _number_pair(time_s: Any, value: Any) -> tuple[float, float] | None:
-    try:
-        pair = float(time_s), float(value)
-    except Exception:  # noqa: BLE001 - as above
-        return None
-    return pair if math.isfinite(pair[0]) and 0 <= pair[0] < _MAX_TIME_S else None
+def _is_ready(sample: _Sample) -> bool:
+    number = sample[-1]
+    return isinstance(number, Pending) and number.ready
 
 
 @cache

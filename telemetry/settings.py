@@ -56,6 +56,9 @@ class TelemetrySettings:
         Maximum number of series in the answer to a query.
     reading_needs_token
         Require the token for everything but ``/health``, so that other users of the primary node cannot read.
+    server_names
+        Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
+        proxy. Requests to other names are refused, whoever made them resolve to the server's address.
     telnet_port
         Port for ``put`` lines, at the loopback address, without authentication; it may be the ``aggregator_port``.
         0: none.
@@ -73,6 +76,7 @@ class TelemetrySettings:
     unknown_metric_is_error: bool = False
     max_answer_series: int = 2000
     reading_needs_token: bool = False
+    server_names: str = ""
     telnet_port: int = 0
 
     def to_yaml(self) -> str:

@@ -27,6 +27,13 @@ OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+_WAIT = """new Promise((done) => {{
+    const look = () => ({expression}) && (observer.disconnect(), done({expression}));
+    const observer = new MutationObserver(look);
+    observer.observe(document, {{ subtree: true, childList: true, attributes: true, characterData: true }});
+    setTimeout(() => done(null), {deadline_ms});
+    look();
+}})"""
 
 
 def find_browser() -> str | None:
@@ -59,13 +66,13 @@ class Browser:
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.call(f"{domain}.enable")
 
-    def open(self, page: Path, width: int, height: int) -> None:
-        """Show a page in a window of this size, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int, height: int) -> None:
+        """Show a page, a file or an address, in a window of this size, and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self._loaded = False
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         until_s = time.monotonic() + DEADLINE_S
         while not self._loaded:
             assert time.monotonic() < until_s, f"{page} was not loaded in time"
@@ -73,7 +80,24 @@ class Browser:
 
     def measure(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        return found["result"].get("value")
+
+    def wait_for(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression as soon as a change of the page makes it true."""
+        value = self.measure(_WAIT.format(expression=expression, deadline_ms=round(DEADLINE_S * 1000)))
+        assert value, f"in vain: {expression}; {self.measure('document.body.innerText')}; {self.complaints}"
+        return value
+
+    def click(self, x: float, y: float) -> None:
+        """Move the pointer to a place in the window and press its button."""
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str, text: str = "") -> None:
+        """Press a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Have the browser do something, and return its answer."""

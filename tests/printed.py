@@ -10,10 +10,12 @@ __all__ = [
     "ATTACHED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
+    "HOST_FILE_JOB",
     "IDLE_JOB",
     "MAIN_JOB",
     "PROLOG",
     "REQUEUE",
+    "RESUME_JOBS",
     "SECTIONS_JOB",
     "SSH_CHECK",
     "SSH_JOB",
@@ -94,6 +96,13 @@ SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node t
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/long/test_torchrun.py`` runs it."""
+HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")
+"""``tests/integration/test_per_device.py`` runs it."""
+RESUME_JOBS = {
+    name: _only("docs/guides/pytorch.md", rf"^laggard .*examples/resume_{name}\.py")
+    for name in ("loop", "lightning", "trainer")
+}
+"""``tests/long/test_resume.py`` runs them."""
 DOCTORS_ROUNDS = {
     "slurm": _only("docs/probes.md", r"--all-nodes$"),
     "ssh": _only("docs/probes.md", r"^laggard doctor --hostlist="),

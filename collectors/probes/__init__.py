@@ -9,8 +9,9 @@ from functools import partial
 from laggard.collectors.device import Device, GpuDevice
 from laggard.collectors.errors import ProbeUnavailableError
 from laggard.collectors.probes.base import Probe
-from laggard.collectors.probes.gpu import GPU_PROBES, Workspace
+from laggard.collectors.probes.gpu import GPU_PROBES
 from laggard.collectors.probes.virtual import VIRTUAL_PROBES
+from laggard.collectors.probes.workspace import Workspace
 
 __all__ = ["GEMM_PROBE", "PROBE_NAMES", "WRONG", "Probe", "ProbeUnavailableError", "gemm_probe", "probes_of"]
 
@@ -67,5 +68,5 @@ def _out_of_memory(device: Device) -> tuple[type[Exception], ...]:
 
 def _warm(probe: Probe) -> Probe:
     probe.prepare()
-    probe.seconds()
+    probe.warm_up()
     return probe

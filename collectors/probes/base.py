@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
-from laggard.collectors.device import Device
+from laggard.collectors.device import Device, Timing
 
 __all__ = ["Probe"]
 
@@ -25,6 +26,8 @@ class Probe(ABC):
         Bytes that one repeat reads and writes.
     unit, is_rate, scale
         How to convert a time to the unit people expect: multiply it by ``scale``, or for a rate divide ``scale`` by it.
+    timing
+        How long the last repeat took, by the device's clock and by the host's.
 
     Parameters
     ----------
@@ -41,6 +44,7 @@ class Probe(ABC):
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.timing = Timing(math.nan, math.nan)
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Put the inputs in place before the repeats, untimed: probes of a device may share their memory."""
@@ -49,9 +53,18 @@ class Probe(ABC):
     def kernel(self) -> Any:
         """Do the work of one repeat."""
 
+    def submit(self) -> object:
+        """Submit one repeat: by default, all that :meth:`kernel` does."""
+        return self.kernel()
+
+    def warm_up(self) -> None:
+        """Run for the first time, which loads and tunes the kernels."""
+        self.seconds()
+
     def seconds(self) -> float:
-        """Run once; return the seconds from submission to completion on the device's clock."""
-        return self.device.timed(self.kernel)[1]
+        """Run once; return the seconds from submission to completion."""
+        self.timing = self.device.timing(self.submit)
+        return self.timing.seconds
 
     def figure(self, seconds: float) -> float:
         """Return a reading in ``unit``."""

@@ -12,85 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from laggard.collectors.device import GpuDevice
 from laggard.collectors.errors import ProbeUnavailableError
 from laggard.collectors.probes.base import Probe
-from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
+from laggard.collectors.probes.workspace import MIB, SCRATCH_BYTES, SPARE_BYTES, GpuProbe, Workspace
 
 __all__ = ["GPU_PROBES", "Chase", "Clock", "DeviceToHost", "Gemm", "HostToDevice", "KernelLaunch", "PeerCopy", "Triad"]
 
-MIB = 1 << 20
-SCRATCH_BYTES = 80 * MIB
 COPY_BYTES = 32 * MIB
-CACHED_BYTES = 8 * MIB
-MIN_FREE_RATIO = 4  # the scratch memory takes at most a quarter of the free memory
-SPARE_BYTES = 48 * MIB  # needed for a moment to write and check the largest matrices
 LINE_BYTES = 128
 CLOCK_STEPS = 500_000
 KERNEL_LAUNCHES = 200
-
-
-class Workspace:
-    """The memory that a device's probes share: 80 MiB, or half or a quarter of that if memory is short.
-
-    Together with the two pointer chases that makes 184 MiB, and 40 MiB more while matrices are written and checked.
-
-    Raises
-    ------
-    ProbeUnavailableError
-        If there is not even enough memory for a quarter.
-    """
-
-    def __init__(self, device: GpuDevice) -> None:
-        import cupy
-
-        self.cupy: Any = cupy
-        self.device = device
-        free_bytes = self.free_bytes()
-        sizes = [SCRATCH_BYTES >> halvings for halvings in range(3)]
-        fitting = [size for size in sizes if size * MIN_FREE_RATIO <= free_bytes]
-        if not fitting:
-            raise ProbeUnavailableError(device.gpu, f"has {free_bytes >> 20} MiB free: too little for probes")
-        self.scratch = device.run(lambda: cupy.empty(fitting[0], np.uint8))
-        self._module: Any = cupy.RawModule(code=KERNELS)
-
-    def free_bytes(self) -> int:
-        """Return how much of the device's memory is free."""
-        return int(self.device.run(self.cupy.cuda.runtime.memGetInfo)[0])
-
-    def kernel(self, name: str) -> Any:
-        """Return one of the probes' own kernels, loaded onto this device."""
-        return self.device.run(lambda: self._module.get_function(name))
-
-    def cached_bytes(self) -> int:
-        """Return a size that fits into the device's last-level cache: 8 MiB, or less than half of a smaller cache."""
-        cache_bytes = self.cupy.cuda.runtime.getDeviceProperties(self.device.ordinal).get("l2CacheSize", 0)
-        return min(CACHED_BYTES, 1 << (cache_bytes // 2).bit_length() - 1) if cache_bytes else CACHED_BYTES
-
-    def views(self, count: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
-        """Return adjacent arrays in the scratch memory.
-
-        Raises
-        ------
-        ProbeUnavailableError
-            If they do not fit.
-        """
-        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if count * n_bytes > self.scratch.nbytes:
-            raise ProbeUnavailableError(self.device.gpu, f"cannot spare {count * n_bytes >> 20} MiB")
-        return [
-            self.scratch[place * n_bytes : (place + 1) * n_bytes].view(dtype).reshape(shape) for place in range(count)
-        ]
-
-
-class GpuProbe(Probe):
-    """A probe that shares its memory with the other probes of its device."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace.device)
-        self.workspace = workspace
-        self.cupy = workspace.cupy
+TRIAD_BYTES = 20 * 12 * SCRATCH_BYTES // 8  # moved by one repeat
+CHASED_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True)
@@ -130,6 +64,7 @@ class Gemm(GpuProbe):
     """
 
     unit, is_rate = "Tflop/s", True
+    is_graph = True
 
     def __init__(self, workspace: Workspace, precision: Precision) -> None:
         super().__init__(workspace)
@@ -149,7 +84,9 @@ class Gemm(GpuProbe):
             raise ProbeUnavailableError(workspace.device.gpu, "is very slow in double precision")
         inputs = 2 * n * n * np.dtype(self._dtype).itemsize
         self._left, self._right = workspace.views(2, (n, n), self._dtype)
-        whole = workspace.views(1, (inputs + n * n * np.dtype(self._product_dtype).itemsize,), np.uint8)[0]
+        used = inputs + n * n * np.dtype(self._product_dtype).itemsize
+        whole = workspace.views(1, (used,), np.uint8)[0]
+        self._spare = workspace.scratch[used:]
         self._product = whole[inputs:].view(self._product_dtype).reshape(n, n)
         self._one, self._zero = (np.array(value, self._product_dtype) for value in (1, 0))
 
@@ -159,20 +96,39 @@ class Gemm(GpuProbe):
 
     def kernel(self) -> None:
         """Multiply the matrices as often as the precision requires."""
-        from cupy.cuda import cublas, runtime
+        from cupy.cuda import cublas
         from cupy.cuda.device import get_cublas_handle
+
+        for _ in range(self._precision.products):
+            cublas.gemmEx(get_cublas_handle(), *self._arguments())
+
+    def captured_kernel(self) -> Callable[[], object]:
+        """Return the same products, by a cuBLAS handle of our own."""
+        cublas = self.workspace.cublas
+
+        def multiply() -> None:
+            spare = self._spare
+            cublas.use(self.cupy.cuda.get_current_stream().ptr, spare.data.ptr, spare.nbytes)
+            for _ in range(self._precision.products):
+                cublas.gemm_ex(*self._arguments())
+
+        self.device.timing(multiply)  # loads the kernels that it chooses, which cannot be done during a capture
+        return multiply
+
+    def _arguments(self) -> tuple[int, ...]:
+        """Return cuBLAS's arguments, less the handle."""
+        from cupy.cuda import cublas, runtime
 
         n, precision = self._precision.n, self._precision
         stored = getattr(runtime, f"CUDA_{precision.stored}")
         product = runtime.CUDA_R_64F if precision.stored == "R_64F" else runtime.CUDA_R_32F
         # cuBLAS is column-major: given the right matrix first, it returns the product in row-major order.
-        arguments = (cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n, self._one.ctypes.data)
-        right, left = (self._right.data.ptr, stored, n), (self._left.data.ptr, stored, n)
+        arguments = cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n, self._one.ctypes.data
+        right, left = ((matrix.data.ptr, stored, n) for matrix in (self._right, self._left))
         result = (self._zero.ctypes.data, self._product.data.ptr, product, n)
         # On an AMD GPU CuPy expects a data type in place of the compute type.
         compute = product if runtime.is_hip else getattr(cublas, precision.compute)
-        for _ in range(precision.products):
-            cublas.gemmEx(get_cublas_handle(), *arguments, *right, *left, *result, compute, cublas.CUBLAS_GEMM_DEFAULT)
+        return *arguments, *right, *left, *result, compute, cublas.CUBLAS_GEMM_DEFAULT
 
     def wrong_results(self) -> int:
         """Return in how many rows the last product is wrong."""
@@ -230,20 +186,22 @@ class Clock(GpuProbe):
 class Triad(GpuProbe):
     """a = b - a / 2 on arrays that together exceed the last-level cache: the bandwidth of the GPU's memory.
 
-    Two arrays of 40 MiB in single precision, 20 passes, 12 bytes per element: 2.5 GB. Floor: 0.75 ms at 3.35 TB/s. If
-    memory is short the arrays are smaller, and the name says so.
+    Two arrays of 40 MiB in single precision, 20 passes, 12 bytes per element: 2.5 GB. Floor: 0.75 ms at 3.35 TB/s. For
+    a larger cache the arrays are larger and the passes fewer. If memory is short the arrays are smaller, and the name
+    says so.
     """
 
     unit, is_rate = "GB/s", True
-    _PASSES = 20
+    is_graph = True
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         whole = workspace.scratch.nbytes
-        self.name = "triad" if whole == SCRATCH_BYTES else f"triad_{whole >> 20}MiB"
+        self.name = "triad" if whole == workspace.whole_bytes else f"triad_{whole >> 20}MiB"
         self._a, self._b = workspace.views(2, (whole // 8,), np.float32)
-        self.bytes_moved = 12.0 * self._a.size * self._PASSES
-        self.operations = 2.0 * self._a.size * self._PASSES
+        self._passes = max(1, min(20, round(TRIAD_BYTES / (12 * self._a.size))))
+        self.bytes_moved = 12.0 * self._a.size * self._passes
+        self.operations = 2.0 * self._a.size * self._passes
         self.scale = self.bytes_moved * 1e-9
         self._add = self.cupy.ElementwiseKernel("float32 b", "float32 a", "a = b - 0.5f * a", "laggard_triad")
 
@@ -253,7 +211,7 @@ class Triad(GpuProbe):
 
     def kernel(self) -> None:
         """Run all passes."""
-        for _ in range(self._PASSES):
+        for _ in range(self._passes):
             self._add(self._b, self._a)
 
     def wrong_results(self) -> int:
@@ -265,9 +223,9 @@ class Chase(GpuProbe):
     """Pointer chase, one thread whose every read gives the address of the next: the latency of a cache or of memory.
 
     A random cycle through lines of 128 bytes. L2: 8 MiB (less if the cache is smaller than 16), 4096 reads, floor
-    0.6 ms at 150 ns. Memory: 96 MiB, 2048 reads, floor 1.0 ms at 500 ns. The latencies are typical of microbenchmarks
-    of such GPUs. Each repeat continues with lines that were not read for many repeats; the lines of the L2 chase are
-    loaded into the cache beforehand.
+    0.6 ms at 150 ns. Memory: 96 MiB (more if the last cache is larger than 60), 2048 reads, floor 1.0 ms at 500 ns. The
+    latencies are typical of microbenchmarks of such GPUs. Each repeat continues with lines that were not read for many
+    repeats; the lines of the L2 chase are loaded into the cache beforehand.
     """
 
     unit = "ns a read"
@@ -344,6 +302,7 @@ class PeerCopy(GpuProbe):
 
     _COPIES = 8
     name = "peer_copy"
+    is_graph = True
     bytes_moved = COPY_BYTES * _COPIES
     unit, is_rate, scale = "GB/s", True, bytes_moved * 1e-9
 
@@ -394,7 +353,9 @@ GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
     **{f"gemm_{precision.name}": _gemm(precision) for precision in PRECISIONS},
     "triad": Triad,
     "chase_l2": lambda workspace: Chase(workspace, "l2", workspace.cached_bytes(), 4096, cached=True),
-    "chase_memory": lambda workspace: Chase(workspace, "memory", 96 * MIB, 2048, cached=False),
+    "chase_memory": lambda workspace: Chase(
+        workspace, "memory", workspace.beyond_cache(CHASED_BYTES), 2048, cached=False
+    ),
     "launch": KernelLaunch,
     "peer_copy": PeerCopy,
     "device_to_host": DeviceToHost,

@@ -64,7 +64,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def main() -> int:
     """Run the tasks, monitor the nodes, and print the result of each learning rate."""
     given = parse_arguments()
-    job = Job.current()
+    job = Job.current(local=False)
     view = telem.Bars() if given.bars else telem.Lines()
     if given.download:
         mnist.download(given.data)

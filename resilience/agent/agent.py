@@ -219,15 +219,19 @@ class Agent:
         if directory.parent in self._created:  # we are on a machine of our own
             remove_stale_folders(directory.parent.parent)
             self._lock = lock_folder(directory.parent)
-        for name, content in files.items():
-            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(content)
         self._directory = directory
+        self._write_private(files)
         self._environment = environment
         log_to_file(directory / "agent.log")
 
+    def _write_private(self, files: dict[str, str]) -> None:
+        for name, content in files.items():
+            descriptor = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+
     def _start_task(self, command: dict[str, Any]) -> None:
+        self._write_private(command.get("files", {}))
         log = None if command["relayed"] else self._directory / f"{command['name']}.log"
         environment = {**self._environment, **command["environment"]}
         if command.get("writes_stacks"):

@@ -32,7 +32,7 @@ from laggard.resilience.command.explain import explain
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.repair_state import repair_state
-from laggard.resilience.command.report import report
+from laggard.resilience.command.report import make_report, report
 from laggard.resilience.command.run_options import run_options
 from laggard.resilience.command.telemetry import grafana, replay
 from laggard.resilience.command.unblocked_stderr import unblocked_stderr
@@ -117,7 +117,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
     restart_cost_s = options.restart_cost()
     command = command_of(program, arguments)
-    if not options.per_node:
+    if not options.runs_copies():
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
@@ -127,13 +127,14 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
         taken = f"port {options.ray_port} for Ray's head is taken"
         raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
-    cluster = _cluster_for(allocation, ray_port, per_node=options.per_node)
+    cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     interval_s = options.detect_interval_s if options.detect else None
     sections_only = options.detect == "sections"
     detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only, restart_cost_s)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     allocation.discover()
+    options.check_devices(allocation.nodes)
     detection.check(allocation.nodes)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
@@ -145,7 +146,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             folders.runtime,
             hang_timeout,
             detection,
-            options.per_node,
+            options.runs_copies(),
+            options.per_device,
             options.heartbeat_timeout_s,
             options.ends_s(time.time(), slurm_time_left_s()),
         )
@@ -184,7 +186,17 @@ def _run_job(plan: JobPlan, allocation: Allocation, folders: Folders, job: str, 
     controller: Controller | None = None
     exit_code: int | None = None
     try:
-        with keeper, recorded(card, keeper.endpoint, account, options.reports(), kept=options.keeps_report) as record:
+        with (
+            keeper,
+            recorded(
+                card,
+                keeper.endpoint,
+                account,
+                options.reports(),
+                kept=options.keeps_report,
+                make_report=make_report,
+            ) as record,
+        ):
             account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
             if keeper.endpoint.exposed:
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")

@@ -10,10 +10,18 @@ from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.decision.options import UsageError
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 
-__all__ = ["report"]
+__all__ = ["make_report", "report"]
 
 
-@click.command(short_help="Make the report of a job: an HTML page and PNG files.")
+def make_report(record: Path) -> None:
+    """Make the report of the job whose record is in a folder, there."""
+    from laggard.resilience.report.inputs import read_inputs  # slow to load, and needed only at the end of a job
+    from laggard.resilience.report.page import write_report
+
+    write_report(read_inputs(record), record)
+
+
+@click.command(short_help="Make the report of a job: an HTML page.")
 @click.argument("job_or_dump", required=False, metavar="[JOB_OR_DUMP]")
 @click.option(
     "--output",
@@ -23,7 +31,7 @@ __all__ = ["report"]
     help="Where to write it.  [default: the record's folder; for a dump, ./report-NAME]",
 )
 def report(job_or_dump: str | None, output: Path | None) -> int:
-    """Make the report of a job: a self-contained HTML page, and its pictures as PNG files.
+    """Make the report of a job: a self-contained HTML page.
 
     JOB_OR_DUMP is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job
     print it; the program's name alone selects its newest job. It may also be a folder (a job's record, a state
@@ -31,10 +39,9 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     newest job.
 
     The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers' with
-    the verdicts, utilisation, where the time went, and the savings of the relaunches. The pictures need Matplotlib
-    (pip install 'laggard[report]'); without it, the page has its tables and text.
+    the verdicts, utilisation, where the time went, and the savings of the relaunches.
     """
-    from laggard.resilience.report.inputs import read_inputs  # the drawing libraries are slow to load
+    from laggard.resilience.report.inputs import read_inputs  # slow to load
     from laggard.resilience.report.page import write_report
     from laggard.telemetry.dump import DumpError
 

@@ -151,7 +151,13 @@ _PROGRAM = (
         "--per-node",
         is_flag=True,
         help="Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT "
-        "set.",
+        "set, and for other launchers LAGGARD_HOSTFILE and LAGGARD_HOSTLIST.",
+    ),
+    click.option(
+        "--per-device",
+        is_flag=True,
+        help="Run a copy of PROGRAM for every device of every node, without Ray, with the variables that torchrun "
+        "sets: RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
     ),
 )
 _DETECTION = (

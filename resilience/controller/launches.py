@@ -77,7 +77,9 @@ class JobPlan:
     detection
         What to watch for beside the program.
     per_node
-        Whether to run a copy on every node, instead of one program on the primary.
+        Whether to run copies on every node, instead of one program on the primary.
+    per_device
+        Whether each device has a copy of its own.
     heartbeat_timeout_s
         How long an agent may be silent before its node is lost; ``None``: as long as the cluster says.
     ends_s
@@ -93,6 +95,7 @@ class JobPlan:
     hang_timeout: HangTimeout | None = None
     detection: Detection = NO_DETECTION
     per_node: bool = False
+    per_device: bool = False
     heartbeat_timeout_s: float | None = None
     ends_s: float | None = None
 
@@ -391,7 +394,16 @@ class Launches:
         nodes = [self._cluster.nodes[host] for host in roster.active]
         port = free_port("")  # free at every address: a program may listen on all of them
         watched = self._hangs.watched
-        return Copies(command, self.number, nodes, port, changed, self._printer, writes_stacks=watched)
+        return Copies(
+            command,
+            self.number,
+            nodes,
+            port,
+            changed,
+            self._printer,
+            per_device=self._plan.per_device,
+            writes_stacks=watched,
+        )
 
     def _start_helpers(self, roster: Roster) -> None:
         hosts = (*roster.active, *roster.reserve)

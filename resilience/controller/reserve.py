@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.slow_gpu import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN, SlowGPUDetector
+from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import NodeRecord

@@ -49,6 +49,8 @@ class ProcessEnd:
         The last lines of its standard error, with those of its own children.
     is_worker
         Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
+    rank
+        Its rank; None if it has none, or has processes with ranks of their own.
     """
 
     host: str
@@ -59,6 +61,7 @@ class ProcessEnd:
     ran_s: float
     lines: tuple[str, ...] = ()
     is_worker: bool = False
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +149,10 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
     signature = complaint.signature
     kind, cause = (signature.kind, signature.name) if signature else ("unknown", "")
     host = hosts.get(complaint.address or "", end.host)
-    subject = f"{end.name} on {host}" if complaint.rank is None else f"rank {complaint.rank} on {host}"
+    rank = end.rank if complaint.rank is None else complaint.rank
     return Failure(
         host=host,
-        rank=complaint.rank,
+        rank=rank,
         pid=root.pid if root and root.rank == complaint.rank else end.pid,
         exit_code=exit_code,
         job_exit_code=end.exit_code if end.exit_code > 0 else 128 - end.exit_code,
@@ -160,7 +163,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         kind=kind,
         response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
-        subject=subject,
+        subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,7 @@ from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.errors import UsageError
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
+    from laggard.kvstore.control import NodeRecord
     from laggard.kvstore.server import Fsync
 
 __all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
@@ -57,6 +58,8 @@ class JobOptions:
         How long an agent may be silent before its node is lost; ``None``: 3.5 s, or 15 s on an existing Ray cluster.
     per_node
         Whether to run a copy of the program on every node.
+    per_device
+        Whether to run a copy of the program on every device of every node.
     detect
         What to watch for beside the program; ``None``: nothing.
     detect_interval_s
@@ -105,6 +108,7 @@ class JobOptions:
     hang_timeout: str | None = None
     heartbeat_timeout_s: float | None = None
     per_node: bool = False
+    per_device: bool = False
     detect: Literal["slow-gpu", "sections"] | None = None
     detect_interval_s: float = 3.0
     probes_in_turn: str | None = None
@@ -234,6 +238,32 @@ class JobOptions:
             accepted = f"give 1 to {MAX_HANG_S} seconds, or auto"
             raise UsageError(f"--hang-timeout={self.hang_timeout}", "is not a valid timeout", accepted)
         return seconds
+
+    def runs_copies(self) -> bool:
+        """Return whether copies of the program run on the nodes, without Ray.
+
+        Raises
+        ------
+        UsageError
+            If they are to run both on every node and on every device.
+        """
+        if self.per_node and self.per_device:
+            raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
+        return self.per_node or self.per_device
+
+    def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
+        """Check that each node has a device, if each device is to have a copy of the program.
+
+        Raises
+        ------
+        UsageError
+            If one has none.
+        """
+        without = ", ".join(node.hostname for node in nodes if not node.devices)
+        if self.per_device and without:
+            raise UsageError(
+                "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
+            )
 
     def probe_names(self) -> tuple[str, ...]:
         """Return the names of the further probes.

@@ -1,4 +1,7 @@
-"""``--per-node``: a copy of the program on every node of the launch, its output printed on the user's terminal."""
+"""``--per-node``, ``--per-device``: a copy of the program on every node or device of the launch.
+
+What they write is printed on the user's terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,24 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.decision.failure import ProcessEnd, only_noticed_another, says_why
-from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.node import Node, TaskEnd
+from laggard.resilience.nodes.rank_variables import (
+    HOST_FILE,
+    HOST_LIST,
+    device_variables,
+    host_file,
+    host_list,
+    node_variables,
+)
 
-__all__ = ["Copies", "Lines", "Printer", "combined_exit_code", "rank_variables"]
+__all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
 LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other copies when one has failed without saying why, or has only noticed another's end.
@@ -24,6 +36,28 @@ SETTLE_S = 1.0
 CASCADE_SETTLE_S = 5.0
 # Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
 UNBUFFERED = "PYTHONUNBUFFERED"
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One copy, a task of its node; with its rank, if it is the process of one device."""
+
+    node: Node
+    task: str
+    rank: int | None
+
+    @property
+    def name(self) -> str:
+        return "the copy" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def prefix(self) -> str:
+        host = self.node.record.hostname
+        return f"[{host}] " if self.rank is None else f"[{host} rank {self.rank}] "
+
+    @property
+    def end(self) -> TaskEnd | None:
+        return self.node.task_ends.get(self.task)
 
 
 class Copies:
@@ -43,6 +77,8 @@ class Copies:
         Notified by the nodes when a copy has ended.
     printer
         Prints what the copies write.
+    per_device
+        Whether each device has a copy of its own, with the variables of torchrun; if not, each node has one.
     writes_stacks
         Whether their Python processes are to write their stacks when an agent asks for them.
     """
@@ -56,21 +92,32 @@ class Copies:
         changed: threading.Condition,
         printer: Printer,
         *,
+        per_device: bool = False,
         writes_stacks: bool = False,
     ) -> None:
-        self._name = f"program-{launch}"
-        self._nodes = nodes
         self._changed = changed
-        for rank, node in enumerate(nodes):
-            ranks = rank_variables(rank, len(nodes), nodes[0].record.address, port)
-            node.start_task(
-                self._name,
-                command,
-                {LAUNCH: str(launch), UNBUFFERED: os.environ.get(UNBUFFERED, "1"), **ranks},
-                directory=str(Path.cwd()),
-                output=_Relay(node, printer).take,
-                writes_stacks=writes_stacks,
-            )
+        self._copies: list[_Copy] = []
+        records = [node.record for node in nodes]
+        if per_device:
+            variables = device_variables(records, port, launch, os.environ)
+        else:
+            variables = [[node_variables(i, len(nodes), records[0].address, port)] for i in range(len(nodes))]
+        hosts = f"hosts-{launch}"
+        common = {LAUNCH: str(launch), UNBUFFERED: os.environ.get(UNBUFFERED, "1"), HOST_LIST: host_list(records)}
+        for node, of_node in zip(nodes, variables, strict=True):
+            for number, own in enumerate(of_node):
+                rank = int(own["RANK"]) if per_device else None
+                copy = _Copy(node, f"program-{launch}" + (f"-{number}" if per_device else ""), rank)
+                self._copies.append(copy)
+                node.start_task(
+                    copy.task,
+                    command,
+                    {**common, HOST_FILE: node.path_of(hosts), **own},
+                    files={hosts: host_file(records)},
+                    directory=str(Path.cwd()),
+                    output=_Relay(copy, printer).take,
+                    writes_stacks=writes_stacks,
+                )
 
     @property
     def exit_code(self) -> int | None:
@@ -80,7 +127,7 @@ class Copies:
     @property
     def ended(self) -> bool:
         """Whether all copies have ended; a copy on a lost node counts as ended."""
-        return all(code is not None or node.gone for node, code in zip(self._nodes, self._exits(), strict=True))
+        return all(copy.end is not None or copy.node.gone for copy in self._copies)
 
     def ask_to_stop(self) -> None:
         """Ask all copies to save their state and end (SIGTERM)."""
@@ -96,8 +143,8 @@ class Copies:
             return self._changed.wait_for(lambda: self.ended, deadline_s)
 
     def _signal(self, signum: int) -> None:
-        for node in self._nodes:
-            node.signal_task(self._name, signum)
+        for copy in self._copies:
+            copy.node.signal_task(copy.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
         """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
@@ -109,41 +156,23 @@ class Copies:
             return self._bad_ends()
 
     def _bad_ends(self) -> list[ProcessEnd]:
-        ends = ((node.record.hostname, node.task_ends.get(self._name)) for node in self._nodes)
         return [
             ProcessEnd(
-                host,
-                "the copy",
+                copy.node.record.hostname,
+                copy.name,
                 end.pid,
                 end.exit_code,
                 end.ended_s,
                 end.ran_s,
                 tuple(end.error_output.splitlines()),
+                rank=copy.rank,
             )
-            for host, end in ends
-            if end is not None and end.exit_code != 0
+            for copy in self._copies
+            if (end := copy.end) is not None and end.exit_code != 0
         ]
 
     def _exits(self) -> list[int | None]:
-        ends = (node.task_ends.get(self._name) for node in self._nodes)
-        return [None if end is None else end.exit_code for end in ends]
-
-
-def rank_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one copy: those that PyTorch documents, and the defaults of torchrun's options.
-
-    ``torchrun train.py`` needs no ``--nnodes``, ``--node-rank`` or ``--master-addr``, since its options take their
-    defaults from ``PET_*`` (``torch.distributed.argparse_util``).
-
-    Parameters
-    ----------
-    rank, n_nodes
-        Number of the node, from 0, and how many there are.
-    address, port
-        Where the copy on the primary node may listen.
-    """
-    ranks = {"NODE_RANK": str(rank), "NNODES": str(n_nodes), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
-    return ranks | {f"PET_{name}": value for name, value in ranks.items()}
+        return [None if copy.end is None else copy.end.exit_code for copy in self._copies]
 
 
 def combined_exit_code(exits: Sequence[int | None]) -> int | None:
@@ -168,10 +197,10 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
 class _Relay:
     """Passes the output of one copy on to the printer, line by line."""
 
-    def __init__(self, node: Node, printer: Printer) -> None:
-        self._node = node
+    def __init__(self, copy: _Copy, printer: Printer) -> None:
+        self._node = copy.node
         self._printer = printer
-        prefix = f"[{node.record.hostname}] ".encode()
+        prefix = copy.prefix.encode()
         self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
 
     def take(self, stream: str, data: bytes) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import AgentProcess
-from laggard.resilience.decision.clock_offset import ClockOffset
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration
@@ -150,6 +150,7 @@ class Node:
         self.last_check: NodeCheck | None = None
         self.clock: ClockOffset | None = None
         self._pinged_s = 0.0
+        self._directory = ""
         self._checks_asked = self._checks_answered = 0
         self.stacks: list[RankStack] | None = []
         self._outputs: dict[str, Output] = {}
@@ -171,7 +172,12 @@ class Node:
 
     def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str]) -> None:
         """Have the agent write the node's private files and use an environment from now on."""
+        self._directory = directory
         self._send(do="set-up", directory=directory, files=files, environment=environment)
+
+    def path_of(self, name: str) -> str:
+        """Return the path, on the node, of a private file."""
+        return f"{self._directory}/{name}"
 
     def warm_up(self) -> None:
         """Have the agent load Ray ahead of time."""
@@ -209,6 +215,7 @@ class Node:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
+        files: Mapping[str, str] | None = None,
         directory: str | None = None,
         output: Output | None = None,
         restarts: bool = False,
@@ -224,6 +231,8 @@ class Node:
             Command line.
         environment
             Variables in addition to the node's own; the launch number must be among them.
+        files
+            Private files of the node that it needs, by name.
         directory
             Working directory; by default the node's private folder.
         output
@@ -241,6 +250,7 @@ class Node:
             name=name,
             command=list(command),
             environment=dict(environment),
+            files=dict(files or {}),
             directory=directory,
             relayed=output is not None,
             restarts=restarts,

@@ -11,9 +11,9 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from laggard.resilience.record.recorder import Recorder
 __all__ = ["KEPT_JOBS", "JobCard", "make_record", "recorded", "records", "state_home"]
 
 KEPT_JOBS = 20
-REPORT_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.report")
 REPORT_DEADLINE_S = 30.0
 REPORT_FILE = "report.html"
 
@@ -100,7 +99,13 @@ class JobCard:
 
 @contextlib.contextmanager
 def recorded(
-    card: JobCard, endpoint: Endpoint, account: Account, parent: Path | None, *, kept: bool
+    card: JobCard,
+    endpoint: Endpoint,
+    account: Account,
+    parent: Path | None,
+    *,
+    kept: bool,
+    make_report: Callable[[Path], object],
 ) -> Iterator[Path | None]:
     """Record a job for the length of a ``with`` block, then make its report, however the block ended.
 
@@ -118,6 +123,8 @@ def recorded(
         Folder in which to make the record's own; ``None``: the user's folder.
     kept
         Whether to keep a record and make a report. The journal is published either way.
+    make_report
+        Makes the report of the record in a folder, there. Whatever goes wrong in it is told, and changes nothing else.
     """
     folder, trouble = _folder(card, parent) if kept else (None, None)
     journal = Journal(folder)
@@ -135,7 +142,7 @@ def recorded(
         trouble = trouble or journal.trouble
         ends_at_once = isinstance(sys.exception(), SystemExit)
         if folder is not None and trouble is None and not ends_at_once:
-            trouble = _report_in_child(folder)
+            trouble = _reported(folder, make_report)
             if trouble is None:
                 account.tell("report", str(folder / REPORT_FILE))
         if trouble is not None:
@@ -150,15 +157,20 @@ def _folder(card: JobCard, parent: Path | None) -> tuple[Path | None, str | None
         return None, f"none: {error.filename}: {error.strerror}; name a writable folder with --report-dir"
 
 
-def _report_in_child(folder: Path) -> str | None:
-    """Make the report; return what went wrong, if anything did."""
-    try:
-        child = subprocess.run(
-            [*REPORT_COMMAND, str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=REPORT_DEADLINE_S
-        )
-    except subprocess.TimeoutExpired:
+def _reported(folder: Path, make_report: Callable[[Path], object]) -> str | None:
+    """Make the report within its deadline; return what went wrong, if anything did."""
+    trouble: list[str] = []
+
+    def make() -> None:
+        try:
+            make_report(folder)
+        except Exception as error:  # noqa: BLE001 - the job is over: its exit code must not depend on its report
+            trouble.append(f"not made: {type(error).__name__}: {error}")
+
+    # A thread rather than a process: what it needs is loaded here already, and a short job ends at once.
+    thread = threading.Thread(target=make, name="report", daemon=True)
+    thread.start()
+    thread.join(REPORT_DEADLINE_S)
+    if thread.is_alive():
         return f"not made within {REPORT_DEADLINE_S:g} s; 'laggard report {folder}' makes it"
-    if child.returncode:
-        lines = child.stderr.decode(errors="replace").strip().splitlines()
-        return f"not made: {lines[-1] if lines else f'exit code {child.returncode}'}"
-    return None
+    return trouble[0] if trouble else None

@@ -32,11 +32,13 @@ if TYPE_CHECKING:  # the table below again, for type checkers
     from laggard.kvstore.errors import EndpointFileError as EndpointFileError
     from laggard.kvstore.errors import FencedError as FencedError
     from laggard.kvstore.errors import KVStoreError as KVStoreError
+    from laggard.kvstore.errors import LocalStateError as LocalStateError
     from laggard.kvstore.errors import NoCheckpointError as NoCheckpointError
     from laggard.kvstore.errors import NoLaunchRecordError as NoLaunchRecordError
     from laggard.kvstore.errors import NotACounterError as NotACounterError
     from laggard.kvstore.errors import NotAListError as NotAListError
     from laggard.kvstore.errors import NotInJobError as NotInJobError
+    from laggard.kvstore.errors import OpenTransactionError as OpenTransactionError
     from laggard.kvstore.errors import StateFullError as StateFullError
     from laggard.kvstore.errors import StateUnavailableError as StateUnavailableError
     from laggard.kvstore.errors import UnsupportedValueError as UnsupportedValueError
@@ -70,11 +72,13 @@ _NAMES_BY_MODULE = {
         "EndpointFileError",
         "FencedError",
         "KVStoreError",
+        "LocalStateError",
         "NoCheckpointError",
         "NoLaunchRecordError",
         "NotACounterError",
         "NotAListError",
         "NotInJobError",
+        "OpenTransactionError",
         "StateFullError",
         "StateUnavailableError",
         "UnsupportedValueError",

@@ -160,7 +160,7 @@ def _percentile(quantile: float, position: Position) -> Callable[[Floats], Float
 
 def _percentiles() -> dict[str, Callable[[Floats], Floats]]:
     reducers = {}
-    for digits in ("50", "75", "90", "95", "99", "999"):
+    for digits in ("05", "50", "75", "90", "95", "99", "999"):  # OpenTSDB has no lower ones, and the page draws a band
         quantile = float(f"0.{digits}")
         reducers[f"p{digits}"] = _percentile(quantile, _legacy_position)
         reducers[f"ep{digits}r3"] = _percentile(quantile, _r3_position)

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from laggard.telemetry.errors import BadQueryError, NodeError, QueryTooLargeError, RequestError
 from laggard.telemetry.server.answers import to_json
 from laggard.telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
+from laggard.telemetry.server.page import PAGE_ROUTES, page
 from laggard.telemetry.server.requests import (
     ANSWER_DEADLINE_S,
     MAX_BODY_BYTES,
@@ -30,6 +31,7 @@ from laggard.telemetry.server.requests import (
     Call,
     error_body,
     read_call,
+    require_own_name,
 )
 
 __all__ = ["RecentAnswers", "make_app"]
@@ -40,6 +42,8 @@ QUERIES_AT_ONCE = 6
 # A separate limit, so that many large queries do not delay a small request.
 OTHERS_AT_ONCE = 4
 _GZIP_ABOVE_BYTES = 1000
+# They say nothing of the job but which nodes answer; the page asks for the token.
+_OPEN = (health, page)
 # Half of the default interval between readings: within it the same query has the same answer.
 ANSWER_LIFE_S = 0.25
 MAX_RECENT_BYTES = 32 << 20
@@ -76,7 +80,7 @@ def make_app(service: Service) -> Starlette:
     queries, others = anyio.CapacityLimiter(QUERIES_AT_ONCE), anyio.CapacityLimiter(OTHERS_AT_ONCE)
     recent = RecentAnswers()
     routes = []
-    for path, (methods, handler) in ROUTES.items():
+    for path, (methods, handler) in {**ROUTES, **PAGE_ROUTES}.items():
         endpoint = partial(_answer, service, handler, queries if handler is query else others, recent)
         paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
         routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
@@ -87,8 +91,9 @@ def make_app(service: Service) -> Starlette:
 async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
+    require_own_name(request.headers.get("host", ""), service.names)
     # Before reading a body, which may be large.
-    if handler is put or (service.reading_needs_token and handler is not health):
+    if handler is put or (service.reading_needs_token and handler not in _OPEN):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
     question = (call.path, request.scope["query_string"], call.body, _wants_gzip(call))

@@ -6,7 +6,7 @@ import base64
 import binascii
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import metadata
@@ -16,7 +16,7 @@ from laggard.kvstore.sample_store import SeriesKey
 from laggard.telemetry.batches import Batch
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
-from laggard.telemetry.events import Event, EventSource, series_of_events
+from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
 from laggard.telemetry.query import SubQuery, query_from_json, query_from_url
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
@@ -29,7 +29,7 @@ from laggard.telemetry.server.put import Point, batch_of, point_from_json
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.sources import Source
 
-__all__ = ["JSON", "ROUTES", "Handler", "Reply", "Service", "authorize", "health", "put", "query"]
+__all__ = ["JSON", "ROUTES", "Handler", "Reach", "Reply", "Service", "authorize", "health", "put", "query"]
 
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
@@ -39,11 +39,37 @@ STALE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What the telemetry is of, and how far it reaches.
+
+    Attributes
+    ----------
+    name
+        Name of the job, or of the dumps.
+    began_us, newest_us
+        Unix times of the job's start and of the newest samples, in microseconds.
+    ended_us
+        When it ended; None while the job runs.
+    nodes, missing
+        The nodes in use, and those of them that do not answer; both empty if unknown.
+    """
+
+    name: str
+    began_us: int
+    newest_us: int
+    ended_us: int | None = None
+    nodes: Collection[str] = ()
+    missing: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """What the handlers need.
 
     Attributes
     ----------
+    reach
+        Returns how far the telemetry reaches.
     source
         Answers queries.
     events
@@ -60,10 +86,13 @@ class Service:
         Whether the token is required of every other request too.
     max_series, unknown_is_error
         From the settings.
+    names
+        Names by which clients may reach the server, beside its addresses and ``localhost``, in lower case.
     health
         Returns whether all is well, and the content of ``/health``.
     """
 
+    reach: Callable[[], Reach]
     source: Source
     events: EventSource
     put: Callable[[Batch], bool] | None
@@ -73,6 +102,7 @@ class Service:
     reading_needs_token: bool
     max_series: int
     unknown_is_error: bool
+    names: frozenset[str]
     health: Callable[[], tuple[bool, Mapping[str, Any]]]
 
 
@@ -187,7 +217,9 @@ def lookups(service: Service, call: Call) -> Reply:
         metric, pairs = parse_lookup(call.one("m"))
         limit = call.number("limit", DEFAULT_LIMIT)
     name = "" if metric == "*" else metric
-    return Reply(lookup(service.source.series_keys(name), name, pairs, limit))
+    keys = [] if name == EVENTS else service.source.series_keys(name)
+    events = service.events.between(0, ALL_TIME_US) if name in {"", EVENTS} else []
+    return Reply(lookup([*keys, *keys_of_events(events)], name, pairs, limit))
 
 
 def aggregators(_: Service, __: Call) -> Reply:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +16,22 @@ from starlette.requests import ClientDisconnect, Request
 
 from laggard.telemetry.errors import RequestError
 
-__all__ = ["ANSWER_DEADLINE_S", "MAX_BODY_BYTES", "MAX_PUT_BYTES", "Call", "error_body", "read_call"]
+__all__ = [
+    "ANSWER_DEADLINE_S",
+    "MAX_BODY_BYTES",
+    "MAX_PUT_BYTES",
+    "Call",
+    "error_body",
+    "read_call",
+    "require_own_name",
+]
 
 # A query needs far less; samples may come in large bodies, but only with the token.
 MAX_BODY_BYTES = 1 << 20
 MAX_PUT_BYTES = 16 << 20
 BODY_DEADLINE_S = 15.0
 ANSWER_DEADLINE_S = 30.0
+_PORT = re.compile(r":[0-9]*$")
 
 
 def error_body(status: int, message: str, details: str = "") -> dict[str, object]:
@@ -103,6 +114,39 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
         raise RequestError(400, "the body ended early") from None
     until_s = time.monotonic() + ANSWER_DEADLINE_S
     return Call(request.method, request.scope["path"], parameters, request.headers, body, until_s)
+
+
+def require_own_name(host: str, names: Collection[str]) -> None:
+    """Refuse a request to a name that is not this server's.
+
+    A page of a stranger could otherwise have its own name resolve to a loopback address, and read the job's telemetry
+    with the browser of somebody who may (DNS rebinding). An address cannot be made to resolve to another.
+
+    Parameters
+    ----------
+    host
+        The request's ``Host``; empty if it has none, as browsers always do.
+    names
+        The server's names in lower case, beside ``localhost``.
+
+    Raises
+    ------
+    RequestError
+        With status 421.
+    """
+    name = _PORT.sub("", host).lower().rstrip(".")
+    if name in {"", "localhost", *names} or _is_address(name.strip("[]")):
+        return
+    fix = "use localhost or 127.0.0.1, or list the name in the setting server_names"
+    raise RequestError(421, f"this server is not {name[:80]!r}: {fix}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

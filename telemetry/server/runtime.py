@@ -24,17 +24,18 @@ from laggard.kvstore.connection import Session, write_private
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import NoLaunchRecordError
 from laggard.kvstore.fence import current_launch
+from laggard.kvstore.sample_store import SampleStore
 from laggard.telemetry.batches import Batch, socket_name
 from laggard.telemetry.bus import Listener, NodeAsker
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dump import read_dump
 from laggard.telemetry.errors import TelemetryServerError
-from laggard.telemetry.events import Event, EventLog, events_of_series
+from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.rollups import ROLLUPS, Rollups
 from laggard.telemetry.sender import BatchSocket
 from laggard.telemetry.server.app import make_app
-from laggard.telemetry.server.handlers import Service
+from laggard.telemetry.server.handlers import Reach, Service
 from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler, line_handler
 from laggard.telemetry.settings import TelemetrySettings
@@ -66,9 +67,10 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     asker = NodeAsker(session.client, endpoint)
     rollups = Rollups(settings.rollup_window, settings.default_tmdb_window, time.time)
     events = EventLog(session.client, endpoint)
-    job = _Job(session, events)
+    job = _Job(session, events, round(time.time() * SECOND_US))
     store = _NodeStore(directory / socket_name(session.environment.node))
     service = Service(
+        reach=lambda: job.reach(asker),
         source=NodesSource(asker, rollups, job.nodes),
         events=events,
         put=store.put,
@@ -78,6 +80,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         reading_needs_token=settings.reading_needs_token,
         max_series=settings.max_answer_series,
         unknown_is_error=settings.unknown_metric_is_error,
+        names=_names(settings),
         health=lambda: job.health(asker),
     )
 
@@ -102,8 +105,10 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
     store = read_dump(paths)
     size = store.size()
     all_events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
+    reach = _reach_of_dump(store, ", ".join(path.name for path in paths))
     sys.stdout.write(f"{size.samples} samples of {size.series} series{_span(store.oldest_us())}\n")
     service = Service(
+        reach=lambda: reach,
         source=LocalSource(store),
         events=_PastEvents(all_events),
         put=None,
@@ -113,6 +118,7 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         reading_needs_token=False,
         max_series=settings.max_answer_series,
         unknown_is_error=settings.unknown_metric_is_error,
+        names=_names(settings),
         health=lambda: (True, {"status": "ok", "samples": size.samples}),
     )
     _serve(service, settings, host, port)
@@ -185,6 +191,11 @@ def _bound(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _names(settings: TelemetrySettings) -> frozenset[str]:
+    listed = [name.strip() for name in settings.server_names.split(",")]
+    return frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn(), *listed) if name)
+
+
 def _room(asker: NodeAsker, node: str) -> int:
     return int(asker.ask({"kind": "room"}, hosts=[node]).by_host.get(node, 0))
 
@@ -194,6 +205,12 @@ def _token(directory: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
+
+
+def _reach_of_dump(store: SampleStore, name: str) -> Reach:
+    began_us = store.oldest_us() or 0
+    newest_us = max((each.time_us for each in store.newest()), default=began_us)
+    return Reach(name, began_us, newest_us, newest_us)
 
 
 def _span(oldest_us: int | None) -> str:
@@ -221,9 +238,10 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
 class _Job:
     """Follows the job through its launches."""
 
-    def __init__(self, session: Session, events: EventLog) -> None:
+    def __init__(self, session: Session, events: EventLog, began_us: int) -> None:
         self._session = session
         self._events = events
+        self._began_us = began_us
         self._launch: int | None = None
         self._record: LaunchRecord | None = None
 
@@ -244,6 +262,14 @@ class _Job:
     def nodes(self) -> set[str]:
         """Return the nodes of the current launch."""
         return set() if self._record is None else {node.hostname for node in self._record.nodes}
+
+    def reach(self, asker: NodeAsker) -> Reach:
+        """Return since when there has been something to see, and on which nodes."""
+        now_us = round(time.time() * SECOND_US)
+        first = min((event.time_us for event in self._events.between(0, now_us)), default=self._began_us)
+        nodes = self.nodes()
+        missing = nodes - set(asker.recent_hosts())
+        return Reach(self._events.job or "a job", min(first, self._began_us), now_us, nodes=nodes, missing=missing)
 
     def health(self, asker: NodeAsker) -> tuple[bool, Mapping[str, Any]]:
         """Return whether all nodes of the launch answer, and which do."""
@@ -271,6 +297,7 @@ class _PastEvents:
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
+        self.launches: list[LaunchSpan] = []
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""

@@ -33,6 +33,7 @@ MODULES = (
     ".cuda",
     ".cuda.device",
     ".cuda.driver",
+    ".cuda.graph",
     ".cuda.memory",
     ".cuda.pinned_memory",
     ".cuda.runtime",
@@ -45,6 +46,7 @@ _STATUS = {
     100: "cudaErrorNoDevice: no CUDA-capable device is detected",
     101: "cudaErrorInvalidDevice: invalid device ordinal",
     400: "cudaErrorInvalidResourceHandle: invalid resource handle",
+    900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
 }
 
 
@@ -98,6 +100,9 @@ class Board:
         What one number of each matrix product is wrong by.
     lost, stuck
         No call succeeds; no kernel ends.
+    wait_s, events_count_waiting
+        How long what is submitted waits for a neighbour's slice of time, and whether it does so after the first event
+        or before.
     """
 
     number: int = 0
@@ -111,6 +116,8 @@ class Board:
     wrong_by: float = 0.0
     lost: bool = False
     stuck: bool = False
+    wait_s: float = 0.0
+    events_count_waiting: bool = True
     peers: frozenset[int] = frozenset()
     peak_bytes: int = 0
     log: list[Work] = field(default_factory=list)
@@ -120,6 +127,7 @@ class Board:
         self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.enabled_peers: set[int] = set()
         self.last_product: object = None
+        self._has_turn = False
         self._live_bytes = 0
         self._cached: list[tuple[int, int]] = []
 
@@ -145,9 +153,20 @@ class Board:
     def synchronize(self) -> None:
         if self.used().stuck:
             threading.Event().wait()  # for ever, as in a driver that does not answer
+        self._has_turn = False
+
+    def reach_event(self) -> float:
+        """Return when an event is reached that is recorded now: after a neighbour's slice of time, or before it."""
+        recorded_s = self.used().now_s
+        if not self._has_turn:
+            self.now_s += self.wait_s
+        self._has_turn = True
+        return recorded_s if self.events_count_waiting else self.now_s
 
     def works(self, name: str, stream: Any, seconds: float, *touched: NDArray[Any]) -> None:
         """Take so long over an operation that reads or writes these numbers."""
+        if getattr(stream, "records", None) is not None:
+            raise CUDARuntimeError(900)
         self.used().log.append(Work(name, stream, seconds * self.speed.share))
         self.now_s += self.log[-1].seconds
         for numbers in touched:
@@ -240,11 +259,27 @@ def the_machine() -> Machine:
 
 def install(*boards: Board) -> Any:
     """Have ``import cupy`` find the stand-in on a machine with these boards, to the end of the process; return it."""
+    for target, value in _parts_of_laggard().items():
+        module, _, name = target.rpartition(".")
+        setattr(importlib.import_module(module), name, value)
+    return _installed(*boards)
+
+
+def _installed(*boards: Board) -> Any:
     global _machine
     _machine = Machine(boards)
     modules = {f"cupy{name}": importlib.import_module(f"tests.fake_cupy{name}") for name in MODULES}
     sys.modules.update(modules)
     return modules["cupy"]
+
+
+def _parts_of_laggard() -> dict[str, Any]:
+    """Return what stands in for the host's clock, since time is virtual, and for cuBLAS's library, by their names."""
+    library = importlib.import_module("tests.fake_cupy.cublas_library")
+    return {
+        "laggard.collectors.device.perf_counter": lambda: _machine.board().now_s,
+        "laggard.collectors.probes.cublas_library.loaded_cublas": library.FakeCublasLibrary,
+    }
 
 
 @contextlib.contextmanager
@@ -253,7 +288,10 @@ def cupy_on(*boards: Board) -> Iterator[Any]:
     global _machine
     before = _machine
     try:
-        with mock.patch.dict(sys.modules):
-            yield install(*boards)
+        with mock.patch.dict(sys.modules), contextlib.ExitStack() as stack:
+            cupy = _installed(*boards)
+            for target, value in _parts_of_laggard().items():
+                stack.enter_context(mock.patch(target, value))
+            yield cupy
     finally:
         _machine = before

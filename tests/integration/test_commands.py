@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,12 @@ from tests.printed import (
     ATTACHED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
+    HOST_FILE_JOB,
     IDLE_JOB,
     MAIN_JOB,
     PROLOG,
     REQUEUE,
+    RESUME_JOBS,
     SECTIONS_JOB,
     SSH_CHECK,
     SSH_JOB,
@@ -81,7 +84,7 @@ COMPLETIONS = {
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
-WITH_RAY = "pip install -q '.[ray,report]'"
+WITH_RAY = "pip install -q '.[ray,plot]'"
 PIP = {
     WITH_RAY,
     "pip install .",
@@ -121,6 +124,7 @@ WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-
 REPAIR, TO_SNAPSHOT = "laggard repair-state damaged", "laggard repair-state --snapshot damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
+    "laggard --per-device": RESUME_JOBS["loop"],
     "laggard --per-node PROGRAM": ON_EVERY_NODE,
     "laggard --per-node torchrun ...": TORCHRUN_JOB,
     "laggard PROGRAM": TRUE,
@@ -159,6 +163,8 @@ def run_by_other_tests() -> set[str]:
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
+        HOST_FILE_JOB,
+        *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
         SSH_CHECK,
@@ -398,6 +404,7 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert (folder / "node1.csv").read_text() == "time_s,metric\n"
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs the extra `torch`: laggard.torch is in the reference")
 def test_poe_lists_its_tasks_and_makes_the_reference_from_the_docstrings(folder: Path) -> None:
     listed = run("poe").stdout
     assert re.search(r"^ +test +Lint, and all tests but the long ones", listed, re.MULTILINE), listed
@@ -421,7 +428,7 @@ def test_pip_takes_the_clone_with_each_of_its_extras(tmp_path: Path, monkeypatch
     for name in PACKAGES:
         (tmp_path / name).symlink_to(Path(package, name))
     (tmp_path / "src" / "laggard").mkdir(parents=True)
-    for name in ("__init__.py", "__main__.py", "errors.py", "logs.py", "py.typed"):
+    for name in ("__init__.py", "__main__.py", "errors.py", "logs.py", "py.typed", "torch"):
         (tmp_path / "src" / "laggard" / name).symlink_to(Path(package, name))
     monkeypatch.chdir(tmp_path)
     offline = "--no-deps --no-index --no-build-isolation --disable-pip-version-check"

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.first_day_parts import Bench, chain
 from laggard.collectors.device_check import ALL_DEVICES
 from laggard.collectors.supervised_check import check_devices_here
+from laggard.detectors.diagnosis import diagnose
 from tests.fake_cupy.kernels import host_compiler
 from tests.real_gpus import real_gpus
 
@@ -78,6 +80,20 @@ def test_every_real_gpu_of_this_machine_is_checked() -> None:
     assert [check.gpu for check in found] == names
     assert [(check.trouble, check.wrong) for check in found] == [("", {})] * len(names)
     assert all(check.figures["gemm_fp32"][0] > 0 for check in found)
+    conditions = {
+        diagnosis.condition for diagnosis in diagnose({("here", check.gpu): check for check in found}, {}).values()
+    }
+    assert conditions == {"ok"}
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_with_a_busy_neighbour_gets_a_verdict() -> None:
+    bench = Bench(real_gpus(), {})
+
+    chain(bench, seconds=120.0)
+
+    ((expected, holds, found),) = bench.checks
+    assert holds, f"{expected}: {found}"
 
 
 def test_a_library_that_is_missing_says_nothing_about_a_gpu(gpu_machine: GpuMachine, tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ def state(client: redis.Redis, state_server: StateServer) -> State:
     return State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
 
 
+@pytest.fixture
+def theirs(client: redis.Redis, state_server: StateServer) -> State:
+    """The same State, in another process."""
+    return State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+
+
+def layout_of(state: State) -> Layout:
+    assert isinstance(state._layout, Layout)
+    return state._layout
+
+
 def chunks(client: redis.Redis) -> list[bytes | str]:
     return sorted(client.keys("laggard:{test}:state:chunk:*"))
 
@@ -148,7 +159,7 @@ def test_chunks_of_an_interrupted_upload_expire_and_are_collected_by_the_next_la
     state["kept"] = LARGE
     kept = chunks(client)
     interrupted = State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-    interrupted._layout._committer._commit_script = None  # type: ignore[assignment]
+    layout_of(interrupted)._committer._commit_script = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         interrupted["torn"] = LARGE
     torn = set(chunks(client)) - set(kept)
@@ -237,10 +248,10 @@ def test_increments_do_not_conflict_and_none_is_lost(state: State) -> None:
     assert len(state["log"]) == 400
 
 
-def test_append_does_not_conflict_with_append(state: State) -> None:
+def test_append_does_not_conflict_with_append(state: State, theirs: State) -> None:
     with state.transaction() as t:
         t.append("a", 1)
-        state.append("a", 0)
+        theirs.append("a", 0)
     assert state["a"] == [0, 1]
 
 
@@ -302,13 +313,13 @@ def test_a_transaction_that_is_over_accepts_nothing_more(state: State) -> None:
 # Conflicts
 
 
-def test_update_with_retries_after_a_conflict(state: State) -> None:
+def test_update_with_retries_after_a_conflict(state: State, theirs: State) -> None:
     runs: list[int] = []
 
     def change(t: Transaction) -> str:
         n = t.get("n", 0)
         if not runs:
-            state["n"] = 10
+            theirs["n"] = 10
         runs.append(n)
         t["n"] = n + 1
         return "done"
@@ -317,17 +328,17 @@ def test_update_with_retries_after_a_conflict(state: State) -> None:
     assert (runs, state["n"]) == ([0, 10], 11)
 
 
-def test_update_with_gives_up_after_its_attempts(state: State) -> None:
+def test_update_with_gives_up_after_its_attempts(state: State, theirs: State) -> None:
     def change(t: Transaction) -> None:
         t["m"] = t.get("n", 0)
-        state["n"] = state.get("n", 0) + 1
+        theirs["n"] = theirs.get("n", 0) + 1
 
     with pytest.raises(ConflictError, match="another transaction changed 'n' first"):
         state.update_with(change, attempts=3)
     assert dict(state) == {"n": 3}
 
 
-def test_a_read_only_transaction_is_checked_but_not_counted(state: State) -> None:
+def test_a_read_only_transaction_is_checked_but_not_counted(state: State, theirs: State) -> None:
     state["a"] = state["b"] = 1
     before = state.commits()
     with state.transaction() as t:
@@ -337,7 +348,7 @@ def test_a_read_only_transaction_is_checked_but_not_counted(state: State) -> Non
     def torn_read() -> None:
         with state.transaction() as t:
             t["a"]
-            state["a"] = 2
+            theirs["a"] = 2
             t["b"]
 
     with pytest.raises(ConflictError):
@@ -371,7 +382,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = state._layout._committer._commit_script
+    script = layout_of(state)._committer._commit_script
     lost = iter([True, True, False])
 
     def answer_lost(**kwargs: object) -> object:
@@ -380,7 +391,7 @@ def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch
             raise redis.ConnectionError("cut")
         return reply
 
-    monkeypatch.setattr(state._layout._committer, "_commit_script", answer_lost)
+    monkeypatch.setattr(layout_of(state)._committer, "_commit_script", answer_lost)
     state.append("a", 1)
     assert state["a"] == [1]
     assert state.commits() == 1
@@ -388,8 +399,8 @@ def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch
 
 def test_a_commit_is_remembered_until_its_thread_has_got_the_answer_however_long_it_sleeps(state: State) -> None:
     """A process that is stopped between two attempts may go on days later."""
-    client = state._layout._client
-    remembered = state._layout._prefix + "ack:*"
+    client = layout_of(state)._client
+    remembered = layout_of(state)._prefix + "ack:*"
 
     def expiries_s() -> list[int]:
         return sorted(client.ttl(name) for name in client.scan_iter(match=remembered))

@@ -126,7 +126,8 @@ def test_a_large_commit_interrupted_by_a_kill_is_stored_whole_or_not_at_all(tmp_
         State(client, server.endpoint, 0).update(before)
         state = State(client, server.endpoint, 0, retry_for_s=0)
         calls = itertools.count()
-        committer: Any = state._layout._committer
+        layout: Any = state._layout
+        committer = layout._committer
 
         def dying(script: Any) -> Callable[..., object]:
             def call(**arguments: object) -> object:

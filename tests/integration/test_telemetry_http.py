@@ -212,6 +212,15 @@ def test_variables_find_tag_names_and_values(served: Served) -> None:
     assert [result["tags"] for result in one["results"]] == [{"gpu": "0", "host": "node1"}]
 
 
+def test_variables_find_the_kinds_of_events_and_their_nodes(served: Served) -> None:
+    found = served.json("/api/search/lookup?m=laggard.events&limit=1000")
+
+    tags = [result["tags"] for result in found["results"]]
+    assert {"kind": "xid", "host": "node1", "gpu": "1"} in tags
+    assert {"kind": "verdict", "host": "node2", "gpu": "0"} in tags
+    assert not any("text" in each for each in tags)
+
+
 def test_filter_types_are_the_keys_of_an_object(served: Served) -> None:
     assert set(served.json("/api/config/filters")) == set(FILTER_TYPES)
 
@@ -233,7 +242,7 @@ def test_an_answer_is_compressed_on_request(served: Served) -> None:
     ("path", "body", "method", "status"),
     [
         ("/api/nothing", None, "GET", 404),
-        ("/", None, "GET", 404),
+        ("/other", None, "GET", 404),
         ("/api/query", None, "DELETE", 405),
         ("/api/put", None, "GET", 405),
         ("/api/query", None, "GET", 400),

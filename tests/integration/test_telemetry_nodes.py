@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
@@ -163,6 +164,67 @@ assert telemetry.dropped == 7 * 6 - 1 + 3, telemetry.dropped
     (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
 
     assert (found.metric, found.values.tolist()) == ("good", [1.5, 2.5])
+
+
+def test_a_value_is_recorded_as_it_was_at_the_call_and_each_metric_says_once_what_it_drops(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import sys, time
+import numpy as np
+from laggard.telemetry import Telemetry
+telemetry = Telemetry()
+sys.stderr = sys.stdout
+loss = np.zeros(())
+for step in range(1, 6):
+    loss[...] = step
+    telemetry.add_data("loss", loss, timestamp=np.array(time.time()))
+    telemetry.add_data("accuracy", "0.5")
+    telemetry.add_data("accuracy", None)
+    telemetry.add_data("late", 1.0, timestamp=time.time() * 1000)
+telemetry.finalize()
+print(telemetry.dropped)
+"""
+    *warnings, dropped = run_program(session, program).splitlines()
+    wait_until(lambda: nodes[0].store.size().samples == 5)
+
+    (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+    assert (found.metric, found.values.tolist()) == ("loss", [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert int(dropped) == 15
+    assert [re.sub(r"\d{13}[.\d]*", "T", line) for line in warnings] == [
+        "dropping samples of 'accuracy' that add_data cannot keep, such as this one: text ('0.5')",
+        "dropping samples of 'late' that add_data cannot keep, such as this one: "
+        "its timestamp is T, which is not Unix time in seconds",
+    ]
+
+
+def test_a_number_that_a_gpu_computes_late_arrives_late_and_holds_up_no_other(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import time
+from laggard.telemetry import sender
+class Late(sender.Pending):
+    ready = False
+    def __init__(self): pass
+    def value(self): return 2.5
+late = Late()
+sender.number_of = lambda value: late
+telemetry = sender.Telemetry()
+telemetry.add_data("late", "the tensor", timestamp=1e9)
+telemetry.add_data("loss", 1.5)
+while sender._sender().buffer or not sender._sender()._pending:
+    time.sleep(0.01)
+Late.ready = True
+telemetry.finalize()
+"""
+    run_program(session, program)
+    wait_until(lambda: nodes[0].store.size().samples == 2)
+
+    found = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+    assert {each.metric: each.values.tolist() for each in found} == {"late": [2.5], "loss": [1.5]}
 
 
 def test_what_was_sent_is_kept_when_a_process_exits_abruptly(

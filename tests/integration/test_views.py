@@ -25,6 +25,7 @@ import pytest
 
 from laggard.kvstore.server import StateServer
 from laggard.resilience.command.cli import main
+from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_record import JobCard, recorded
 from laggard.telemetry.dump import write_dump
@@ -267,12 +268,27 @@ def test_a_job_that_could_not_begin_a_launch_is_explained(
     with (
         StateServer.start(root / "state", job="train") as server,
         pytest.raises(RuntimeError, match="no agent"),
-        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True),
+        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=make_report),
     ):
         raise RuntimeError("no agent on node1")
     capfd.readouterr()
     assert main(["explain", "x1"]) == 0
     assert "it ended before its first launch: no agent on node1" in capfd.readouterr().out
+
+
+def test_an_error_in_the_report_is_told_and_changes_nothing_else(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(record: Path) -> None:
+        raise ValueError(f"no figures in {record.name}")
+
+    card = JobCard("train", "x1", ("train.py",), (), 0, 0)
+    with (
+        StateServer.start(root / "state", job="train") as server,
+        recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=fail) as record,
+    ):
+        assert record is not None
+    assert "not made: ValueError: no figures in train-x1" in " ".join(capfd.readouterr().err.split())
 
 
 # Its steps are kept in State at every tenth; the first launch fails after step 15.
@@ -324,10 +340,16 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
     with browser(program, tmp_path / "profile") as tab:
         for width, height in ((1280, 900), (400, 800)):
             tab.open(record / "report.html", width, height)
+            tab.wait_for("document.documentElement.dataset.loaded !== undefined")
             assert tab.measure("document.documentElement.scrollWidth") <= width
             assert tab.measure("innerWidth") == width
-            assert tab.measure("document.querySelectorAll('svg').length") == 4
-            assert tab.measure("[...document.querySelectorAll('svg')].every(each => each.clientHeight > 50)")
+            assert "6 devices" in tab.measure("document.querySelector('#map-legend').textContent")
+            assert "node2 gpu 0" in tab.measure("document.querySelector('#peers .u-legend').textContent")
+            assert "without node2" in tab.measure("document.querySelector('#events').textContent")
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas').length") == 2
+        metric = "document.querySelector('#map-metric')"
+        tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")
         assert tab.complaints == []
         assert [address for address in tab.fetched if not address.startswith(("file:", "data:"))] == []
 

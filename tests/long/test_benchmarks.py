@@ -91,6 +91,10 @@ SMALL = {
             "\n| gemm_fp32 | 0 | ",
         ],
     ),
+    "first-day": Small(
+        "--minutes 0.1 --devices 2",
+        ["# The first day on virtual", "## Each probe alone", "| gemm_fp32 computes correctly | yes |", "## Saturated"],
+    ),
     "sections": Small(
         "--blocks 20",
         ["| outside a job |", "| in a job |", "| in a job, one within another that waits, each |", "| 64 |"],
@@ -101,6 +105,15 @@ SMALL = {
             "| matrix products | probe, separate process |",
             "| memory | probes in turn, inline |",
             "| training | tiny operations (Dragon's documented probe) |",
+        ],
+    ),
+    "intrusion --lock-step": Small(
+        "--cycles 1 --block 0.3 --ranks 2",
+        [
+            "| step | ranks | independent moments | common moments |",
+            "| 20 ms | 512 | ",
+            "| 2 | ",
+            " | common moments | ",
         ],
     ),
     "restart": Small(
@@ -168,7 +181,7 @@ def parsed(name: str, options: list[str]) -> str:
     def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
         raise ParsedError(parse(parser, arguments))
 
-    benchmark = importlib.import_module(f"benchmarks.{name}")
+    benchmark = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
         with pytest.raises(ParsedError) as raised:

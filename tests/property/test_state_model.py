@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListErro
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.server import StateServer
 from laggard.kvstore.state import MAX_COUNT, State
+from tests.local import fresh_local_state
 
 KEYS = st.sampled_from(["a", "b", "ü", "two words"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=300)
@@ -40,13 +42,10 @@ def same(left: Value, right: Value) -> bool:
 class Model(RuleBasedStateMachine):
     """Two clients of one State beside a dict."""
 
-    def __init__(self, client: redis.Redis, server: StateServer) -> None:
+    def __init__(self, mine: State, theirs: State) -> None:
         super().__init__()
-        client.flushall()
-        begin_launch(client, server.endpoint, 0)
-        self.client = client
-        self.mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-        self.theirs = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        self.mine = mine
+        self.theirs = theirs
         self.model: dict[str, Value] = {}
         self.commits = 0
 
@@ -200,6 +199,17 @@ class Model(RuleBasedStateMachine):
         assert len(self.mine) == len(self.model)
         assert self.mine.commits() == self.commits
 
+
+class OnServer(Model):
+    """The clients are those of a state server."""
+
+    def __init__(self, client: redis.Redis, server: StateServer) -> None:
+        client.flushall()
+        begin_launch(client, server.endpoint, 0)
+        self.client = client
+        mine, theirs = (State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES) for _ in range(2))
+        super().__init__(mine, theirs)
+
     @invariant()
     def nothing_is_left_over(self) -> None:
         assert self.client.keys("laggard:*:state:staged:*") == self.client.keys("laggard:*:state:open") == []
@@ -210,6 +220,19 @@ class Model(RuleBasedStateMachine):
             assert chunks == self.client.keys("laggard:*:state:list:*") == []
 
 
+def run_model(model: type[Model], max_examples: int) -> None:
+    run_state_machine_as_test(
+        model,
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            derandomize=True,
+        ),
+    )
+
+
 @pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
 def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
@@ -217,17 +240,21 @@ def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeyp
         monkeypatch.setattr("laggard.kvstore.state_layout._KEYS_AT_ONCE", 0)
     with server.endpoint.connect() as client:
 
-        class Bound(Model):
+        class Bound(OnServer):
             def __init__(self) -> None:
                 super().__init__(client, server)
 
-        run_state_machine_as_test(
-            Bound,
-            settings=settings(
-                max_examples=30,
-                stateful_step_count=20,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
-                derandomize=True,
-            ),
-        )
+        run_model(Bound, max_examples=30)
+
+
+def test_state_in_a_file_holds_what_a_dict_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laggard.kvstore.local_state._CHUNK_BYTES", CHUNK_BYTES)
+    monkeypatch.delenv("LAGGARD_LOCAL_LAUNCH", raising=False)
+    runs = iter(range(1_000_000))
+
+    class InFile(Model):
+        def __init__(self) -> None:
+            monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / f"{next(runs)}.db"))
+            super().__init__(*(fresh_local_state() for _ in range(2)))
+
+    run_model(InFile, max_examples=10)

@@ -112,7 +112,8 @@ class Counted:
 
 def hooked(state: State, hook: Any) -> list[str]:
     runs: list[str] = []
-    committer: Any = state._layout._committer
+    layout: Any = state._layout
+    committer = layout._committer
     committer._commit_script = Counted(committer._commit_script, runs, hook)
     committer._settle_script = Counted(committer._settle_script, runs, hook)
     return runs

@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks.neighbour import ROOT, Neighbour, kinds_on
 from benchmarks.peaks import PEAKS, floor_s, peaks_of
-from benchmarks.probes import Repeats, cell, verdicts_of
-from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
+from benchmarks.probes import Repeats, Taken, cell, report_waits, verdicts_of
+from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, GpuDevice, VirtualDevice
 from laggard.collectors.probes import Probe
+from tests.fake_cupy.machine import Board, cupy_on
 
 DEADLINE_S = 60.0
 ONLY_FOR_JOBS = ("click", "cryptography", "orjson", "ray", "rich", "scipy", "starlette", "yaml")
@@ -80,10 +81,35 @@ def test_the_peaks_are_those_of_the_whole_board() -> None:
     assert peaks_of("virtual") == {}
 
 
+@pytest.mark.parametrize("model", ["A100", "H100", "H200", "B200", "L40S", "MI300X"])
+def test_the_peaks_of_a_board_are_in_the_order_that_physics_has_them(model: str) -> None:
+    found = [peaks for name, peaks in PEAKS.items() if model in name]
+    assert found
+    for peaks in found:
+        products = [peaks[f"gemm_{precision}"] for precision in ("fp64", "fp32", "tf32", "fp16")]
+        assert products == sorted(products)
+        assert peaks["gemm_fp16"] == peaks["gemm_bf16"]
+        assert peaks["triad"] > peaks.get("peer_copy", 0) >= 0
+        assert peaks["triad"] > 10 * peaks["host_to_device"]
+
+
 def test_healthy_series_get_no_verdict_and_a_slow_one_gets_a_restart() -> None:
     assert verdicts_of(rounds(40, slow_from=40), "probe", 1.5) == []
     verdicts = verdicts_of(rounds(40, slow_from=20), "probe", 1.5)
     assert {(verdict.host, verdict.action) for verdict in verdicts} == {("node3", "restart")}
+
+
+@pytest.mark.parametrize(
+    ("device_s", "wall_s", "counted"),
+    [(0.003, 0.0031, "100%"), (0.001, 0.0031, "0%"), (0.002, 0.0031, "50%"), (0.001, 0.0011, "-")],
+)
+def test_how_much_of_a_neighbour_the_events_count_is_told_by_both_clocks(
+    device_s: float, wall_s: float, counted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle, busy = Taken(0.001, 0.001, 0.0011), Taken(wall_s, device_s, wall_s)
+    with cupy_on(Board()):
+        report_waits(GpuDevice("0", 0), {"gemm_fp32": {"idle": [idle], "compute": [busy]}})
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"| {counted} |")
 
 
 def test_a_virtual_device_has_no_bus(tmp_path: Path) -> None:

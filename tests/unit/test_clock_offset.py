@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.resilience.decision.clock_offset import ClockOffset
+from laggard.kvstore.clock_offset import ClockOffset
 from laggard.resilience.decision.failure import ProcessEnd, by_one_clock, explain
 
 

@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
+import re
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Lines, Printer, combined_exit_code, rank_variables
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Lines, Printer, combined_exit_code
+from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
 
 DEADLINE_S = 10.0
 
 
 def test_a_copy_gets_its_rank_and_the_address_of_the_primary_also_for_torchrun() -> None:
-    variables = rank_variables(1, 3, "127.5.6.1", 29500)
+    variables = node_variables(1, 3, "127.5.6.1", 29500)
     expected = {"NODE_RANK": "1", "NNODES": "3", "MASTER_ADDR": "127.5.6.1", "MASTER_PORT": "29500"}
     assert variables == expected | {f"PET_{name}": value for name, value in expected.items()}
+
+
+NODES = [NodeRecord("gpu1", "10.0.0.1", ("0", "1")), NodeRecord("gpu2", "10.0.0.2", ("0", "1", "3"))]
+
+
+def test_the_copy_of_a_device_gets_what_torchrun_would_set() -> None:
+    variables = device_variables(NODES, 29500, 2, {})
+    assert [[own["RANK"] for own in node] for node in variables] == [["0", "1"], ["2", "3", "4"]]
+    assert variables[1][2] == {
+        "RANK": "4",
+        "LOCAL_RANK": "2",
+        "WORLD_SIZE": "5",
+        "LOCAL_WORLD_SIZE": "3",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_RANK": "4",
+        "ROLE_WORLD_SIZE": "5",
+        "ROLE_NAME": "default",
+        "NNODES": "2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "1",
+        "TORCHELASTIC_RUN_ID": "laggard-29500",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "2",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def test_what_the_user_has_set_and_a_rank_that_has_its_node_alone_keep_their_threads() -> None:
+    (node1, _) = device_variables(NODES, 1, 0, {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    assert "OMP_NUM_THREADS" not in node1[0]
+    assert node1[0]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert "OMP_NUM_THREADS" not in device_variables([NodeRecord("n", "10.0.0.1", ("0",))], 1, 0, {})[0][0]
+
+
+def test_every_variable_that_torchruns_agent_sets_is_set() -> None:
+    agent = pytest.importorskip(
+        "torch.distributed.elastic.agent.server.local_elastic_agent", reason="needs the extra `torch`"
+    )
+    block = inspect.getsource(agent.LocalElasticAgent._start_workers)
+    set_by_torchrun = set(re.findall(r'"([A-Z][A-Z_]+)": ', block))
+    assert {"RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID"} <= set_by_torchrun
+    assert set_by_torchrun - device_variables(NODES, 1, 0, {})[0][0].keys() == set()
+
+
+def test_other_launchers_get_the_hosts_with_their_devices() -> None:
+    assert host_list(NODES) == "gpu1,gpu2"
+    assert host_file(NODES) == "gpu1 slots=2\ngpu2 slots=3\n"
+    virtual = [NodeRecord("node1", "127.3.4.1", ())]
+    assert (host_list(virtual), host_file(virtual)) == ("127.3.4.1", "127.3.4.1 slots=1\n")
 
 
 @pytest.mark.parametrize(

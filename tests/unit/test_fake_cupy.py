@@ -18,6 +18,7 @@ PARTS = [
     "cuda.cublas",
     "cuda.device",
     "cuda.driver",
+    "cuda.graph",
     "cuda.memory",
     "cuda.pinned_memory",
     "cuda.runtime",
@@ -29,11 +30,12 @@ CLASSES = [
     "RawModule",
     "cuda.Device",
     "cuda.Event",
+    "cuda.Graph",
     "cuda.MemoryPointer",
     "cuda.Stream",
 ]
 # By these the tests look into the stand-in, and the stand-in into itself.
-OURS = {"stream_of", "host", "mem"}
+OURS = {"in_stream_order", "stream_of", "host", "mem", "multiply"}
 
 
 @pytest.fixture(scope="module")

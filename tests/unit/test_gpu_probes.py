@@ -12,14 +12,17 @@ import numpy as np
 import pynvml
 import pytest
 
-from laggard.collectors.device import DeviceError, GpuDevice, device_makers, gpu_names, local_device
+from laggard.collectors.device import DeviceError, GpuDevice, Timing, device_makers, gpu_names, local_device
 from laggard.collectors.device_check import DeviceCheck, check_device
 from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
-from laggard.collectors.probes.gpu import COPY_BYTES, LINE_BYTES, MIB, Chase
+from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase
+from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
+from laggard.detectors import SlowGPUAnalysis
+from tests.fake_cupy.cuda import stream as cuda_stream
 from tests.fake_cupy.kernels import host_compiler, on_host
 from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on
 
@@ -174,6 +177,146 @@ def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(
     monkeypatch.setattr(bench.board.speed, "share", 2.0)
     assert bench.probes["gemm_fp32"].seconds() == pytest.approx(2 * alone["gemm_fp32"])
     assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
+
+
+SEVERAL_KERNELS = [*GEMMS, "triad", "peer_copy"]
+
+
+@pytest.mark.parametrize("name", SEVERAL_KERNELS)
+def test_a_repeat_of_several_kernels_is_one_graph_that_does_the_same_in_the_same_time(bench: Bench, name: str) -> None:
+    probe: Any = bench.probes[name]
+    assert probe._launch is not None
+    probe.prepare()
+    begun = len(bench.board.log)
+    as_graph_s = probe.seconds()
+    launched = [work.name for work in bench.board.log[begun:]]
+    assert probe.wrong_results() == 0
+    probe.prepare()
+    begun = len(bench.board.log)
+    eager_s = bench.device.timed(probe.kernel)[1]
+    assert launched == [work.name for work in bench.board.log[begun:]]
+    assert len(launched) > 1
+    assert as_graph_s == pytest.approx(eager_s)
+
+
+def test_the_launch_of_kernels_is_timed_one_by_one(bench: Bench) -> None:
+    """What the processor adds to each is the reading."""
+    launch: Any = bench.probes["launch"]
+    assert launch._launch is None
+
+
+def test_where_products_cannot_be_captured_they_are_submitted_one_by_one_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cupy_on(Board()):
+        monkeypatch.setattr("laggard.collectors.probes.cublas_library.loaded_cublas", not_loaded)
+        probes: list[Any] = probes_of(GpuDevice("0", 0), ["gemm_fp32", "gemm_fp16", "triad"])
+    assert [probe._launch is not None for probe in probes] == [False, False, True]
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert said.startswith("gpu 0: the probe gemm_fp32 cannot be captured as a CUDA graph")
+    assert said.endswith(": cuBLAS is not loaded")
+
+
+def not_loaded() -> Any:
+    raise OSError("cuBLAS is not loaded")
+
+
+def test_the_host_sleeps_while_it_waits_for_the_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default it would spin, on a processor that the program needs."""
+    flags = []
+    make = cuda_stream.Event.__init__
+
+    def noted(event: cuda_stream.Event, **kwargs: bool) -> None:
+        flags.append(kwargs["block"])
+        make(event, **kwargs)
+
+    monkeypatch.setattr(cuda_stream.Event, "__init__", noted)
+    bench.device.run(lambda: None)
+    bench.probes["triad"].seconds()
+    assert flags
+    assert all(flags)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["within the events", "before them"])
+def test_a_wait_for_a_neighbours_slice_of_time_is_in_the_reading_wherever_it_falls(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, counted: bool
+) -> None:
+    probe = bench.probes["gemm_fp32"]
+    alone_s = probe.seconds()
+    monkeypatch.setattr(bench.board, "wait_s", 0.002)
+    monkeypatch.setattr(bench.board, "events_count_waiting", counted)
+    assert probe.seconds() == pytest.approx(alone_s + 0.002)
+    assert probe.timing.wall_s == pytest.approx(alone_s + 0.002)
+    assert probe.timing.device_s == pytest.approx(alone_s + 0.002 * counted)
+    assert probe.timing.waited is not counted
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["within the events", "before them"])
+def test_a_device_with_a_busy_neighbour_is_found_wherever_its_waiting_falls(counted: bool) -> None:
+    boards = [Board() for _ in range(4)]
+    with cupy_on(*boards):
+        probings = [Probing(GpuDevice(str(number), number), (), max_intrusion=1.0) for number in range(4)]
+        analysis = SlowGPUAnalysis(min_slowdown=1.05)
+        verdicts = []
+        for number in range(24):
+            boards[2].wait_s = 0.002 if number >= 12 else 0.0
+            boards[2].events_count_waiting = counted
+            readings = {
+                (f"node{gpu}", "0"): [probing.main.seconds() * (1 + 1e-3 * ((number + gpu) % 3)) for _ in range(3)]
+                for gpu, probing in enumerate(probings)
+            }
+            verdicts += analysis.update(readings)
+        for probing in probings:
+            probing.main_seconds()
+        tags = [probing.tags() for probing in probings]
+    assert {(verdict.host, verdict.action) for verdict in verdicts} == {("node2", "restart")}
+    assert [tag.get("waited") for tag in tags] == [None, None, None if counted else "yes", None]
+
+
+@pytest.mark.parametrize(
+    ("device_s", "wall_s", "waited"),
+    [
+        (1e-3, 1.2e-3, False),  # to submit it and to be woken
+        (1e-3, 1.4e-3, False),
+        (1e-3, 1.6e-3, True),
+        (10e-3, 12e-3, False),  # less than a quarter
+        (10e-3, 13e-3, True),
+        (17e-6, 0.4e-3, False),
+    ],
+)
+def test_a_short_delay_of_the_host_is_no_wait_for_the_device(device_s: float, wall_s: float, waited: bool) -> None:
+    timing = Timing(device_s, wall_s)
+    assert timing.waited is waited
+    assert timing.seconds == (wall_s if waited else device_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache_mib", "is_amd", "triad_mib", "chase_mib", "passes"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 40, False, 80, 96, 20),
+        ("NVIDIA H100 80GB HBM3", 50, False, 80, 96, 20),
+        ("NVIDIA L40S", 96, False, 154, 154, 10),
+        ("NVIDIA B200", 126, False, 202, 202, 8),
+        ("AMD Instinct MI300X", 4, True, 410, 410, 4),
+    ],
+)
+def test_what_is_read_from_memory_does_not_fit_into_the_last_cache(
+    name: str, cache_mib: int, is_amd: bool, triad_mib: int, chase_mib: int, passes: int
+) -> None:
+    with cupy_on(Board(name=name, cache_bytes=cache_mib * MIB, is_amd=is_amd)):
+        triad: Any
+        (triad,) = probes_of(GpuDevice("0", 0), ["triad"])
+        assert triad.name == "triad"
+        assert triad._a.nbytes * 2 == triad_mib * MIB
+        assert triad._passes == passes
+        assert triad.workspace.beyond_cache(CHASED_BYTES) == chase_mib * MIB
+
+
+def test_a_chase_through_memory_is_as_large_as_that() -> None:
+    with cupy_on(Board(cache_bytes=96 * MIB)):
+        chase: Any
+        (chase,) = probes_of(GpuDevice("0", 0), ["chase_memory"])
+        assert (chase.name, chase._next.nbytes) == ("chase_memory", 154 * MIB)
 
 
 def test_copies_go_in_the_direction_of_their_name(bench: Bench) -> None:

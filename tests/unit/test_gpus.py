@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,22 @@ def test_a_check_has_a_figure_of_each_probe_and_finds_nothing_wrong(
     assert (check.trouble, check.wrong) == ("", {})
 
 
+@pytest.mark.parametrize("name", ["gemm_fp32", "gemm_tf32", "gemm_fp16", "gemm_bf16", "triad"])
+def test_a_graph_computes_what_its_kernels_do_one_by_one(
+    device: GpuDevice, probes: dict[str, Probe], name: str
+) -> None:
+    probe: Any = probes[name]
+    assert probe._launch is not None
+    results = []
+    for submit in (probe.submit, probe.kernel):
+        probe.prepare()
+        device.timing(submit)
+        assert probe.wrong_results() == 0
+        result = probe._a if name == "triad" else probe._product
+        results.append(device.run(result.get))
+    assert np.array_equal(*results)
+
+
 def test_probes_take_turns_and_leave_the_product_right(device: GpuDevice) -> None:
     in_turn = ["triad", "chase_l2", "host_to_device"]
     probing = Probing(device, in_turn, max_intrusion=1.0)
@@ -108,9 +125,19 @@ class CurrentDevice(CollectorGroup):
         return float(cupy.cuda.Device().id)
 
 
-def test_a_users_own_test_runs_on_the_device_that_it_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = SimpleNamespace(environment=SimpleNamespace(node="node1"))
-    monkeypatch.setattr("laggard.collectors.group.current_session", lambda: node)
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
+def devices(request: pytest.FixtureRequest) -> Iterator[list[GpuDevice]]:
+    if request.param == "real":
+        yield real_gpus()
+        return
     with cupy_on(Board(), Board()):
-        collectors = [DeviceCollector(CurrentDevice(), GpuDevice(str(ordinal), ordinal)) for ordinal in (0, 1)]
-        assert [collector.collect()[0].values for collector in collectors] == [(0.0,), (1.0,)]
+        yield [GpuDevice(str(ordinal), ordinal) for ordinal in (0, 1)]
+
+
+def test_a_users_own_test_runs_on_the_device_that_it_tests(
+    devices: list[GpuDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SimpleNamespace(environment=SimpleNamespace(node="node1", launch=1))
+    monkeypatch.setattr("laggard.collectors.group.current_session", lambda: node)
+    collectors = [DeviceCollector(CurrentDevice(), device, time.monotonic) for device in devices]
+    assert [collector.collect()[0].values for collector in collectors] == [(float(d.ordinal),) for d in devices]

@@ -6,7 +6,7 @@ import contextlib
 import enum
 import math
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +62,10 @@ VALUES: dict[str, Value] = {
     "bytes": bytes(range(256)),
     "list": [1, [2.5, None], [], {}],
     "dict": {"a": {"": [True]}, "array": 1, "dict": {"int": "ff"}},
+    "tuple": (1, (), ("a", [(None,)])),
+    "whole numbers as keys": {0: "a", -1: {2**70: 1}, "x" * 2000: [b"y"]},
+    "ordered": OrderedDict([("b", 1), ("a", OrderedDict()), (3, 2)]),
+    "counter": Counter({30: 1, 80: 2}),
 }
 
 SCALARS = [
@@ -99,6 +103,14 @@ def test_a_value_is_restored_with_the_same_type(value: Value) -> None:
     assert back == value
     assert type(back) is type(value)
     assert isinstance(value, int) or repr(back) == repr(value)
+
+
+def test_an_ordered_dict_keeps_its_order_and_the_attributes_that_pytorch_gives_it() -> None:
+    value = OrderedDict([("b", 1), ("a", 2)])
+    vars(value)["_metadata"] = OrderedDict([("", {"version": 1})])
+    back = round_trip(value)
+    assert list(back) == ["b", "a"]
+    assert vars(back) == vars(value)
 
 
 def test_nan_is_restored() -> None:
@@ -164,19 +176,22 @@ def test_an_array_of_a_gpu_can_be_read_on_a_machine_without_one(cupy: Any, monke
         assert back.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+Point = namedtuple("Point", "x y")
+
+
 class Color(enum.IntEnum):
     RED = 1
 
 
 UNSUPPORTED = {
-    "tuple is not a supported type; use a list": (1, 2),
+    "Point is not a supported type; use a tuple or a list": Point(1, 2),
+    "defaultdict is not a supported type; use a dict": defaultdict(int),
     "set is not a supported type": {1},
     "bytearray is not a supported type; use bytes": bytearray(b"x"),
-    "OrderedDict is not a supported type": OrderedDict(a=1),
     "Color is not a supported type": Color.RED,
     "SimpleNamespace is not a supported type": SimpleNamespace(),
     "complex is not a supported type": 1j,
-    "a dict key is of type int; use text": {1: 2},
+    "a dict key is of type bool; use text or whole numbers": {True: 2},
     "dtype object": np.array([None]),
     "holds Python objects": np.zeros(1, [("a", "O")]),
     "MaskedArray is not a supported type; store its data and its mask": np.ma.masked_array([1], [True]),

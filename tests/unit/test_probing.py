@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probes import PROBE_NAMES
 from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.virtual import Gemm
-from laggard.collectors.probing import Probing, WarmUp
+from laggard.collectors.probing import Probing, WarmUp, bus_turn
 from laggard.detectors import SlowGPUDetector
 
 
@@ -120,3 +122,34 @@ def test_a_detector_names_an_invalid_setting() -> None:
     for share in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"max_intrusion is {share}: it is a share of the time"):
             SlowGPUDetector(max_intrusion=share)
+
+
+def test_copies_over_the_bus_wait_for_each_other_and_other_probes_do_not() -> None:
+    """The devices of a node run a round at one moment."""
+    copying, done = threading.Event(), threading.Event()
+
+    def copy() -> None:
+        with bus_turn("host_to_device"):
+            copying.set()
+            done.wait()
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(copy)
+        copying.wait()
+        with bus_turn("triad"):
+            pass
+        second = pool.submit(copy)
+        assert not second.done()
+        done.set()
+        first.result()
+        second.result()
+
+
+def test_a_device_that_is_stuck_in_a_copy_keeps_the_others_waiting_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("laggard.collectors.probing.TURN_DEADLINE_S", 0.01)
+    with bus_turn("device_to_host"), bus_turn("host_to_device"):
+        pass
+    with bus_turn("device_to_host"):  # who had no turn did not end another's
+        pass

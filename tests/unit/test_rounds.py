@@ -40,12 +40,12 @@ def test_a_device_that_reads_twice_within_a_round_adds_repeats() -> None:
 def test_a_silent_device_is_named_once_until_it_answers_again() -> None:
     rounds = assembler()
     rounds.add(A, [1.0], now_s=14.0)
-    assert rounds.newly_silent(now_s=13.3) == []
-    assert rounds.newly_silent(now_s=13.5) == [B]
+    assert rounds.newly_silent(now_s=13.7) == []
+    assert rounds.newly_silent(now_s=13.9) == [B]
     assert rounds.newly_silent(now_s=14.0) == []
     rounds.add(B, [1.0], now_s=15.0)
-    rounds.add(A, [1.0], now_s=18.5)
-    assert rounds.newly_silent(now_s=18.6) == [B]
+    rounds.add(A, [1.0], now_s=18.8)
+    assert rounds.newly_silent(now_s=18.9) == [B]
 
 
 def test_a_device_that_answers_again_is_named_once() -> None:
@@ -65,8 +65,8 @@ def test_three_rounds_that_are_late_by_chance_are_not_silence() -> None:
     rounds = assembler()
     for device in (A, B):
         rounds.add(device, [1.0], now_s=14.8)  # due at 15, early by a fifth of the interval
-    assert rounds.newly_silent(now_s=18.2) == []  # due at 18, late by a fifth
-    assert rounds.newly_silent(now_s=18.3) == [A, B]
+    assert rounds.newly_silent(now_s=18.5) == []  # due at 18, late by a fifth, and sent two fifths later
+    assert rounds.newly_silent(now_s=18.7) == [A, B]
 
 
 def test_a_watcher_that_was_delayed_calls_no_device_silent_whose_readings_wait_for_it() -> None:
@@ -140,5 +140,5 @@ def test_a_device_that_comes_back_alone_can_fall_silent_again() -> None:
     rounds = assembler()
     assert rounds.newly_silent(now_s=20.0) == [A, B]
     rounds.add(A, [1.0], now_s=21.0)
-    assert rounds.newly_silent(now_s=24.3) == []
-    assert rounds.newly_silent(now_s=24.5) == [A]
+    assert rounds.newly_silent(now_s=24.7) == []
+    assert rounds.newly_silent(now_s=24.9) == [A]

@@ -70,6 +70,13 @@ def test_every_target_is_a_query_that_the_engine_takes(dashboard: dict[str, Any]
         )
 
 
+def test_annotations_keep_their_metric_in_every_schema_of_grafana(dashboard: dict[str, Any]) -> None:
+    """Grafana 13 converts a dashboard to its second schema, which keeps an annotation's target only as an object."""
+    (annotation,) = dashboard["annotations"]["list"]
+
+    assert annotation["target"] == {"refId": "Anno", "fromAnnotations": True, "isGlobal": True, "target": EVENTS}
+
+
 def test_counter_options_are_text_as_newer_grafanas_demand(dashboard: dict[str, Any]) -> None:
     for target in targets(dashboard):
         for option in ("counterMax", "counterResetValue"):

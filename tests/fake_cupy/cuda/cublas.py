@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.fake_cupy.cuda import runtime
 from tests.fake_cupy.cuda.device import get_cublas_handle
-from tests.fake_cupy.cuda.stream import get_current_stream
+from tests.fake_cupy.cuda.stream import get_current_stream, in_stream_order
 from tests.fake_cupy.machine import the_machine
 
 __all__ = ["CUBLASError", "gemmEx"]
@@ -74,10 +74,40 @@ def gemmEx(  # noqa: N802 - CuPy's name and arguments
 
     The tests' products are exact in every precision that has their operands, so that one way to compute does for all.
     """
+    if get_current_stream().is_capturing():
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+    if handle != get_cublas_handle():
+        raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED")
+    arguments = transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc, computeType, algo
+    multiply(*arguments)
+
+
+@in_stream_order
+def multiply(
+    transa: int,
+    transb: int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: int,
+    A: int,  # noqa: N803
+    Atype: int,  # noqa: N803
+    lda: int,
+    B: int,  # noqa: N803
+    Btype: int,  # noqa: N803
+    ldb: int,
+    beta: int,
+    C: int,  # noqa: N803
+    Ctype: int,  # noqa: N803
+    ldc: int,
+    computeType: int,  # noqa: N803
+    algo: int,
+) -> None:
+    """Do what the library does."""
     supported = _SUPPORTED_BY_HIP if the_machine().is_hip else _SUPPORTED
     if Atype != Btype or (Atype, Ctype, computeType) not in supported:
         raise CUBLASError("CUBLAS_STATUS_NOT_SUPPORTED")
-    if handle != get_cublas_handle() or lda < m or ldb < k or ldc < m:
+    if lda < m or ldb < k or ldc < m:
         raise CUBLASError("CUBLAS_STATUS_INVALID_VALUE")
     assert (transa, transb, algo) == (CUBLAS_OP_N, CUBLAS_OP_N, CUBLAS_GEMM_DEFAULT)
     operands = _columns(A, Atype, m, k, lda), _columns(B, Btype, k, n, ldb)

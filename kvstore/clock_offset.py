@@ -1,4 +1,4 @@
-"""How far a node's clock is from the primary's, measured by the round trip of a ping. Pure."""
+"""How far one clock is from another, measured by the round trip of a ping. Pure."""
 
 from __future__ import annotations
 

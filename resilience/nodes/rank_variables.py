@@ -1,0 +1,90 @@
+"""The variables by which the copies of a program know their ranks and find each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.control import NodeRecord
+
+__all__ = ["HOST_FILE", "HOST_LIST", "device_variables", "host_file", "host_list", "node_variables"]
+
+HOST_FILE = "LAGGARD_HOSTFILE"
+HOST_LIST = "LAGGARD_HOSTLIST"
+_THREADS = "OMP_NUM_THREADS"
+
+
+def node_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
+    """Return the variables of one node's copy: those that PyTorch documents, and the defaults of torchrun's options.
+
+    ``torchrun train.py`` needs no ``--nnodes``, ``--node-rank`` or ``--master-addr``, since its options take their
+    defaults from ``PET_*`` (``torch.distributed.argparse_util``).
+
+    Parameters
+    ----------
+    rank, n_nodes
+        Number of the node, from 0, and how many there are.
+    address, port
+        Where the copy on the primary node may listen.
+    """
+    ranks = {"NODE_RANK": str(rank), "NNODES": str(n_nodes), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return ranks | {f"PET_{name}": value for name, value in ranks.items()}
+
+
+def device_variables(
+    nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str]
+) -> list[list[dict[str, str]]]:
+    """Return, for each device of each node, the variables that torchrun sets for the process of that device.
+
+    The first rank listens for the others at ``MASTER_PORT`` itself, as there is no torchrun to do it.
+
+    Parameters
+    ----------
+    nodes
+        The nodes of the launch, the primary first.
+    port
+        A port of the primary.
+    launch
+        Number of the launch.
+    environ
+        The user's own variables; torchrun, too, leaves a number of threads alone that the user has set.
+    """
+    counts = [len(node.devices) for node in nodes]
+    world = str(sum(counts))
+    common = {
+        "WORLD_SIZE": world,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": "default",
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "NNODES": str(len(nodes)),
+        "MASTER_ADDR": nodes[0].address,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": f"laggard-{port}",
+        "TORCHELASTIC_RESTART_COUNT": str(launch),
+        "TORCHELASTIC_MAX_RESTARTS": str(launch),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+    variables: list[list[dict[str, str]]] = []
+    first = 0
+    for number, count in enumerate(counts):
+        threads = {_THREADS: "1"} if count > 1 and _THREADS not in environ else {}
+        own = {"NODE_RANK": str(number), "GROUP_RANK": str(number), "LOCAL_WORLD_SIZE": str(count), **threads}
+        ranks = [{"LOCAL_RANK": str(j), "RANK": str(first + j), "ROLE_RANK": str(first + j)} for j in range(count)]
+        variables.append([common | own | rank for rank in ranks])
+        first += count
+    return variables
+
+
+def host_list(nodes: Sequence[NodeRecord]) -> str:
+    """Return the names by which a launcher reaches the nodes, separated by commas."""
+    return ",".join(map(_reached_by, nodes))
+
+
+def host_file(nodes: Sequence[NodeRecord]) -> str:
+    """Return the nodes as mpirun and DeepSpeed read them: a host and its number of devices on each line."""
+    return "".join(f"{_reached_by(node)} slots={max(1, len(node.devices))}\n" for node in nodes)
+
+
+def _reached_by(node: NodeRecord) -> str:
+    return node.address if is_loopback(node.address) else node.hostname  # the names of virtual nodes are only ours

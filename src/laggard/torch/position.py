@@ -1,0 +1,76 @@
+"""Where a training is in its data: the epoch, the batch, and the order in which the epoch was shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+from laggard.torch.snapshot import random_states, restore_random_states
+
+__all__ = ["Position"]
+
+
+class Position:
+    """Hands out the batches of a loader, epoch after epoch, and goes on within an epoch.
+
+    Attributes
+    ----------
+    epoch
+        Number of epochs that are over.
+    batch
+        Number of batches of the current epoch that were handed out.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.batch = 0
+        self._shuffled_by: dict[str, torch.Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as a value of State."""
+        return {"epoch": self.epoch, "batch": self.batch, "shuffled_by": self._shuffled_by}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a position."""
+        self.epoch, self.batch, self._shuffled_by = state["epoch"], state["batch"], state["shuffled_by"]
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches without end, from the position on.
+
+        Raises
+        ------
+        ValueError
+            If an epoch has no batch.
+        """
+        while True:
+            batches = self._begin_epoch(loader)
+            for item in batches:
+                self.batch += 1
+                yield item
+            if self.batch == 0:
+                raise ValueError("the loader has no batches")
+            self.epoch, self.batch, self._shuffled_by = self.epoch + 1, 0, None
+
+    def _begin_epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return the rest of the current epoch; what was handed out of it before is read again, and dropped."""
+        sampler = getattr(loader, "sampler", None)
+        if sampler is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(self.epoch)
+        generator = getattr(loader, "generator", None)
+        if self._shuffled_by is None:
+            self._shuffled_by = {"torch": torch.get_rng_state()}
+            if generator is not None:
+                self._shuffled_by["loader"] = generator.get_state()
+            return iter(loader)
+        before = random_states()
+        torch.set_rng_state(self._shuffled_by["torch"])
+        if generator is not None and "loader" in self._shuffled_by:
+            generator.set_state(self._shuffled_by["loader"])
+        batches = iter(loader)
+        for _ in islice(batches, self.batch):
+            pass
+        restore_random_states(before)
+        return batches

@@ -1,0 +1,55 @@
+"""What a training reports at each step by itself: the step, the time that it took, and its loss."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from laggard.resilience.job import Job
+from laggard.telemetry import Telemetry
+
+__all__ = ["StepReporter"]
+
+
+class StepReporter:
+    """Reports the steps of one rank: as progress of the job, and as metrics ``loss`` and ``step-time``.
+
+    Parameters
+    ----------
+    rank
+        The rank, as a tag of the metrics.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.job = Job.current()
+        self._telemetry = Telemetry()
+        self._rank = str(rank)
+        self._began_s: float | None = None
+
+    def begin(self) -> None:
+        """Take this moment as the beginning of a step: what came before is not part of its time."""
+        self._began_s = time.monotonic()
+
+    def end(self, n_steps: int, loss: Any = None) -> None:
+        """Report the end of a step.
+
+        Parameters
+        ----------
+        n_steps
+            Number of steps that are done, over all launches.
+        loss
+            Its loss, as `Telemetry.add_data` takes it; ``None``: not known.
+        """
+        self.job.progress(n_steps)
+        if self._began_s is not None:
+            self._add("step-time", time.monotonic() - self._began_s)
+        if loss is not None:
+            self.add_loss(loss)
+        self.begin()
+
+    def add_loss(self, loss: Any) -> None:
+        """Report a loss."""
+        self._add("loss", loss)
+
+    def _add(self, metric: str, value: Any) -> None:
+        self._telemetry.add_data(metric, value, tagk="rank", tagv=self._rank)

@@ -1,0 +1,125 @@
+"""A callback for Hugging Face's Trainer that keeps its checkpoints in State, and brings the newest back.
+
+::
+
+    checkpoints = Checkpoints()
+    trainer = Trainer(model, args, callbacks=[checkpoints], ...)
+    trainer.train(resume_from_checkpoint=checkpoints.newest(args))
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.state import State
+from laggard.torch.reporting import StepReporter
+
+__all__ = ["Checkpoints"]
+
+_RANDOM_STATES = "rng_state*.pth"
+
+
+class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+    """Copies each checkpoint that the Trainer writes to State, and reports steps, their time and their loss.
+
+    The Trainer writes its folder where and when its arguments say (``save_steps``, ``output_dir``); here are kept the
+    folder's files, as bytes, so the next launch finds them on any node.  The Trainer itself reads them, with
+    ``weights_only``.  Each rank keeps the states of its random generators, rank 0 everything else, so models that are
+    split over ranks are refused.
+
+    Parameters
+    ----------
+    keep
+        How many checkpoints to keep in State; those in ``output_dir`` are the Trainer's (``save_total_limit``).
+    name
+        Prefix of their keys in State.
+    """
+
+    def __init__(self, *, keep: int = 2, name: str = "transformers") -> None:
+        self._keep = keep
+        self._name = name
+        self._reporter: StepReporter | None = None
+
+    def newest(self, args: TrainingArguments) -> str | None:
+        """Write the newest checkpoint in State into the output folder, and return its path; None in the first launch.
+
+        It replaces a folder of the same name, which may have been written in part.
+        """
+        _refuse_split_models(args)
+        checkpoints = self._checkpointer(args)
+        step = checkpoints.latest()
+        if step is None:
+            return None
+        folder = _folder(args, step)
+        with args.main_process_first(desc="checkpoint from State"):
+            if args.local_process_index == 0:
+                whole = checkpoints.restore(step, rank=0)
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                for rank in range(whole["ranks"]):
+                    shard = whole if rank == 0 else checkpoints.restore(step, rank=rank)
+                    for name, content in shard["files"].items():
+                        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                        (folder / name).write_bytes(content)
+        return str(folder)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Begin to report."""
+        del state, control, more
+        _refuse_split_models(args)
+        self._reporter = StepReporter(args.process_index)
+        self._reporter.begin()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Report the step."""
+        del args, control, more
+        if self._reporter is not None:
+            self._reporter.end(state.global_step)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Report the loss that the Trainer logs."""
+        del args, state, control
+        if self._reporter is not None and "loss" in (logs := more.get("logs") or {}):
+            self._reporter.add_loss(logs["loss"])
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Keep the checkpoint that the Trainer has just written."""
+        del control, more
+        if self._reporter is None:
+            return
+        folder = _folder(args, state.global_step)
+        with self._reporter.job.phase("checkpoint"):
+            files = _files_of_rank(folder, args.process_index, args.world_size)
+            shard = {"ranks": args.world_size, "files": {str(f.relative_to(folder)): f.read_bytes() for f in files}}
+            self._checkpointer(args).save(state.global_step, shard)
+        self._reporter.begin()
+
+    def _checkpointer(self, args: TrainingArguments) -> Checkpointer:
+        return Checkpointer(
+            State.current(), name=self._name, rank=args.process_index, ranks=args.world_size, keep=self._keep
+        )
+
+
+def _folder(args: TrainingArguments, step: int) -> Path:
+    return Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+
+
+def _files_of_rank(folder: Path, rank: int, ranks: int) -> list[Path]:
+    own = folder / ("rng_state.pth" if ranks == 1 else f"rng_state_{rank}.pth")
+    if rank > 0:
+        return [own]
+    return [file for file in folder.rglob("*") if file.is_file() and (file == own or not file.match(_RANDOM_STATES))]
+
+
+def _refuse_split_models(args: TrainingArguments) -> None:
+    if args.fsdp or args.deepspeed:
+        kind = "DeepSpeed" if args.deepspeed else "FSDP"
+        raise TypeError(f"checkpoints of {kind} cannot be kept in State; train without it, or keep them in files")

@@ -1,0 +1,54 @@
+// Colours that can be told apart with any kind of colour vision, in light and dark.
+
+// Cividis (Nuñez, Anderton and Renslow, 2018, https://doi.org/10.1371/journal.pone.0199239) at nine places.
+const sequential = [
+  [0, 34, 78], [18, 53, 112], [59, 73, 108], [87, 93, 109], [112, 113, 115],
+  [138, 134, 120], [165, 156, 116], [195, 179, 105], [254, 232, 56],
+];
+// From faster (blue) over as fast (grey) to slower (orange to dark red): brightness falls on both sides.
+const diverging = [[33, 102, 172], [120, 170, 210], [205, 212, 218], [240, 165, 90], [204, 76, 2], [110, 20, 8]];
+const divergingAt = [0.8, 0.9, 1.0, 1.1, 1.3, 2.0];
+
+const mix = (from, to, share) => from.map((part, i) => Math.round(part + (to[i] - part) * share));
+
+const css = (rgb) => `rgb(${rgb[0]} ${rgb[1]} ${rgb[2]})`;
+
+const sequentialColour = (share) => {
+  const place = Math.min(1, Math.max(0, share)) * (sequential.length - 1);
+  const at = Math.min(sequential.length - 2, Math.floor(place));
+  return css(mix(sequential[at], sequential[at + 1], place - at));
+};
+
+const ratioColour = (ratio) => {
+  if (ratio <= divergingAt[0]) return css(diverging[0]);
+  for (let i = 1; i < divergingAt.length; i += 1) {
+    if (ratio <= divergingAt[i]) {
+      const share = (ratio - divergingAt[i - 1]) / (divergingAt[i] - divergingAt[i - 1]);
+      return css(mix(diverging[i - 1], diverging[i], share));
+    }
+  }
+  return css(diverging[diverging.length - 1]);
+};
+
+const lineColours = {
+  light: ["#b3261e", "#9a5b00", "#7a2f8c", "#116b60", "#1f5f9e", "#8a1d5b"],
+  dark: ["#ff8a7a", "#f0b357", "#d49be0", "#5fd0bf", "#7db4ec", "#f08dc0"],
+};
+const lineDashes = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 4], [14, 4]];
+
+const theme = {
+  chosen: "system",
+  isDark: () => document.documentElement.dataset.theme === "dark",
+  /** Apply the choice; every colour of the page follows from it. */
+  apply() {
+    const dark = this.chosen === "dark" || (this.chosen === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+  },
+  next() {
+    this.chosen = { system: "light", light: "dark", dark: "system" }[this.chosen];
+    this.apply();
+    return this.chosen;
+  },
+  colour: (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(),
+  line: (number) => lineColours[theme.isDark() ? "dark" : "light"][number % 6],
+};

@@ -1,0 +1,148 @@
+"""What the page shows, in the form in which its scripts read it: of a running job, of dumps, or frozen in a report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from laggard.kvstore.sample_store import SeriesKey
+from laggard.kvstore.timeseries import Floats
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.events import Event, LaunchSpan
+
+__all__ = [
+    "MILLISECOND_US",
+    "accused",
+    "events_of",
+    "is_probe",
+    "launches_of",
+    "map_of",
+    "metrics_of",
+    "numbers",
+    "ratios_to_peers",
+    "unit_of",
+]
+
+MAX_EVENTS = 2_000
+MAX_METRICS = 500
+MILLISECOND_US = 1_000
+_PROBE = re.compile(r"probe")
+_WELL_AGAIN = re.compile(r"\(well again, [a-z]+\)$")
+
+
+def accused(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first."""
+    found: dict[tuple[str, str], None] = {}
+    for event in events:
+        if event.kind == "verdict":
+            found.pop((event.host, event.gpu), None)
+            if not _WELL_AGAIN.search(event.text):
+                found[event.host, event.gpu] = None
+    return list(reversed(found))
+
+
+def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
+    """Return the launches as the page draws them: what each had, and which nodes of those before it were left out."""
+    seen: dict[str, None] = {}
+    launches = []
+    for span in spans:
+        seen.update(dict.fromkeys((*span.nodes, *span.reserve)))
+        launches.append(
+            {
+                "number": span.number,
+                "began": span.began_us // MILLISECOND_US,
+                "ended": None if span.ended_us is None else span.ended_us // MILLISECOND_US,
+                "nodes": span.nodes,
+                "reserve": span.reserve,
+                "excluded": [host for host in seen if host not in {*span.nodes, *span.reserve}],
+            }
+        )
+    return launches
+
+
+def map_of(metric: str, newest: Mapping[tuple[str, str], tuple[float, str]]) -> dict[str, Any]:
+    """Return a map of devices, given the newest value of each and its model."""
+    devices = sorted(newest, key=lambda device: (_natural(device[0]), _natural(device[1])))
+    hosts = list(dict.fromkeys(host for host, _ in devices))
+    number = {host: at for at, host in enumerate(hosts)}
+    values = np.array([newest[device][0] for device in devices])
+    return {
+        "unit": unit_of(metric),
+        "is_probe": is_probe(metric),
+        "hosts": hosts,
+        "host_of": [number[host] for host, _ in devices],
+        "gpus": [gpu for _, gpu in devices],
+        "values": numbers(values),
+        "ratios": numbers(ratios_to_peers(values, [newest[device][1] for device in devices])),
+    }
+
+
+def ratios_to_peers(values: Floats, models: list[str]) -> Floats:
+    """Return each value over the median of its model; NaN where there is no peer, or the median is not above 0."""
+    ratios = np.full(len(values), np.nan)
+    for model in dict.fromkeys(models):
+        of_model = np.array([each == model for each in models], np.bool_)
+        middle = np.median(values[of_model])
+        if of_model.sum() > 1 and middle > 0:
+            ratios[of_model] = values[of_model] / middle
+    return ratios
+
+
+def metrics_of(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
+    """Return the metrics of these series: the program's, the nodes' and the devices'."""
+    found: dict[str, dict[str, Any]] = {}
+    for metric, tags in keys:
+        if metric == EVENTS:
+            continue
+        has_devices = {"host", "gpu"} <= dict(tags).keys()
+        probes = has_devices and is_probe(metric)
+        kind = "program" if metric not in CATALOGUE and not probes else "device" if has_devices else "node"
+        found[metric] = {
+            "name": metric,
+            "kind": kind,
+            "unit": unit_of(metric),
+            "has_devices": has_devices,
+            "is_probe": probes,
+        }
+    return [found[name] for name in sorted(found)][:MAX_METRICS]
+
+
+def is_probe(metric: str) -> bool:
+    """Return whether a metric is the time of a test kernel, by its name."""
+    return metric not in CATALOGUE and _PROBE.search(metric) is not None
+
+
+def unit_of(metric: str) -> str:
+    """Return a metric's unit; empty if it is a plain number, or unknown."""
+    known = CATALOGUE.get(metric)
+    if known is not None:
+        return known.unit
+    return "s" if is_probe(metric) else ""
+
+
+def events_of(events: list[Event]) -> dict[str, Any]:
+    """Return the newest events as the page shows them, and how many older ones are left out."""
+    found = [
+        {
+            "time": event.time_us // MILLISECOND_US,
+            "kind": event.kind,
+            "text": event.text,
+            "host": event.host,
+            "gpu": event.gpu,
+        }
+        for event in events[-MAX_EVENTS:]
+    ]
+    return {"events": found, "events_left_out": max(0, len(events) - MAX_EVENTS)}
+
+
+def numbers(values: Floats) -> list[float | None]:
+    """Return numbers of five digits, and None for what is not finite: JSON has no NaN."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _natural(text: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part)

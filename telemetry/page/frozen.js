@@ -1,0 +1,38 @@
+// Where the data come from in a report: they lie in the page itself, as averages over bins of time.
+
+class FrozenData {
+  constructor(text) {
+    Object.assign(this, JSON.parse(text));
+  }
+
+  async job(range) {
+    const events = this.about.events.filter((event) => event.time <= range.end && (event.time >= range.start || event.kind === "launch"));
+    return { ...this.about, events };
+  }
+
+  async map(metric) {
+    return this.maps[metric];
+  }
+
+  /** The band is that of all devices that were never found slow, whatever is chosen. */
+  async curve(metric, range, points, devices = []) {
+    const curve = this.curves[metric];
+    const inside = curve.times.map((time) => time >= range.start && time <= range.end);
+    const cut = (values) => values.filter((_, i) => inside[i]);
+    const lines = devices.map(([host, gpu]) => ({ host, gpu, values: cut(this.line(curve, host, gpu)) }));
+    const { unit, n_series, times, low, middle, high } = curve;
+    return { unit, n_series, times: cut(times), low: cut(low), middle: cut(middle), high: cut(high), lines };
+  }
+
+  /** One device's values: a row of 16-bit numbers between the lowest and the highest value, 65535 for none. */
+  line(curve, host, gpu) {
+    const row = curve.devices.findIndex(([h, g]) => h === host && g === gpu);
+    if (row < 0) return curve.times.map(() => null);
+    curve.codes ??= new DataView(Uint8Array.from(atob(curve.lines), (sign) => sign.charCodeAt(0)).buffer);
+    const width = curve.times.length;
+    return curve.times.map((_, i) => {
+      const code = curve.codes.getUint16(2 * (row * width + i), true);
+      return code === 65535 ? null : curve.lowest + (code / 65534) * (curve.highest - curve.lowest);
+    });
+  }
+}

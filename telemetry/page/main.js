@@ -1,0 +1,394 @@
+// The page: what is shown of which time, and asking for it again and again.
+
+const pollMs = 2000;
+const shortestMs = 10e3;
+const peersPrefix = "peers ";
+const spans = [["1 min", 60e3], ["5 min", 300e3], ["15 min", 900e3], ["1 h", 3600e3], ["6 h", 21600e3], ["all", null]];
+const mostLines = 6;
+const mostSamples = 500e3;
+const mostCurves = 8;
+
+const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
+const state = {
+  span: 300e3, // null: from the job's start
+  fixed: null, // a range that does not follow
+  map: null,
+  selected: new Map(),
+  curves: null, // names; null: the first few
+  find: "",
+  kind: "",
+  job: null,
+  asked: 0,
+};
+
+const places = {
+  lane: new Place(byId("lane"), zoom),
+  peers: new Place(byId("peers"), zoom),
+};
+const curvePlaces = new Map();
+const deviceMap = new DeviceMap(byId("map"), byId("map-text"), select);
+const eventTable = new EventTable(byId("events").tBodies[0], byId("events-text"));
+
+function range() {
+  if (state.fixed) return state.fixed;
+  const end = state.job ? state.job.ended : Date.now();
+  const began = state.job ? state.job.began : end - 300e3;
+  const start = state.span === null ? began : Math.max(began, end - state.span);
+  return { start: Math.min(start, end - shortestMs), end };
+}
+
+function zoom(to) {
+  if (to === null) Object.assign(state, { fixed: null, span: null });
+  else state.fixed = to;
+  refresh();
+}
+
+function zoomBy(factor) {
+  const { start, end } = range();
+  const width = Math.max(2000, (end - start) * factor);
+  if (state.fixed) zoom({ start: (start + end - width) / 2, end: (start + end + width) / 2 });
+  else {
+    state.span = width;
+    refresh();
+  }
+}
+
+function pan(share) {
+  const { start, end } = range();
+  const by = (end - start) * share;
+  zoom({ start: start + by, end: end + by });
+}
+
+function select(device) {
+  const key = `${device.host}/${device.gpu}`;
+  if (!state.selected.delete(key)) state.selected.set(key, [device.host, device.gpu]);
+  refresh();
+}
+
+function follow() {
+  if (state.fixed) state.fixed = null;
+  else state.fixed = range();
+  refresh();
+}
+
+/** Ask for everything that is shown, draw it, and say what went wrong if something did. */
+async function refresh() {
+  state.asked += 1;
+  const asked = state.asked;
+  try {
+    await load(asked);
+  } catch (error) {
+    if (asked !== state.asked) return;
+    byId("token-form").hidden = !(error instanceof NeedsTokenError);
+    const why = error instanceof NeedsTokenError ? "The token is needed." : error.message;
+    const isGone = state.job?.live !== false && (error instanceof TypeError || error.name === "TimeoutError");
+    say(isGone ? "No answer from the job: it has ended, or the connection is gone. Trying again." : why, true);
+  }
+}
+
+async function load(asked) {
+  const isStale = () => asked !== state.asked;
+  if (!state.job) state.job = await data.job(range());
+  if (!state.job.live && state.span === 300e3 && !state.fixed) state.span = null; // a dump opens on its own range
+  const wanted = range();
+  const job = await data.job(wanted);
+  if (isStale()) return;
+  byId("token-form").hidden = true;
+  state.job = job;
+  drawHead(job);
+  const shown = range();
+  drawLanes(places.lane, shown, job);
+  eventTable.show(job, state.kind, state.find);
+  await loadMap(job, shown, isStale);
+  await Promise.all([loadPeers(job, shown, isStale), loadCurves(job, shown, isStale)]);
+  document.documentElement.dataset.loaded = String(asked);
+}
+
+function drawHead(job) {
+  document.title = `${printable(job.name)} – laggard`;
+  byId("name").textContent = printable(job.name);
+  const { start, end } = range();
+  byId("range-text").textContent = `${moment(start)} to ${moment(end)}, ${span(end - start)}, your time zone`;
+  byId("follow").setAttribute("aria-pressed", String(!state.fixed));
+  byId("follow").hidden = !job.live;
+  for (const button of byId("spans").children) {
+    button.setAttribute("aria-pressed", String(!state.fixed && button.value === String(state.span)));
+  }
+  const nodes = job.live && job.nodes.length ? `, ${counted(job.nodes.length, "node", "nodes")} in use` : "";
+  const accused = job.live && job.accused.length ? `, ${counted(job.accused.length, "device or node", "devices or nodes")} found slow` : "";
+  const missing = job.missing.length ? `; no answer from ${job.missing.slice(0, 5).map(printable).join(", ")}${job.missing.length > 5 ? " and others" : ""}` : "";
+  say(`${printable(job.state)}${nodes}${accused}${missing}`, job.missing.length > 0);
+  fill(byId("map-metric"), mapChoices(job), state.map);
+  state.map = byId("map-metric").value;
+  const drawn = drawnCurves(job);
+  const more = job.metrics.filter((each) => each.kind === "program" && !drawn.includes(each.name));
+  byId("curve-metric").parentElement.hidden = !more.length;
+  fill(byId("curve-metric"), [["", `one of ${more.length} more`], ...more.map((each) => [each.name, each.name])], "");
+}
+
+/** Fill a list without losing what is chosen; a list that is the same is left alone, since it may be open. */
+function fill(list, choices, chosen) {
+  const now = JSON.stringify(choices);
+  if (list.dataset.choices !== now) {
+    list.dataset.choices = now;
+    list.replaceChildren(...choices.map(([value, text]) => Object.assign(element("option", printable(text)), { value })));
+    if (choices.some(([value]) => value === chosen)) list.value = chosen;
+  }
+}
+
+function mapChoices(job) {
+  const metrics = job.metrics.filter((each) => each.has_devices);
+  const probes = metrics.filter((each) => each.is_probe);
+  return [
+    ...probes.map((each) => [`${peersPrefix}${each.name}`, probes.length > 1 ? `${each.name} against peers` : "probe time against peers"]),
+    ...metrics.map((each) => [each.name, each.unit ? `${each.name}, ${each.unit}` : each.name]),
+  ];
+}
+
+async function loadMap(job, shown, isStale) {
+  const chosen = state.map;
+  if (!chosen) {
+    byId("map-legend").textContent = "No device has a reading: telemetry level 3 or a detector gives them.";
+    return;
+  }
+  const isRatio = chosen.startsWith(peersPrefix);
+  const metric = isRatio ? chosen.slice(peersPrefix.length) : chosen;
+  const answer = await data.map(metric, shown.end);
+  if (isStale()) return;
+  const accused = new Set(job.accused.map(([host, gpu]) => `${host}/${gpu}`));
+  const used = new Set(job.nodes);
+  const devices = answer.gpus.map((gpu, at) => {
+    const host = answer.hosts[answer.host_of[at]];
+    return {
+      host, gpu,
+      value: answer.values[at],
+      ratio: answer.ratios[at],
+      shown: isRatio ? answer.ratios[at] : answer.values[at],
+      accused: accused.has(`${host}/${gpu}`) || accused.has(`${host}/`),
+      isUsed: !used.size || used.has(host),
+    };
+  });
+  const values = devices.map((each) => each.shown).filter((value) => value !== null);
+  const [low, high] = answer.unit === "%" ? [0, 100] : [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
+  const colour = isRatio ? ratioColour : (value) => sequentialColour(high > low ? (value - low) / (high - low) : 0.5);
+  const describe = (each) => {
+    const parts = [`${deviceName(each.host, each.gpu)}: ${reading(each.value, answer.unit)}`];
+    if (answer.is_probe && each.ratio !== null) parts.push(againstPeers(each.ratio));
+    if (each.accused) parts.push("found slow");
+    if (!each.isUsed) parts.push("not in use");
+    return parts.join(", ");
+  };
+  deviceMap.show(devices, colour, describe, state.selected);
+  drawLegend(isRatio, low, high, answer.unit, devices);
+  fill(byId("names"), [...new Set(devices.map((each) => each.host))].slice(0, 2000).map((name) => [name, name]), "");
+}
+
+function drawLegend(isRatio, low, high, unit, devices) {
+  const legend = byId("map-legend");
+  const bar = document.createElement("canvas");
+  [bar.width, bar.height] = [120, 12];
+  const context = bar.getContext("2d");
+  for (let x = 0; x < bar.width; x += 1) {
+    const share = x / (bar.width - 1);
+    context.fillStyle = isRatio ? ratioColour(0.8 + share * 1.2) : sequentialColour(share);
+    context.fillRect(x, 0, 1, bar.height);
+  }
+  const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, unit), reading(high, unit)];
+  const box = element("span", "", { className: "legend" });
+  const parts = [element("span", ends[0]), bar, element("span", ends[1]), element("span", `· ${counted(devices.length, "device", "devices")}`)];
+  if (devices.some((each) => each.accused)) parts.push(element("span", "· ✕ in a frame: found slow"));
+  if (devices.some((each) => !each.isUsed)) parts.push(element("span", "· struck out: not in use"));
+  box.append(...parts);
+  legend.replaceChildren(box);
+}
+
+async function loadPeers(job, shown, isStale) {
+  const probe = job.metrics.find((each) => each.is_probe);
+  const onMap = state.map?.startsWith(peersPrefix) ? state.map.slice(peersPrefix.length) : state.map;
+  const metric = onMap || probe?.name;
+  if (!metric) {
+    places.peers.say("No device has a reading in this range.");
+    return;
+  }
+  const accused = job.accused.filter(([host, gpu]) => !state.selected.has(`${host}/${gpu}`));
+  const chosen = [...state.selected.values()].slice(-mostLines);
+  const wanted = [...accused, ...state.selected.values()];
+  const drawn = [...accused.slice(0, mostLines - chosen.length), ...chosen];
+  const answer = await data.curve(metric, shown, points(deviceMap.devices.length), drawn);
+  if (isStale()) return;
+  const names = {
+    high: "95th percentile", middle: `median of ${answer.n_series}`, low: "5th percentile",
+    empty: `No reading of ${printable(metric)} in this range.`,
+  };
+  drawBand(places.peers, shown, answer, names);
+  const left = wanted.length - drawn.length;
+  const parts = [printable(metric)];
+  if (!wanted.length) parts.push("select a device on the map to draw it");
+  if (left > 0) parts.push(`${left.toLocaleString("en")} more found slow or selected, not drawn`);
+  if (answer.lines.some((line) => line.values.every((value) => value === null))) parts.push("some have no reading in this range");
+  byId("peers-text").textContent = parts.join("; ");
+}
+
+function drawnCurves(job) {
+  const names = job.metrics.filter((each) => each.kind === "program").map((each) => each.name);
+  return state.curves ? state.curves.filter((name) => names.includes(name)) : names.slice(0, 4);
+}
+
+async function loadCurves(job, shown, isStale) {
+  const names = drawnCurves(job);
+  byId("curves").closest("section").hidden = !names.length && !job.live;
+  byId("curves-text").textContent = names.length ? "" : "The program has sent none: Telemetry().add_data(name, value) does.";
+  const answers = await Promise.all(names.map((name) => data.curve(name, shown, points())));
+  if (isStale()) return;
+  for (const [name, place] of curvePlaces) {
+    if (names.includes(name)) continue;
+    place.box.remove();
+    curvePlaces.delete(name);
+  }
+  names.forEach((name, i) => {
+    if (!curvePlaces.has(name)) curvePlaces.set(name, makeCurvePlace(name));
+    const answer = answers[i];
+    drawBand(curvePlaces.get(name), shown, answer, {
+      high: "highest", middle: answer.n_series === 1 ? printable(name) : `mean of ${answer.n_series}`, low: "lowest",
+      empty: `No value of ${printable(name)} in this range.`,
+    });
+  });
+}
+
+function makeCurvePlace(name) {
+  const box = document.createElement("div");
+  const title = element("p", printable(name), { className: "chart-title" });
+  const remove = element("button", "×", { type: "button", title: "Take this curve away", ariaLabel: `Take ${name} away` });
+  remove.addEventListener("click", () => {
+    state.curves = drawnCurves(state.job).filter((each) => each !== name);
+    refresh();
+  });
+  title.append(remove);
+  const holder = element("div", "", { className: "chart" });
+  box.append(title, holder);
+  byId("curves").append(box);
+  return Object.assign(new Place(holder, zoom), { box });
+}
+
+/** One point in three pixels, and fewer of very many series: the server reads every one of them. */
+const points = (series = 1) => {
+  const wanted = Math.max(60, Math.round(byId("lane").clientWidth / 3));
+  return Math.round(Math.min(600, wanted, Math.max(40, mostSamples / series)));
+};
+
+function say(text, isBad = false) {
+  byId("state").textContent = text;
+  byId("state").className = isBad ? "bad" : "";
+}
+
+function search(text) {
+  state.find = text.trim().toLowerCase();
+  const at = state.find === "" ? -1 : deviceMap.devices.findIndex((each) => deviceName(each.host, each.gpu).toLowerCase().includes(state.find));
+  deviceMap.goTo(at);
+  if (state.job) eventTable.show(state.job, state.kind, state.find);
+  return at;
+}
+
+function listen() {
+  for (const [text, width] of spans) {
+    const button = element("button", text, { type: "button", value: String(width) });
+    button.addEventListener("click", () => {
+      Object.assign(state, { fixed: null, span: width });
+      refresh();
+    });
+    byId("spans").append(button);
+  }
+  byId("event-kind").append(...[["", "all kinds"], ...Object.entries(laneNames)].map(([value, text]) => Object.assign(element("option", text), { value })));
+  byId("event-kind").addEventListener("change", (event) => {
+    state.kind = event.target.value;
+    if (state.job) eventTable.show(state.job, state.kind, state.find);
+  });
+  byId("map-metric").addEventListener("change", (event) => {
+    state.map = event.target.value;
+    refresh();
+  });
+  byId("curve-metric").addEventListener("change", (event) => {
+    state.curves = [...drawnCurves(state.job), event.target.value].slice(-mostCurves);
+    refresh();
+  });
+  byId("search").addEventListener("input", (event) => search(event.target.value));
+  byId("search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const at = search(byId("search").value);
+    if (at >= 0) select(deviceMap.devices[at]);
+  });
+  byId("token-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    data.useToken(byId("token").value.trim());
+    refresh();
+  });
+  byId("follow").addEventListener("click", follow);
+  byId("theme").addEventListener("click", changeTheme);
+  byId("help-button").addEventListener("click", () => byId("help").showModal());
+  document.addEventListener("keydown", key);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  new ResizeObserver(fit).observe(document.querySelector("main"));
+  document.addEventListener("visibilitychange", () => document.hidden || refresh());
+}
+
+function changeTheme() {
+  byId("theme").textContent = `Theme: ${theme.next()}`;
+  repaint();
+}
+
+function repaint() {
+  theme.apply();
+  refresh();
+}
+
+let lastWidth = byId("map").clientWidth;
+
+/** Arrange everything anew if the width has changed; the height changes with what is drawn. */
+function fit() {
+  const width = byId("map").clientWidth;
+  if (width === lastWidth) return;
+  lastWidth = width;
+  if (deviceMap.devices.length) deviceMap.arrange();
+  refresh();
+}
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+  if (["INPUT", "SELECT"].includes(event.target.tagName)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const action = {
+    "/": () => byId("search").focus(),
+    "f": follow,
+    "+": () => zoomBy(0.5),
+    "=": () => zoomBy(0.5),
+    "-": () => zoomBy(2),
+    "[": () => pan(-0.5),
+    "]": () => pan(0.5),
+    "a": () => zoom(null),
+    "t": changeTheme,
+    "?": () => byId("help").showModal(),
+    "Escape": () => {
+      state.selected.clear();
+      refresh();
+    },
+  }[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+/** One request at a time, and none while nobody looks: a page that is left open costs the job nothing. */
+async function poll() {
+  for (;;) {
+    await new Promise((resume) => setTimeout(resume, pollMs));
+    const isFixedPast = state.fixed || (state.job && !state.job.live);
+    if (!document.hidden && (!isFixedPast || !state.job)) await refresh();
+  }
+}
+
+theme.apply();
+listen();
+refresh();
+poll();

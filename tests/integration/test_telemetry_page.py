@@ -1,0 +1,214 @@
+"""The page at the printed address, in a real browser: looked at, clicked and read."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.sample_store import key_of
+from laggard.kvstore.server import StateServer
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.resilience.record.journal import Journal
+from laggard.telemetry.dump import write_dump
+from laggard.telemetry.events import Event, series_of_events
+from tests.browser import Browser, browser, find_browser
+from tests.integration.serving import SECOND_US, Served, serve
+from tests.integration.test_telemetry_replay import served as replayed
+
+T0 = 1_700_000_000
+N = 60
+HOSTILE = "<img src=x onerror=alert(1)> $\\frac{ \x1b[31m"
+needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+
+
+def device_series(times_us: Any, nodes: int, gpus: int, slow: tuple[str, str]) -> Iterator[TimeSeries]:
+    for node in range(1, nodes + 1):
+        for gpu in range(gpus):
+            tags = {"host": f"node{node}", "gpu": str(gpu)}
+            seconds = np.full(len(times_us), 0.01) + 1e-5 * gpu
+            if (tags["host"], tags["gpu"]) == slow:
+                seconds[len(seconds) // 2 :] *= 1.5
+            yield TimeSeries("gpu-probe-time", tags, times_us, seconds)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the dumps of a job of 125 nodes of 8 devices, one of which became slow."""
+    folder = tmp_path_factory.mktemp("dumps")
+    times_us = T0 * SECOND_US + np.arange(N, dtype=np.int64) * 5 * SECOND_US
+    events = [
+        Event(T0 * SECOND_US, "launch", "0 began on node1, node2"),
+        Event((T0 + 200) * SECOND_US, "verdict", f"node7 gpu 3: {HOSTILE} (very slow, restart)", "node7", "3"),
+        Event((T0 + 220) * SECOND_US, "failure", "rank 1 on node2 failed", "node2"),
+    ]
+    own = [
+        TimeSeries("loss", {"host": "node1", "rank": str(rank)}, times_us, np.linspace(2, 1 + rank, N))
+        for rank in (0, 1)
+    ]
+    hostile = TimeSeries(HOSTILE, {"host": "node1"}, times_us, np.ones(N))
+    series = [*device_series(times_us, 125, 8, ("node7", "3")), *own, hostile, *series_of_events(events)]
+    write_dump(str(folder), "all", float(T0 + 300), series)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def replay(dump: Path) -> Iterator[str]:
+    with replayed("-m", "laggard.telemetry.server", "--port", "0", "--dump", dump) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+def text(tab: Browser, selector: str) -> str:
+    return str(tab.measure(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def place(tab: Browser, selector: str) -> list[float]:
+    """Return where an element begins, and how wide it is."""
+    box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+    return list(tab.measure(f"(({{x, y, width}}) => [x, y, width])({box})"))
+
+
+def open_page(tab: Browser, address: str, width: int) -> None:
+    tab.open(address, width, 900)
+    tab.wait_for("document.documentElement.dataset.loaded !== undefined")
+
+
+@needs_browser
+def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: Path) -> None:
+    program = find_browser()
+    assert program is not None
+    with browser(program, tmp_path / "profile") as tab:
+        for width in (390, 1280, 2560):
+            open_page(tab, replay, width)
+            assert tab.measure("document.documentElement.scrollWidth") <= width
+            assert "From dumps" in text(tab, "#state")
+            assert "5 min" in text(tab, "#range-text"), "it opens on the dump's own range"
+            assert "1,000 devices" in text(tab, "#map-legend")
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 4
+            assert "node7 gpu 3" in text(tab, "#peers .u-legend")
+            assert "median of 999" in text(tab, "#peers .u-legend")
+            assert "rank 1 on node2 failed" in text(tab, "#events")
+            assert tab.measure("document.querySelectorAll('img, #events script').length") == 0
+            assert HOSTILE.replace("\x1b", "\ufffd") in text(tab, "#events"), "names are shown, and never obeyed"
+            assert HOSTILE.replace("\x1b", "\ufffd") in text(tab, "#curves")
+        assert tab.complaints == []
+        assert [address for address in tab.fetched if not address.startswith((replay, "data:"))] == []
+
+
+@needs_browser
+def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -> None:
+    program = find_browser()
+    assert program is not None
+    with browser(program, tmp_path / "profile") as tab:
+        open_page(tab, replay, 1280)
+        box = place(tab, "#map canvas")
+
+        tab.click(box[0] + 5, box[1] + 5)
+        tab.wait_for("document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 0')")
+        assert text(tab, "#map-text").startswith("node1 gpu 0: 10 ms")
+
+        tab.measure("document.querySelector('#map').focus()")
+        tab.press("ArrowRight")
+        assert text(tab, "#map-text").startswith("node1 gpu 1")
+        tab.press("Enter")
+        tab.wait_for("document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 1')")
+        tab.press("Escape")
+        tab.wait_for("!document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 1')")
+
+        tab.measure("document.activeElement.blur()")
+        tab.press("/")
+        assert tab.measure("document.activeElement.id") == "search"
+        tab.call("Input.insertText", text="node7 gpu 3")
+        assert text(tab, "#map-text").startswith("node7 gpu 3: 15")
+        assert "found slow" in text(tab, "#map-text")
+        assert text(tab, "#events-text").startswith("1 event, with")
+
+        tab.measure("document.activeElement.blur()")
+        before = text(tab, "#range-text")
+        tab.press("+")
+        tab.wait_for(f"document.querySelector('#range-text').textContent !== {json.dumps(before)}")
+        tab.press("a")
+        tab.wait_for(f"document.querySelector('#range-text').textContent === {json.dumps(before)}")
+
+        lane = tab.measure(
+            "(({x, y, width}) => [x, y, width])(document.querySelector('#lane .u-over').getBoundingClientRect())"
+        )
+        for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.6), ("mouseMoved", 0.75), ("mouseReleased", 0.75)):
+            x = lane[0] + share * lane[2]
+            tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=lane[1] + 8, button="left", buttons=1, clickCount=1)
+        tab.wait_for("/, 7\\d s,/.test(document.querySelector('#range-text').textContent)")
+
+        tab.press("?", "?")
+        assert tab.measure("document.querySelector('#help').open")
+        assert tab.complaints == []
+
+
+@pytest.fixture(scope="module")
+def job(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("node1")
+    endpoint = state_server.endpoint
+    client = endpoint.connect()
+    begin_launch(client, endpoint, 0)
+    nodes = tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2))
+    Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (), ()))
+    journal = Journal(None)
+    journal.write("job", name="train", format=1)
+    journal.write("failure", sentence="rank 1 on node2 failed: out of memory", host="node2")
+    journal.publish(client, endpoint)
+    with serve(state_server, directory, settings="reading_needs_token: true\n") as server:
+        yield server
+
+
+@needs_browser
+def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, tmp_path: Path) -> None:
+
+    program = find_browser()
+    assert program is not None
+    with browser(program, tmp_path / "profile") as tab:
+        tab.open(f"http://127.0.0.1:{job.port}/", 1280, 900)
+        tab.wait_for("!document.querySelector('#token-form').hidden")
+        assert "train" not in text(tab, "body"), "without the token the page says nothing of the job"
+
+        tab.measure("document.querySelector('#token').focus()")
+        tab.call("Input.insertText", text=job.token)
+        tab.press("Enter", "\r")
+        tab.wait_for("document.querySelector('#name').textContent === 'train'")
+        tab.wait_for("document.querySelector('#state').textContent.includes('2 nodes in use; no answer from node2')")
+        assert "rank 1 on node2 failed: out of memory" in text(tab, "#events")
+
+        now_us = round(time.time() * SECOND_US)
+        for series in device_series(now_us - np.arange(20, dtype=np.int64)[::-1] * SECOND_US, 2, 2, ("node2", "1")):
+            job.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('4 devices')")
+
+
+def test_another_name_than_the_servers_own_is_refused(job: Served) -> None:
+    status, _, content = job.request("/", headers={"Host": "evil.example:4242"})
+
+    assert status == 421
+    assert b"evil.example" in content
+
+
+def test_what_the_page_asks_for_is_checked(replay: str) -> None:
+    bad = (
+        "job?start=1",
+        "job?start=-1&end=2",
+        "job?start=5&end=5",
+        "map?end=5",
+        "curve?metric=x&start=0&end=9&device=x",
+    )
+    for question in bad:
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(f"{replay}page/{question}", timeout=30)  # noqa: S310 - a server of this test
+        with refusal.value as answer:
+            assert answer.code == 400
+            assert json.loads(answer.read())["error"]["message"]

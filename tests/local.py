@@ -1,0 +1,18 @@
+"""State without a job, within one test process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from laggard.kvstore.local_state import LOCAL_STATE, FileLayout
+from laggard.kvstore.state import State
+
+
+def fresh_local_state(run: str = "a run") -> State:
+    """Return State in the file that the environment names, as a process of a run would get it."""
+    path = Path(os.environ[LOCAL_STATE])
+    launch = FileLayout.begin_launch(path, run)
+    state = State.__new__(State)
+    state._launch, state._layout = launch, FileLayout(path, launch)
+    return state

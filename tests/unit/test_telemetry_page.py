@@ -1,0 +1,95 @@
+"""What the page is told: who is accused, how far devices are from their peers, how wide a chart's buckets are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.kvstore.timeseries import TimeSeries
+from laggard.telemetry.errors import RequestError
+from laggard.telemetry.events import Event
+from laggard.telemetry.page import live_document
+from laggard.telemetry.page.content import accused, ratios_to_peers
+from laggard.telemetry.query.engine import Span
+from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
+from laggard.telemetry.server.requests import require_own_name
+
+
+def verdict(time_s: int, host: str, gpu: str, ending: str = "very slow, restart") -> Event:
+    return Event(time_s * SECOND_US, "verdict", f"{host} gpu {gpu}: 20 % slower ({ending})", host, gpu)
+
+
+def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first() -> None:
+    events = [
+        verdict(1, "node1", "0"),
+        verdict(2, "node2", "1"),
+        verdict(3, "node1", "0", "well again, report"),
+        Event(4 * SECOND_US, "notice", "node3 gpu 0 (slow, restart)", "node3", "0"),
+        verdict(5, "node4", ""),
+    ]
+
+    assert accused(events) == [("node4", ""), ("node2", "1")]
+
+
+def test_a_device_is_compared_with_its_own_model_only() -> None:
+    ratios = ratios_to_peers(np.array([1.0, 1.2, 1.0, 5.0, 9.0]), ["H100", "H100", "H100", "T4", "A100"])
+
+    assert ratios[:3] == pytest.approx([1.0, 1.2, 1.0])
+    assert np.isnan(ratios[3:]).all()
+
+
+def test_the_band_is_of_the_peers_of_what_is_chosen() -> None:
+    times = np.zeros(1, np.int64)
+    fast, other, slow = (
+        TimeSeries("t", {"host": host, "model": model}, times, np.ones(1))
+        for host, model in (("a", "H100"), ("b", "T4"), ("c", "H100"))
+    )
+
+    assert peers_of([fast, other, slow], [slow]) == [fast]
+    assert peers_of([fast, other, slow], []) == [fast, other, slow]
+
+
+@given(st.integers(1, 10**7), st.integers(-5, 10**6))
+def test_a_chart_never_has_more_points_than_were_asked_for(length_s: int, points: int) -> None:
+    step_s = step(Span(0, length_s * SECOND_US), points)
+
+    assert step_s >= 1
+    assert length_s / step_s <= max(1, min(points, MAX_POINTS))
+
+
+def test_the_page_holds_all_that_it_runs_and_allows_nothing_else() -> None:
+    page = live_document()
+    html = page.html.decode()
+
+    for tag in ("script", "style"):
+        for text in re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL):
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in page.policy
+    assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(?!data:)[^\"]*", html) == []
+    assert "style=" not in html
+    assert "unsafe" not in page.policy
+    assert "default-src 'none'" in page.policy
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "localhost", "LOCALHOST:4242", "127.0.0.1:4242", "[::1]:4242", "[::1]", "10.0.0.7", "node1.", "node1:4"],
+)
+def test_a_request_to_the_servers_own_name_is_answered(host: str) -> None:
+    require_own_name(host, {"node1"})
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4242", "127.0.0.1.evil.example", "localhost.evil", "node2"]
+)
+def test_a_request_to_a_name_that_a_stranger_made_resolve_here_is_refused(host: str) -> None:
+    with pytest.raises(RequestError, match="server_names") as refusal:
+        require_own_name(host, {"node1"})
+    assert refusal.value.status == 421

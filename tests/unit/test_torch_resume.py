@@ -1,0 +1,147 @@
+"""What ``laggard.torch.resume`` restores, and how far it goes in the data."""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+from laggard import Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
+from laggard.kvstore.control import NodeRecord  # noqa: E402
+from laggard.torch import position, resuming, snapshot  # noqa: E402
+from tests.local import fresh_local_state  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of ``resume`` is a run of its own of a program without laggard."""
+    for name in [name for name in os.environ if name.startswith("LAGGARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
+    runs = iter(map(str, range(100)))
+    monkeypatch.setattr(State, "current", lambda: fresh_local_state(next(runs)))
+    monkeypatch.setattr(Job, "current", lambda: Job(0, (NodeRecord("node1", "127.0.0.1", ()),), ()))
+
+
+class Training:
+    """A model with all that has a state."""
+
+    def __init__(self, **options: Any) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(), torch.nn.Linear(2, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 4])
+        self.average = torch.optim.swa_utils.AveragedModel(self.model)
+        self.run = resuming.resume(
+            self.model, self.optimizer, self.scheduler, also={"average": self.average}, **options
+        )
+
+    def step(self, number: int) -> tuple[float, float, float]:
+        """Return the loss, which depends on all random generators."""
+        noise = torch.full((2,), random.random() + np.random.random())
+        loss = self.model(noise).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.average.update_parameters(self.model)
+        self.run.save(number, loss=loss)
+        return loss.item(), self.scheduler.get_last_lr()[0], self.average.module[0].weight.sum().item()
+
+
+def test_a_training_goes_on_bit_for_bit_from_the_step_after_the_saved_one() -> None:
+    first = Training(every=3)
+    assert first.run.step == 0
+    steps = [first.step(number) for number in range(8)]
+
+    again = Training(every=3)
+    assert again.run.step == 6
+    assert repr(again.run) == "<Resumed at step 6: rank 0 of 1, launch 0>"
+    assert [again.step(number) for number in range(6, 8)] == steps[6:]
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("n_read", [0, 2, 4, 5, 11])
+def test_the_batches_go_on_within_a_shuffled_epoch(own_generator: bool, n_read: int) -> None:
+    def loader() -> Any:
+        generator = torch.Generator().manual_seed(3) if own_generator else None
+        return torch.utils.data.DataLoader(torch.arange(10), batch_size=3, shuffle=True, generator=generator)
+
+    torch.manual_seed(5)
+    whole = position.Position()
+    expected = [batch.tolist() for batch in islice(whole.batches(loader()), 13)]
+
+    torch.manual_seed(5)
+    before = position.Position()
+    batches = before.batches(loader())
+    for _ in range(n_read):
+        next(batches)
+    saved, states = before.state_dict(), snapshot.random_states()
+
+    torch.manual_seed(77)
+    after = position.Position()
+    after.load_state_dict(saved)
+    snapshot.restore_random_states(states)
+    assert [batch.tolist() for batch in islice(after.batches(loader()), 13 - n_read)] == expected[n_read:]
+
+
+def test_a_sampler_is_told_the_epoch() -> None:
+    sampler = torch.utils.data.DistributedSampler(range(6), num_replicas=2, rank=0)
+    where = position.Position()
+    list(islice(where.batches(torch.utils.data.DataLoader(range(6), sampler=sampler)), 7))
+    assert (sampler.epoch, where.epoch, where.batch) == (2, 2, 1)
+
+
+def test_an_empty_loader_is_refused() -> None:
+    with pytest.raises(ValueError, match="the loader has no batches"):
+        next(position.Position().batches([]))
+
+
+def test_with_another_number_of_ranks_the_weights_are_restored_and_the_rest_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Training()
+    first.step(0)
+    monkeypatch.setattr(resuming, "_rank_and_ranks", lambda: (1, 2))
+    again = Training()
+    assert again.run.step == 1
+    assert torch.equal(again.model[0].weight, first.model[0].weight)
+    assert "step 1 was saved by 1 ranks, and there are 2" in caplog.text
+
+
+def test_wrappers_that_change_names_are_taken_off_and_the_old_fsdp_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    compiled = torch.nn.Module()
+    compiled._orig_mod = model  # as torch.compile does, which takes seconds to load
+    assert resuming._unwrapped(compiled) is model
+    split = torch.distributed.fsdp.FullyShardedDataParallel
+    with pytest.raises(TypeError, match="split the model with fully_shard"):
+        resuming._unwrapped(split.__new__(split))
+
+
+def test_each_step_reports_its_number_its_time_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[tuple[Any, ...]] = []
+    steps: list[float] = []
+    monkeypatch.setattr(Telemetry, "add_data", lambda _, name, value, **tag: added.append((name, value, *tag.values())))
+    monkeypatch.setattr(Job, "progress", lambda _, step: steps.append(step))
+    training = Training(every=100)
+    training.step(0)
+    training.run.save(1)
+    assert [(name, *tag) for name, _, *tag in added] == [
+        ("step-time", "rank", "0"),
+        ("loss", "rank", "0"),
+        ("step-time", "rank", "0"),
+    ]
+    assert all(value > 0 for name, value, *_ in added if name == "step-time")
+    assert steps == [1, 2]
+
+
+def test_a_checkpoint_at_no_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="every is 0; it must be at least 1"):
+        Training(every=0)
