@@ -1,7 +1,8 @@
 """Slow-GPU detection on real GPU timings: false alarms, delays and misses, compared with other tools' rules.
 
 ``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` contains ``sgemm_v100.csv`` and
-``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source). ``--only economics`` needs no timings.
+``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source). ``--only economics`` and
+``--only references`` need no timings.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from scipy.stats import beta
 from benchmarks.dependence import at_times, dependence, noisy_steps, phases, unsteady_devices
 from benchmarks.economics import days, intermittent
 from benchmarks.peers import RULES
+from benchmarks.references import references as idle_and_cold
 from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from laggard.collectors.device import DeviceId
@@ -89,11 +91,12 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     trials = options.trials or (100 if options.quick else 1000)
-    if options.only == economics.__name__:
-        print("\n".join(economics(Setting([], [], [], trials, options.largest))))
+    without_timings = {section.__name__: section for section in (economics, references)}
+    if options.only in without_timings:
+        print("\n".join(without_timings[options.only](Setting([], [], [], trials, options.largest))))
         return 0
     if options.data is None:
-        parser.error("--data is needed, but for --only economics")
+        parser.error(f"--data is needed, but for --only {' and --only '.join(without_timings)}")
     sgemm, resnet = options.data / "sgemm_v100.csv", options.data / "resnet_v100.csv"
     for path in (sgemm, resnet):
         if not path.is_file():
@@ -490,6 +493,11 @@ def economics(setting: Setting) -> list[str]:
     return [*days(setting.part(5)), "", *intermittent()]
 
 
+def references(setting: Setting) -> list[str]:
+    """Play jobs whose devices read something else for a while, though nothing is wrong."""
+    return idle_and_cold(setting.part(5))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Speed, peers, plot
 
@@ -638,6 +646,7 @@ _SECTIONS = (
     at_times,
     phases,
     economics,
+    references,
     speed,
     rules,
 )

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from laggard.collectors.symptoms import Symptoms
 
-__all__ = ["RULES", "UNKNOWN", "Rule", "cause_of"]
+__all__ = ["RULES", "TEMPERATURE", "UNKNOWN", "UTILISATION", "WARMED", "Rule", "cause_of"]
 
 UNKNOWN = "unknown"
+UTILISATION, TEMPERATURE, WARMED = "utilisation", "temperature", "warmed"
+"""Tags of a probe's samples: how busy the device was before it, in percent; how hot, in °C; whether it had to be warmed
+up."""
 HELD_SHARE = 0.05  # of the time: below this, a clock that was held back does not explain a slowdown worth a verdict
 LOWERED_LIMIT = 0.98  # of the default power limit: a smaller difference is rounding
 

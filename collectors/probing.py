@@ -11,7 +11,7 @@ from functools import cached_property
 
 import psutil
 
-from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.causes import TEMPERATURE, UNKNOWN, UTILISATION, WARMED, cause_of
 from laggard.collectors.device import Device, GpuDevice
 from laggard.collectors.errors import DriverUnavailableError, ProbeUnavailableError
 from laggard.collectors.probe_schedule import Intrusion
@@ -115,7 +115,8 @@ class Probing:
         self._device = device
         self._in_turn = in_turn
         self._intrusion = Intrusion(max_intrusion)
-        reader = symptom_reader(device)
+        self._reader = reader = symptom_reader(device)
+        self._utilisation: int | None = None
         self._symptoms = SymptomTracker(reader, is_of_this_job) if reader else None
         self._warm_up = WarmUp(reader.is_idle) if reader else None
         self._warmed = self._copied = self._multiplied = False
@@ -147,6 +148,7 @@ class Probing:
     def main_seconds(self) -> float:
         """Run the matrix product once; return its seconds. An idle device is warmed up before a round's first run."""
         if not self._multiplied:
+            self._utilisation = None if self._reader is None else self._reader.utilisation()
             self._warmed = self._warm_up is not None and self._warm_up(self.main)
         seconds = self.main.seconds()
         self._waited = self.main.timing.waited and (self._waited or not self._multiplied)
@@ -187,15 +189,18 @@ class Probing:
 
         ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``waited``: every
         repeat of the product waited for the device, by the host's clock alone; ``wrong``: the device computes wrong
-        results.
+        results; ``utilisation``, ``temperature``: how busy the device was before, and how hot.
         """
-        cause = UNKNOWN
+        cause, temperature_c = UNKNOWN, None
         if self._symptoms is not None:
-            cause = cause_of(self._symptoms.take(bus_in_use=self._copied))
+            symptoms = self._symptoms.take(bus_in_use=self._copied)
+            cause, temperature_c = cause_of(symptoms), symptoms.now.get("temperature_c")
         tags = {
             "cause": "" if cause == UNKNOWN else cause,
-            "warmed": "yes" if self._warmed else "",
+            WARMED: "yes" if self._warmed else "",
             "waited": "yes" if self._waited else "",
             WRONG: self._wrong,
+            UTILISATION: "" if self._utilisation is None else str(self._utilisation),
+            TEMPERATURE: "" if temperature_c is None else f"{temperature_c:.0f}",
         }
         return {name: value for name, value in tags.items() if value}

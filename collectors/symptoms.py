@@ -190,6 +190,13 @@ class SymptomReader:
             processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Snapshot(time.monotonic(), values, processes, _links_down(handle), tuple(self._xids()))
 
+    def utilisation(self) -> int | None:
+        """Return for how much of the last second or less the device was in use, in percent; None if not reported."""
+        try:
+            return int(nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+        except nvml.NVMLError:
+            return None
+
     def is_idle(self) -> bool:
         """Tell whether the clock is as low as that of an idle device; False if the driver does not report it."""
         try:

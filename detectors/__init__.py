@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from laggard.detectors.analysis import SlowGPUAnalysis
     from laggard.detectors.detector import CollectorDetectorGroup, Detector
+    from laggard.detectors.device_states import DeviceState
     from laggard.detectors.errors import DetectorError, DeviceNameError, GroupsError, StateVersionError
     from laggard.detectors.restart_cost import RestartCost
     from laggard.detectors.sections import SectionDetector
@@ -22,6 +23,7 @@ __all__ = [
     "Detector",
     "DetectorError",
     "DeviceNameError",
+    "DeviceState",
     "GroupsError",
     "RestartCost",
     "SectionDetector",
@@ -36,6 +38,7 @@ _HOMES = {
     "Detector": "detector",
     "DetectorError": "errors",
     "DeviceNameError": "errors",
+    "DeviceState": "device_states",
     "GroupsError": "errors",
     "RestartCost": "restart_cost",
     "SectionDetector": "sections",

@@ -17,11 +17,12 @@ from laggard.detectors.episodes import Episode, episode_at
 from laggard.detectors.exceedance import Scales, compare
 from laggard.detectors.false_alarm_budget import Rates, accumulate
 from laggard.detectors.grouping import Grouping, codes_of, joint_classes, slow_minorities
-from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History, Saved
+from laggard.detectors.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, Saved
 from laggard.detectors.intermittent import accumulate_intermittent
 from laggard.detectors.new_verdicts import NewVerdicts
+from laggard.detectors.references import enter_states, without_lower
 from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.statistics import Floats, log_fastest, repeat_noise, repeats_of
+from laggard.detectors.statistics import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.thresholds import SELF_NOISES, Thresholds
 from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, verdict_of
 
@@ -122,13 +123,17 @@ class SlowGPUAnalysis:
         self._new_verdicts = NewVerdicts()
         self._reported_kinds: set[tuple[str, str | None]] = set()
         self._notices: list[str] = []
+        self._is_lower: NDArray[np.bool_] | None = None  # devices in a lower state than that of their past
+        self._typical = np.zeros((0, 1), np.float32)
         nobody = Grouping(np.zeros(0, np.int32))
         self._rates, self._scales = Rates(0, nobody.sizes), Scales(self._history, nobody)
         self._regroup()
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
-    def update(self, readings: Readings, now_s: float | None = None) -> list[Verdict]:
+    def update(
+        self, readings: Readings, now_s: float | None = None, states: Mapping[DeviceId, int] | None = None
+    ) -> list[Verdict]:
         """Take one round of readings and return the verdicts that are new.
 
         Parameters
@@ -138,6 +143,10 @@ class SlowGPUAnalysis:
             device may be missing or new; readings that are not positive and finite are counted and ignored.
         now_s
             Unix time of the round, for "since" (in UTC) and for the cost of waiting.
+        states
+            What each device is doing beside the probes (:class:`DeviceState`), as far as that is known: when a device
+            becomes busy, or as warm as its peers, for the first time, its past is learned anew from readings in that
+            state, and meanwhile it is only compared with its peers.
 
         Raises
         ------
@@ -145,7 +154,8 @@ class SlowGPUAnalysis:
             If a key is not a host name and the name of a GPU on it.
         """
         devices, probes, seconds = as_array(readings)
-        return self.update_arrays(devices, seconds, probes=probes, now_s=now_s)
+        known = None if states is None else np.fromiter((states.get(each, 0) for each in devices), np.uint8)
+        return self.update_arrays(devices, seconds, probes=probes, now_s=now_s, states=known)
 
     def update_arrays(
         self,
@@ -154,6 +164,7 @@ class SlowGPUAnalysis:
         *,
         probes: Sequence[str] = (ONLY_PROBE,),
         now_s: float | None = None,
+        states: NDArray[np.uint8] | None = None,
     ) -> list[Verdict]:
         """Take one round as an array; the same devices as last time are not looked up again.
 
@@ -161,8 +172,12 @@ class SlowGPUAnalysis:
         ----------
         seconds
             Shape ``(n_devices, n_probes, n_repeats)``, ``NaN`` where there is no reading.
+        states
+            As for :meth:`update`, ``(n_devices,)``.
         """
         rows = self._rows_of(devices, probes)
+        typical = self._grouping.per_device(self._typical)
+        self._is_lower = enter_states(self._history, rows, states, typical)
         repeats, bad = repeats_of(seconds)
         self._history.bad_readings[rows] += bad
         log_seconds = self._in_rows(log_fastest(repeats), rows, probes)
@@ -229,10 +244,15 @@ class SlowGPUAnalysis:
             return False
         return bool(self._history.evidence[SELF, RESTART, :, row].sum() >= 1 / self.false_alarm_budget)
 
+    def slow_in_this_state(self, device: DeviceId) -> bool:
+        """Return whether a slow device was less than half as slow in another state, in logs."""
+        row, episode = self._index.row_of(device), self.episode(device)
+        return row is not None and episode is not None and self._history.before[row] < np.log(episode.slowdown) / 2
+
     def episode(self, device: DeviceId) -> Episode | None:
         """Return the slow episode that a device is in; ``None`` if it is not slow, or not known."""
         row = self._index.row_of(device)
-        return None if row is None else episode_at(row, self._history, self._grouping)
+        return None if row is None else episode_at(row, self._history, self._grouping, self._typical)
 
     def take_notices(self) -> list[str]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
@@ -316,6 +336,8 @@ class SlowGPUAnalysis:
         self._rates = Rates(len(self._probes), self._grouping.sizes)
         self._scales = Scales(self._history, self._grouping)
         self._common_mode = CommonMode(len(self._probes), len(self._grouping))
+        self._typical_of_rounds = RollingMean(WARM_UP)
+        self._typical = np.zeros((len(self._probes), len(self._grouping)), np.float32)
         self._warned: set[tuple[str, int]] = set()
 
     def _recognise(self, log_seconds: Floats) -> list[Finding]:
@@ -362,6 +384,8 @@ class SlowGPUAnalysis:
     def _judge(self, log_seconds: Floats, noise: Floats | None, now_s: float) -> None:
         history, grouping = self._history, self._grouping
         found = compare(log_seconds, noise, history, self._scales, grouping, self.thresholds)
+        self._typical_of_rounds.add(found.typical)
+        self._typical = self._typical_of_rounds.mean()
         self._rounds_tested += [tested.any() for tested in found.tested]
         accumulate_intermittent(
             history,
@@ -381,7 +405,8 @@ class SlowGPUAnalysis:
             self._rounds_tested,
             self.false_alarm_budget,
         )
-        ready = history.remember(found.residual, found.level)
+        residual = without_lower(found.residual, self._is_lower, history.baseline)
+        ready = history.remember(residual, found.level)
         if ready.any():
             self._scales.learn_noise(history, grouping)
             for level, limit in enumerate(self.thresholds.against_self(np.float32(SELF_NOISES) * self._scales.noise)):

@@ -109,6 +109,8 @@ class Exceedances:
         The group's common mode, in log seconds.
     pace
         The same by group, ``(n_probes, n_groups)``.
+    typical
+        Where the typical device of each group is relative to it, ``(n_probes, n_groups)``.
     """
 
     exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
@@ -117,6 +119,7 @@ class Exceedances:
     residual: Floats
     level: Floats
     pace: Floats
+    typical: Floats
 
 
 class Scales:
@@ -235,6 +238,7 @@ def compare(
         residual,
         level,
         pace,
+        middle - pace,
     )
 
 

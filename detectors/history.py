@@ -38,6 +38,8 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "runs": (np.float16, 0, True, (2, 2)),
     "exceedances": (np.float16, 0, True, (2, 2)),
     "seen": (np.uint16, 0, True, ()),
+    "state": (np.uint8, 0, False, ()),
+    "before": (np.float16, np.nan, False, ()),
     "since_s": (np.float64, np.nan, False, ()),
     "rounds": (np.uint32, 0, False, ()),
     "reported": (np.uint8, 0, False, ()),
@@ -75,6 +77,10 @@ class History:
         rounds, first axes ``(test, level)``.
     seen
         Rounds with a good reading so far; less 32,768 on reaching 65,535.
+    state
+        The highest state (:class:`~laggard.detectors.device_states.DeviceState`) so far: that of the baseline.
+    before
+        How far the device was from its typical peer in another state, in log seconds; ``NaN``: there was none.
     since_s, rounds
         When the current slow episode began, and how many rounds ago.
     reported
@@ -93,6 +99,8 @@ class History:
     runs: NDArray[np.float16]
     exceedances: NDArray[np.float16]
     seen: NDArray[np.uint16]
+    state: NDArray[np.uint8]
+    before: NDArray[np.float16]
     since_s: NDArray[np.float64]
     rounds: NDArray[np.uint32]
     reported: NDArray[np.uint8]
@@ -149,6 +157,24 @@ class History:
         blank = History.empty(len(self.reported), len(self.baseline))
         for name in _OF_ONE_RUN:
             setattr(self, name, getattr(blank, name))
+
+    def enter(self, rows: NDArray[np.intp], state: NDArray[np.uint8], typical: Floats) -> None:
+        """Let devices learn a baseline anew, in another state than before.
+
+        Parameters
+        ----------
+        rows, state
+            Which devices, and the state of each.
+        typical
+            Where each one's typical peer is, relative to the group's common mode, ``(n_probes, n_rows)``.
+        """
+        self.before[rows] = np.fmin(self.before[rows], np.fmax.reduce(self.baseline[:, rows] - typical, axis=0))
+        self.state[rows] |= state
+        blank = History.empty(len(rows), len(self.baseline))
+        for name in ("baseline", "common", "noise", "recent", "seen", "intermittent"):
+            getattr(self, name)[..., rows] = getattr(blank, name)
+        for name in ("evidence", "run", "runs", "exceedances"):
+            getattr(self, name)[SELF][..., rows] = 0
 
     def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
         """Store one round's residuals (``NaN``: none); return which baselines this round completed.

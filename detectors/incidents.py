@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from laggard.detectors.episodes import Episode
 from laggard.detectors.restart_cost import share_lost
 from laggard.detectors.restart_decision import PHASE_MARGIN, Decision, Incident, Past, Stakes, decide
 
-__all__ = ["Ended", "Incidents", "Subject"]
+__all__ = ["Ended", "Incidents", "Subject", "name_of"]
 
 Subject = tuple[str, str | None]
-"""A device, or a whole node: its host and its gpu, ``None``."""
+"""A device, a rank (``("node1", "rank 3")``), or a whole node: its host and ``None``."""
 
 _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is smoothed
 _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is not slow
@@ -43,6 +43,8 @@ class _Open:
     at_times: bool = False
     began_s: float = math.nan
     last_slow_s: float = math.nan
+    stays: bool = False  # it would not be left out if there were a restart now
+    holds_up: bool = True  # the job waits for it
 
 
 @dataclass(slots=True)
@@ -96,8 +98,20 @@ class Ended:
     instead_of: str = ""
 
 
+def name_of(subject: Subject) -> str:
+    """Return what a verdict calls it: ``node1 gpu 0``, ``rank 3 on node1`` or ``node1``."""
+    host, part = subject
+    if part is None:
+        return host
+    return f"{part} on {host}" if " " in part else f"{host} gpu {part}"
+
+
 class Incidents:
-    """The incidents of all devices, present and past."""
+    """The incidents of all devices, present and past.
+
+    A job waits for its slowest device.  So what a device loses is counted from the pace of the slowest of those that
+    would stay if there were a restart now; those that would be left out together lose what each would lose alone.
+    """
 
     def __init__(self) -> None:
         self._open: dict[Subject, _Open] = {}
@@ -144,9 +158,8 @@ class Incidents:
         parts = [] if gpu is not None else [each for each in self._open if each[0] == host]
         for each in (self._open.pop(part) for part in parts):
             slow_s, lost_s = max(slow_s, each.slow_s), max(lost_s, each.lost_s)
-        name = host if gpu is None else f"{host} gpu {gpu}"
         self._open[subject] = _Open(
-            name,
+            name_of(subject),
             identity,
             place,
             now_s,
@@ -167,14 +180,21 @@ class Incidents:
             How slow each device is that has an open incident: ``None`` if it is well again; left out if it was not
             judged, which costs nothing.
         """
+        shares = {
+            subject: share_lost(slowdown)
+            for subject, each in self._open.items()
+            if (slowdown := slowdowns.get(subject)) is not None
+            and math.log(slowdown) > _SLOW_SHARE * math.log(each.slowdown)
+        }
+        waited_for = [subject for subject in shares if self._open[subject].stays and self._open[subject].holds_up]
+        staying = max((shares[subject] for subject in waited_for), default=0.0)
         for subject, each in self._open.items():
             elapsed_s, each.at_s = max(0.0, now_s - each.at_s), now_s
-            slowdown = slowdowns.get(subject)
-            if slowdown is not None and math.log(slowdown) > _SLOW_SHARE * math.log(each.slowdown):
+            if subject in shares:
                 each.slow_s += elapsed_s
                 each.last_slow_s = now_s
-                each.lost_s += share_lost(slowdown) * elapsed_s
-                each.slowdown += (slowdown - each.slowdown) / _REMEMBERED
+                each.lost_s += max(0.0, shares[subject] - (0.0 if each.stays else staying)) * elapsed_s
+                each.slowdown += (1 / (1 - shares[subject]) - each.slowdown) / _REMEMBERED
         over = [
             subject
             for subject, each in self._open.items()
@@ -190,16 +210,46 @@ class Incidents:
             slowdown=each.slowdown, slow_s=each.slow_s, lost_s=each.lost_s, span_s=span_s, at_times=each.at_times
         )
 
-    def decide(self, subject: Subject, stakes: Stakes, now_s: float) -> Decision:
-        """Return whether to restart for an open incident; no restart is asked for twice."""
+    def decide(
+        self, subject: Subject, stakes: Stakes, now_s: float, why_not: str = "", *, holds_up: bool = True
+    ) -> Decision:
+        """Return whether to restart for an open incident: not twice, and not if there is a reason not to.
+
+        ``holds_up``: whether the job waits for the device.
+        """
         each = self._open[subject]
         if each.is_asked:
-            return Decision(restart=False, in_s=math.inf, why="one was asked for before")
+            why_not = "one was asked for before"
         past = self._past(each, now_s)
         decision = decide(self.incident(subject), past, stakes)
+        if why_not:
+            decision = Decision(restart=False, in_s=math.inf, why=why_not)
+        each.stays = math.isinf(decision.in_s) or (past.expects_end and not decision.restart)
+        each.holds_up = holds_up
         if decision.restart:
             self._note_asked(each, past)
         return decision
+
+    def ask_again(self, subject: Subject) -> None:
+        """Let a restart be asked for once more."""
+        self._open[subject].is_asked = False
+
+    def join(self, subject: Subject, stakes: Stakes, now_s: float) -> bool:
+        """Return whether to leave out a device in a restart that is made for another: if it is half-way to its own."""
+        each = self._open[subject]
+        if each.stays or each.is_asked:
+            return False
+        past, incident = self._past(each, now_s), self.incident(subject)
+        joins = decide(replace(incident, lost_s=2 * incident.lost_s), past, stakes).restart
+        if joins:
+            self._note_asked(each, past)
+        return joins
+
+    def asked_elsewhere(self, subject: Subject) -> str:
+        """Return on which node a restart was asked for before for the same place; empty if on none, or on this one."""
+        each = self._open[subject]
+        before = [one for one in self._asked.get(each.place, []) if one.identity != each.identity]
+        return before[-1].name if before else ""
 
     def forget_hosts(self, present: Collection[str], now_s: float) -> None:
         """Drop the open incidents of all hosts but those that are present; these go on from now."""

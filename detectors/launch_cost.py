@@ -34,13 +34,18 @@ class LaunchCost:
         The launch.
     kept
         What :meth:`to_state` returned in an earlier one.
+
+    Attributes
+    ----------
+    has_progress
+        Whether it has shown any.
     """
 
     def __init__(self, launch: LaunchRecord, kept: Mapping[str, Any] | None = None) -> None:
         self._launch = launch
         self._start_s: float | None = None if kept is None else kept["start_s"]
         self._commits = launch.commits
-        self._has_progress = False
+        self.has_progress = False
         self._committed_s: float | None = None
         if kept is not None and kept["commits"]:  # what this launch does until its first commit could be lost
             self._committed_s = launch.began_s
@@ -49,8 +54,8 @@ class LaunchCost:
         """Note what the program has shown of itself by now; the detector's own commits are not the program's."""
         commits = signs.commits - own_commits
         has_step = signs.step is not None and (self._launch.step is None or signs.step > self._launch.step)
-        if (commits > self._launch.commits or has_step) and not self._has_progress:
-            self._has_progress = True
+        if (commits > self._launch.commits or has_step) and not self.has_progress:
+            self.has_progress = True
             if self._launch.began_s is not None:
                 self._start_s = (self._launch.relaunch_s or 0.0) + max(0.0, now_s - self._launch.began_s)
         if commits != self._commits:

@@ -40,12 +40,15 @@ class Stakes:
         Whether the cost was measured or given, and not just assumed.
     n_nodes, n_reserve
         Nodes in use and in reserve; ``None``: not known.
+    min_slowdown
+        The smallest slowdown that matters: a healthy device may differ so much from its typical peer.
     """
 
     cost: RestartCost
     is_measured: bool = True
     n_nodes: int | None = None
     n_reserve: int | None = None
+    min_slowdown: float = 1.0
 
     def shrinking_loses(self, slowdown: float) -> bool:
         """Return whether a restart would go on with one node less, and that would be slower than to stay."""
@@ -140,6 +143,8 @@ def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
     share = share_lost(slowdown)
     if share <= 0:
         return _never("it is as fast as ever")
+    if slowdown < stakes.min_slowdown:
+        return _never("its typical peer is hardly faster")
     alone_s, why = (math.inf, "") if incident.at_times else _alone_in_s(incident, past, cost_s, share)
     together_s = _together_in_s(incident, past, stakes, share)
     if together_s < alone_s:

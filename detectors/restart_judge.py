@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.episodes import Episode
 from laggard.detectors.errors import StateVersionError
-from laggard.detectors.incidents import Ended, Incidents, Subject
+from laggard.detectors.incidents import Ended, Incidents, Subject, name_of
 from laggard.detectors.launch_cost import LaunchCost, span
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_decision import Decision, Incident, Stakes
 from laggard.detectors.verdict import Severity, Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
-__all__ = ["RestartJudge"]
+__all__ = ["Grounds", "RestartJudge"]
 
 Episodes = Callable[[DeviceId], Episode | None]
 
 _VERSION = 1
 _DAY_S = 86400.0
+_SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ by less
 _ORDINALS = {2: "second", 3: "third"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What is known of the devices, besides the verdicts.
+
+    Attributes
+    ----------
+    episodes
+        Gives the episode that a device is in.
+    identities
+        The names of devices that stay with them when they move, of those that have one.
+    min_slowdown
+        The smallest slowdown that matters.
+    why_not
+        Given the newest verdict on a device, and the other device in its place for which a restart was asked before,
+        returns why none should be made now, whatever it costs; empty if there is no such reason.
+    holds_up
+        Whether the job waits for the devices for which there is such a reason.
+    """
+
+    episodes: Episodes
+    identities: Mapping[DeviceId, str] = field(default_factory=dict)
+    min_slowdown: float = 1.0
+    why_not: Callable[[Verdict, str], str] = lambda *_: ""
+    holds_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +119,11 @@ class RestartJudge:
             "verdicts": verdicts,
         }
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether the program has shown progress in this launch."""
+        return self._cost.has_progress
+
     def note_signs(self, signs: Signs, own_commits: int, now_s: float) -> None:
         """Note what has been seen of the launch by now; ``own_commits`` of the commits are the detector's."""
         self._cost.note(signs, own_commits, now_s)
@@ -99,12 +131,7 @@ class RestartJudge:
             self._n_reserve = signs.n_reserve
 
     def weigh(
-        self,
-        verdicts: Sequence[Verdict],
-        episodes: Episodes,
-        judged: Collection[DeviceId],
-        identities: Mapping[DeviceId, str],
-        now_s: float,
+        self, verdicts: Sequence[Verdict], grounds: Grounds, judged: Collection[DeviceId], now_s: float
     ) -> list[Verdict]:
         """Return the round's verdicts: those given, with what to do about them, and those on open incidents.
 
@@ -112,59 +139,80 @@ class RestartJudge:
         ----------
         verdicts
             What is new in the evidence; the action ``restart`` says that it is enough for one.
-        episodes
-            Gives the episode that a device is in.
         judged
             The devices that were judged in this round.
-        identities
-            The names of devices that stay with them when they move, of those that have one.
         """
-        terms = self._terms(now_s)
-        slowdowns = {subject: self._slowdown(subject, episodes, judged) for subject in self._incidents.open}
-        known = {subject: slowdown for subject, slowdown in slowdowns.items() if slowdown != math.inf}
+        terms = self._terms(grounds.min_slowdown, now_s)
+        slowdowns = {subject: self._slowdown(subject, grounds.episodes, judged) for subject in self._incidents.open}
+        known = {
+            subject: 1.0 if slowdown is not None and slowdown < grounds.min_slowdown else slowdown  # costs nothing
+            for subject, slowdown in slowdowns.items()
+            if slowdown != math.inf
+        }
         ended = self._incidents.advance(known, now_s)
         found = [_well_again(subject, each) for subject, each in ended.items()]
         new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if _is_incident(verdict)}
         for subject, verdict in new.items():
-            episode = _worst(self._devices_of(subject, judged), episodes)
-            episode = episode or Episode(now_s, verdict.slowdown, 0.0)
-            identity = identities.get((subject[0], subject[1] or ""), _name(subject))
-            place = self._place(subject)
-            self._incidents.begin(
-                subject, verdict.slowdown, episode, now_s, identity=identity, place=place, at_times=verdict.at_times
-            )
-            self._newest[subject] = verdict
+            self._begin(subject, verdict, grounds, judged, now_s)
+            if not terms.stakes.cost.cost_s:
+                self._incidents.ask_again(subject)
         found += [verdict for verdict in verdicts if not _is_incident(verdict)]
-        for subject in self._incidents.open:
-            incident, decision = self._incidents.incident(subject), self._incidents.decide(subject, terms.stakes, now_s)
+        for subject, decision in self._decisions({*new, *known}, terms.stakes, grounds, now_s).items():
+            incident = self._incidents.incident(subject)
             if subject in new:
                 found.append(_decided(new[subject], incident, decision, terms, now_s))
             elif decision.restart:
                 found.append(_due(subject, self._newest[subject], incident, decision, terms))
         return found
 
-    def cost(self, now_s: float) -> RestartCost:
-        """Return what a restart costs now, for those who follow the break-even rule."""
-        return self._terms(now_s).stakes.cost
+    def _begin(
+        self, subject: Subject, verdict: Verdict, grounds: Grounds, judged: Collection[DeviceId], now_s: float
+    ) -> None:
+        known = _episode_of(self._devices_of(subject, judged), grounds.episodes)
+        episode = known or Episode(now_s, verdict.slowdown, 0.0)
+        slowdown = verdict.slowdown if known is None or verdict.at_times else 1 / (1 - known.share_lost)
+        identity, place = grounds.identities.get((subject[0], subject[1] or ""), name_of(subject)), self._place(subject)
+        self._incidents.begin(
+            subject, slowdown, episode, now_s, identity=identity, place=place, at_times=verdict.at_times
+        )
+        self._newest[subject] = verdict
 
-    def _terms(self, now_s: float) -> _Terms:
+    def _decisions(
+        self, judged: Collection[Subject], stakes: Stakes, grounds: Grounds, now_s: float
+    ) -> dict[Subject, Decision]:
+        """Decide on the open incidents; a restart leaves out others as well, as far as there are reserves."""
+        incidents = self._incidents
+        found = {}
+        for subject in [each for each in incidents.open if each in judged]:
+            why_not = grounds.why_not(self._newest[subject], incidents.asked_elsewhere(subject))
+            found[subject] = incidents.decide(subject, stakes, now_s, why_not, holds_up=grounds.holds_up or not why_not)
+        hosts = {host for (host, _), decision in found.items() if decision.restart}
+        for subject, decision in found.items():
+            has_room = subject[0] in hosts or stakes.n_reserve is None or len(hosts) < stakes.n_reserve
+            if hosts and has_room and not decision.restart and incidents.join(subject, stakes, now_s):
+                hosts.add(subject[0])
+                found[subject] = Decision(restart=True, in_s=0.0, why="a restart is made anyway")
+        return found
+
+    def _terms(self, min_slowdown: float, now_s: float) -> _Terms:
         launch, given = self._launch, self.given
         n_nodes, n_reserve = (len(launch.nodes), self._n_reserve) if launch.nodes else (None, None)
         if given is not None:
-            return _Terms(Stakes(cost=given, n_nodes=n_nodes, n_reserve=n_reserve), "as given")
+            stakes = Stakes(cost=given, n_nodes=n_nodes, n_reserve=n_reserve, min_slowdown=min_slowdown)
+            return _Terms(stakes, "as given")
         remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
         price = self._cost.price(now_s)
         cost = RestartCost(price.cost_s, remaining_s)
-        stakes = Stakes(cost=cost, is_measured=price.is_measured, n_nodes=n_nodes, n_reserve=n_reserve)
-        return _Terms(stakes, price.known_from)
+        nodes = Stakes(cost=cost, n_nodes=n_nodes, n_reserve=n_reserve, min_slowdown=min_slowdown)
+        return _Terms(replace(nodes, is_measured=price.is_measured), price.known_from)
 
     def _slowdown(self, subject: Subject, episodes: Episodes, judged: Collection[DeviceId]) -> float | None:
         """Return how slow a device or node is; ``None``: it is well, infinite: it was not judged."""
         devices = self._devices_of(subject, judged)
         if not devices:
             return math.inf
-        worst = _worst(devices, episodes)
-        return None if worst is None else worst.slowdown
+        episode = _episode_of(devices, episodes)
+        return None if episode is None else episode.slowdown
 
     def _devices_of(self, subject: Subject, judged: Collection[DeviceId]) -> list[DeviceId]:
         host, gpu = subject
@@ -173,21 +221,31 @@ class RestartJudge:
         return [device for device in [(host, gpu)] if device in judged]
 
     def _place(self, subject: Subject) -> str:
-        """Return the place of a device or node in the launch, by which ranks usually go."""
+        """Return the place of a device or node in the launch, by which ranks usually go; a rank is its own."""
         host, gpu = subject
+        if gpu is not None and gpu.startswith("rank "):
+            return gpu
         for number, node in enumerate(self._launch.nodes):
             if node.hostname == host:
                 return f"{number}/{node.devices.index(gpu) if gpu in node.devices else gpu}"
-        return _name(subject)
+        return name_of(subject)
 
 
 def _is_incident(verdict: Verdict) -> bool:
     return verdict.action == "restart" or verdict.at_times
 
 
-def _worst(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
-    found = [episode for device in devices if (episode := episodes(device)) is not None]
-    return max(found, key=lambda episode: episode.slowdown, default=None)
+def _episode_of(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
+    """Return the episode of a device, or that of a node's typical device; ``None`` if none of them is slow.
+
+    A node is only as slow as its slowest device if that is slower than a healthy one may be.
+    """
+    found = [episodes(device) for device in devices]
+    if not any(found):
+        return None
+    well = Episode(math.nan, 1.0, 0.0)
+    ordered = sorted((each or well for each in found), key=lambda each: each.slowdown)
+    return ordered[-1] if ordered[-1].slowdown >= _SLOW_CHIP else ordered[len(found) // 2]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -199,7 +257,8 @@ def _decided(verdict: Verdict, incident: Incident, decision: Decision, terms: _T
         words = f"a restart once its incidents have lost enough together; {terms.text}"
         return replace(verdict, evidence=f"{verdict.evidence}; {words}")
     if not terms.stakes.cost.cost_s:
-        return verdict
+        why_not = "" if decision.restart else f"; no restart, since {decision.why}"
+        return replace(verdict, action="restart" if decision.restart else "report", evidence=verdict.evidence + why_not)
     words = f"{_lost(incident)}; {terms.text}: {_when(decision, now_s)}"
     return replace(verdict, action="restart" if decision.restart else "report", evidence=f"{verdict.evidence}; {words}")
 
@@ -208,14 +267,15 @@ def _due(subject: Subject, last: Verdict, incident: Incident, decision: Decision
     """Return the verdict on an incident for which a restart has become worth it."""
     because = f", since {decision.why}" if decision.why else ""
     still = "still slow at times" if incident.at_times else "still slow"
-    evidence = f"{_name(subject)}: {still}: {_pace(incident.slowdown)}, {_lost(incident)}; {terms.text}: now{because}"
+    what = f"{_pace(incident.slowdown)}, {_lost(incident)}"
+    evidence = f"{name_of(subject)}: {still}: {what}; {terms.text}: now{because}"
     severity: Severity = "slow" if last.severity == "suspect" else last.severity
     return replace(last, slowdown=incident.slowdown, severity=severity, action="restart", evidence=evidence)
 
 
 def _well_again(subject: Subject, ended: Ended) -> Verdict:
     host, gpu = subject
-    evidence = f"{_name(subject)}: was slow for {span(ended.slow_s)}, {span(ended.lost_s)} lost"
+    evidence = f"{name_of(subject)}: was slow for {span(ended.slow_s)}, {span(ended.lost_s)} lost"
     if ended.count > 1:
         nth = _ORDINALS.get(ended.count, f"{ended.count}th")
         evidence += f"; the {nth} time, {span(ended.sum_s)} lost in all"
@@ -242,8 +302,3 @@ def _when(decision: Decision, now_s: float) -> str:
         return f"no restart{because}"
     at = datetime.fromtimestamp(now_s + decision.in_s, UTC)
     return f"not yet, at {at:%H:%M:%S}{because}" if decision.in_s < _DAY_S else f"not yet, on {at:%Y-%m-%d}{because}"
-
-
-def _name(subject: Subject) -> str:
-    host, gpu = subject
-    return host if gpu is None else f"{host} gpu {gpu}"

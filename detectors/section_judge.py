@@ -1,29 +1,37 @@
 """What is made of the times of one section: which ranks are slow in it, and whether a restart would help.
 
 A test kernel is the same work on all devices, a section of a program is not. So a rank that is slow in a section is
-reported, and a restart is asked for only if something says that its device or node is the reason.
+reported, and a restart is asked for only if something says that its device or node is the reason, and if it is worth
+it, by the same rules as for devices.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis import SlowGPUAnalysis
+from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.groups import Groups, label_of
+from laggard.detectors.keeping import Keeper
+from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.detectors.rounds import Round
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.codec import Value
-from laggard.kvstore.errors import StateUnavailableError
+from laggard.kvstore.control import LaunchRecord, Signs
 
-__all__ = ["Probes", "SectionJudge", "Worker", "worker_of"]
+__all__ = ["Condition", "Probes", "SectionJudge", "Worker", "worker_of"]
 
 _log = logging.getLogger("laggard.detectors")
 
-ACCUSED = "laggard/slow-section"
-"""Begins the keys of State under which it is kept; the section's name and the rank follow."""
+KEPT = "laggard/slow-section"
+"""Begins the keys of State under which the incidents are kept; the section's name follows."""
+
+Condition = Literal["not probed", "not known", "well", "slow"]
+"""What test kernels say of a device; ``not known``: they run there, but have not since they were asked about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +80,15 @@ class Probes:
 
     Attributes
     ----------
-    suspects
-        Whether they find it slower than before or than its peers; ``None``: they do not run there.
+    condition
+        Whether they find it slower than before or than its peers, by readings since a moment (Unix time).
     model
         Its model; empty if not known.
     cause
         The likely cause of a slowdown.
     """
 
-    suspects: Callable[[DeviceId], bool | None] = lambda _: None
+    condition: Callable[[DeviceId, float], Condition] = lambda *_: "not probed"
     model: Callable[[DeviceId], str] = lambda _: ""
     cause: Callable[[DeviceId], str] = lambda _: "unknown"
 
@@ -99,8 +107,10 @@ class SectionJudge:
         gives itself comes first; without any, the model of the device is the label.
     probes
         What the test kernels say.
-    accused
-        Where to keep, from launch to launch, on which host each rank was when a restart was asked for because of it.
+    restarts
+        Weighs what slow workers cost.
+    keeper
+        Keeps incidents from launch to launch.
     """
 
     def __init__(
@@ -109,17 +119,32 @@ class SectionJudge:
         analysis: SlowGPUAnalysis,
         groups: Groups,
         probes: Probes,
-        accused: MutableMapping[str, Value],
+        restarts: RestartJudge,
+        keeper: Keeper,
     ) -> None:
         self._section = section
         self._analysis = analysis
         self._groups = groups
         self._probes = probes
-        self._accused = accused
+        self._restarts = restarts
+        self._keeper = keeper
+        self._run = ""
+        self._read_signs: Callable[[], Signs | None] = lambda: None
+        self._phases = DeclaredPhases()
         self._workers: dict[DeviceId, Worker] = {}
         self._given: dict[DeviceId, Hashable] = {}  # labels, for those that were given one
         self._labels: Mapping[DeviceId, Hashable] | None = None
-        self._undecided: list[Verdict] = []  # against workers that are slow, but maybe have more to do than their peers
+
+    def begin(self, launch: LaunchRecord, run: str, read_signs: Callable[[], Signs | None], now_s: float) -> None:
+        """Prepare for a launch; the arguments are as for :meth:`SlowGPUJudge.begin`."""
+        self._run, self._read_signs = run, read_signs
+        self._restarts.begin(launch)
+        kept = self._keeper.read(self._key)
+        if isinstance(kept, Mapping):  # an older version kept other things
+            try:
+                self._restarts.restore(kept["restarts"], now_s, same_run=kept["run"] == run)
+            except (KeyError, ValueError) as error:
+                _log.warning("the incidents in the section %s cannot be read: %s", self._section, error)
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record who a worker is, and its label."""
@@ -131,27 +156,25 @@ class SectionJudge:
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
         self._group()
+        if (signs := self._read_signs()) is not None:
+            self._restarts.note_signs(signs, self._keeper.commits, now_s)
+            readings = self._phases.without(readings, signs.phases, now_s)
         found = self._analysis.update(readings, now_s)
-        decided = [replace(verdict, own_past=True) for verdict in self._undecided if self._has_become_slow(verdict)]
-        self._undecided = [verdict for verdict in self._undecided if self._remains_open(verdict)]
-        told = [self._of_workers(verdict) for verdict in found]
-        self._undecided += [
-            verdict
-            for verdict, said in zip(found, told, strict=True)
-            if verdict.action != said.action and not verdict.own_past
-        ]
-        return told + [said for verdict in decided if (said := self._of_workers(verdict)).action == "restart"]
+        places = {device: device[0] for device in self._workers}
+        min_slowdown = self._analysis.thresholds.min_slowdown
+        grounds = Grounds(self._analysis.episode, places, min_slowdown, self._why_no_restart)
+        verdicts = [self._of_workers(verdict) for verdict in self._restarts.weigh(found, grounds, readings, now_s)]
+        if verdicts and self._keeper.keeps:
+            self._keeper.write(self._key, {"run": self._run, "restarts": self._restarts.to_state()})
+        return verdicts
+
+    @property
+    def _key(self) -> str:
+        return f"{KEPT}/{self._section}"
 
     def take_notices(self) -> list[str]:
         """Return what is new about all ranks together; see :meth:`SlowGPUAnalysis.take_notices`."""
         return [notice.replace(" devices", " ranks", 1) for notice in self._analysis.take_notices()]
-
-    def _has_become_slow(self, verdict: Verdict) -> bool:
-        return all(map(self._analysis.became_slow, self._accused_by(verdict)))
-
-    def _remains_open(self, verdict: Verdict) -> bool:
-        accused = self._accused_by(verdict)
-        return not self._has_become_slow(verdict) and any(map(self._analysis.suspects, accused))
 
     def _accused_by(self, verdict: Verdict) -> list[DeviceId]:
         """Return the workers that a verdict of the analysis is against."""
@@ -171,48 +194,35 @@ class SectionJudge:
     def _of_workers(self, verdict: Verdict) -> Verdict:
         """Return a verdict of the analysis as one against a rank and its device, or against a node."""
         accused = [self._workers[device] for device in self._accused_by(verdict)]
-        what = f"{verdict.evidence.partition(': ')[2]}, in the section {self._section}"
+        found, separator, action = verdict.evidence.partition(": ")[2].partition("; ")
+        what = f"{found}, in the section {self._section}{separator}{action}"
         if verdict.gpu is None:
             verdict = replace(verdict, evidence=f"{verdict.host}: {what.replace(' devices', ' ranks')}")
         else:
             [worker] = accused
             cause = self._probes.cause((worker.host, worker.gpu))
             verdict = replace(verdict, gpu=worker.gpu or None, evidence=f"{worker.where}: {what}", cause=cause)
-        if verdict.action == "report":
-            waits = "" if verdict.severity == "suspect" else "; not yet worth a restart"
-            return replace(verdict, evidence=verdict.evidence + waits)
-        reasons = (self._why_no_restart(worker, own_past=verdict.own_past) for worker in accused)
-        if why_not := next(filter(None, reasons), ""):
-            return replace(verdict, action="report", evidence=f"{verdict.evidence}; no restart, {why_not}")
-        self._remember(accused)
         return verdict
 
-    def _why_no_restart(self, worker: Worker, *, own_past: bool) -> str:
-        """Return why a restart is not asked for; empty if it is."""
-        suspects = self._probes.suspects((worker.host, worker.gpu))
-        if suspects:
+    def _why_no_restart(self, verdict: Verdict, asked_elsewhere: str) -> str:
+        """Return why a restart is not asked for; empty if it may be."""
+        accused = self._accused_by(verdict)
+        own_past = verdict.own_past or all(map(self._analysis.became_slow, accused))
+        reasons = (self._why_not_for(device, asked_elsewhere, own_past=own_past) for device in accused)
+        return next(filter(None, reasons), "")
+
+    def _why_not_for(self, device: DeviceId, asked_elsewhere: str, *, own_past: bool) -> str:
+        worker, episode = self._workers[device], self._analysis.episode(device)
+        since_s = -math.inf if episode is None or math.isnan(episode.since_s) else episode.since_s
+        condition = self._probes.condition((worker.host, worker.gpu), since_s)
+        if condition == "slow":
             return ""
-        if suspects is False:
-            return "for test kernels on its device are not slow"
-        if (before := self._accused_on(worker)) not in {None, worker.host}:
-            return f"for it was as slow on {before}: its share of the work may be larger"
-        if own_past or (worker.host, worker.name) in self._given:
+        if condition == "well":
+            return "test kernels find its device well: its work or a link is the reason"
+        if condition == "not known":
+            return "test kernels have not run on its device since then"
+        if asked_elsewhere:
+            return f"{asked_elsewhere} was as slow: its share of the work may be larger"
+        if own_past or device in self._given:
             return ""
-        return "for its share of the work may be larger: groups say which ranks have equal shares"
-
-    def _accused_on(self, worker: Worker) -> object:
-        try:
-            return self._accused.get(self._key(worker))
-        except StateUnavailableError:
-            return None
-
-    def _remember(self, workers: Sequence[Worker]) -> None:
-        try:
-            for worker in workers:
-                if worker.rank is not None:
-                    self._accused[self._key(worker)] = worker.host
-        except StateUnavailableError as error:
-            _log.warning("which rank was accused was not kept: %s", error)
-
-    def _key(self, worker: Worker) -> str:
-        return f"{ACCUSED}/{self._section}/{worker.rank}"
+        return "its share of the work may be larger: groups say which ranks have equal shares"

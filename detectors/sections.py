@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Self
 
 import redis
@@ -15,14 +15,14 @@ from laggard.collectors.section_sender import section_of
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.detector import Watcher
 from laggard.detectors.groups import Groups
-from laggard.detectors.launch_cost import LaunchCost
+from laggard.detectors.keeping import Keeper
 from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import UNKNOWN_COST_S, RestartCost
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
 from laggard.detectors.sources import StreamSource
-from laggard.kvstore.codec import Value
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control, LaunchRecord
+from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Series
 from laggard.kvstore.state import State
@@ -56,13 +56,13 @@ class SectionDetector(Startable):
     :class:`SlowGPUDetector` and ``--detect`` do so too; this is for programs whose devices are not to be probed.
 
     A restart is asked for if a rank has become slower than it was, or is slower than ranks that are known to have as
-    much to do (``groups``); not if test kernels on its device are as fast as before, and not if the same rank was as
-    slow on another node.
+    much to do (``groups``), once it is worth it; not if test kernels on its device are as fast as before, and not if
+    the same rank was as slow on another node.
 
     Parameters
     ----------
     state
-        Where it is kept which ranks a restart was asked for; ``None``: each launch starts without this.
+        Where incidents are kept; ``None``: each launch starts without those of the one before.
     groups
         Labels of ranks, devices ``(host, gpu)`` or hosts, for instance ``{0: "stage 0", 1: "stage 1"}``; only ranks
         with the same label are compared.  A section's own ``group`` and ``LAGGARD_GROUP`` come first.  Ranks without a
@@ -73,10 +73,12 @@ class SectionDetector(Startable):
         Bound on the probability of any false restart verdict over the whole run, see :class:`SlowGPUAnalysis`; sections
         and launches share it.
     restart_cost
-        What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once as much is lost. ``None``:
-        as measured. 0: at once.
+        What a restart costs, in seconds or as a :class:`RestartCost`, as for :class:`SlowGPUDetector`. ``None``: as
+        measured. 0: at once.
     probes
         What test kernels say of the devices.
+    keeper
+        Keeps the incidents in place of ``state``, for detectors that keep things together.
     """
 
     def __init__(
@@ -88,16 +90,17 @@ class SectionDetector(Startable):
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | float | None = None,
         probes: Probes | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
-        self._accused: MutableMapping[str, Value] = {} if state is None else state
+        self._keeper = keeper or Keeper(state)
         self._groups: Groups = groups or {}
         self._min_slowdown = min_slowdown
         self._false_alarm_budget = false_alarm_budget
-        self._measures_cost = restart_cost is None
-        self._restart_cost = RestartCost.of(restart_cost) or RestartCost(UNKNOWN_COST_S)
+        self._restart_cost = RestartCost.of(restart_cost)
         self._probes = probes or Probes()
         self._watchers: dict[str, Watcher] = {}
-        self._analyses: list[SlowGPUAnalysis] = []
+        self._restarts: list[RestartJudge] = []  # of each section
+        self._signs: Signs | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -133,34 +136,35 @@ class SectionDetector(Startable):
     def set_restart_cost(self, restart_cost: RestartCost) -> None:
         """Change what a restart costs, while the job runs."""
         self._restart_cost = restart_cost
-        for analysis in self._analyses:
-            analysis.restart_cost = restart_cost
+        for judge in self._restarts:
+            judge.given = restart_cost
 
     def _look(self, series: Series, past: Mapping[str, str], launch: LaunchRecord, signs: LaunchSigns) -> None:
         """Watch each section that appears."""
-        interval_s, cost = launch.detect_interval_s, LaunchCost(launch)
+        interval_s = launch.detect_interval_s
         while not self._ended.wait(interval_s / 2):
-            if self._measures_cost and (seen := signs.read()) is not None:
-                cost.note(seen, 0, time.time())
-                self.set_restart_cost(RestartCost(cost.price(time.time()).cost_s))
+            self._signs = signs.read() or self._signs
             try:
                 for metric in sorted(series.metrics() - self._watchers.keys()):
                     is_there = section_of(metric) and series.last_id(metric) != past.get(metric)
                     if is_there and len(self._watchers) < MAX_WATCHED:
                         after = past.get(metric, _FIRST)
-                        self._watchers[metric] = self._watcher(metric, after, launch.launch, interval_s)
+                        self._watchers[metric] = self._watcher(metric, after, launch, interval_s)
             except FencedError:
                 return
             except (KVStoreError, redis.RedisError) as error:
                 _log.info("the detector of sections is waiting for the state server: %s", error)
 
-    def _watcher(self, metric: str, after: str, launch: int, interval_s: float) -> Watcher:
+    def _watcher(self, metric: str, after: str, launch: LaunchRecord, interval_s: float) -> Watcher:
+        session = current_session()
         analysis = SlowGPUAnalysis(
             min_slowdown=self._min_slowdown,
-            false_alarm_budget=self._false_alarm_budget * budget_share(launch, len(self._watchers)),
-            restart_cost=self._restart_cost,
+            false_alarm_budget=self._false_alarm_budget * budget_share(launch.launch, len(self._watchers)),
         )
-        self._analyses.append(analysis)
-        judge = SectionJudge(section_of(metric) or metric, analysis, self._groups, self._probes, self._accused)
-        source = StreamSource(current_session(), metric, after=after, place=worker_of)
+        restarts = RestartJudge(self._restart_cost)
+        self._restarts.append(restarts)
+        section = section_of(metric) or metric
+        judge = SectionJudge(section, analysis, self._groups, self._probes, restarts, self._keeper)
+        judge.begin(launch, str(session.environment.endpoint_file), lambda: self._signs, time.time())
+        source = StreamSource(session, metric, after=after, place=worker_of)
         return Watcher(metric, interval_s, judge, reports_silence=False, source=source, expected=())

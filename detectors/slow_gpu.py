@@ -17,6 +17,7 @@ from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.slow_gpu_collector import PROBE_TIME, SlowGPUCollector, known_probes, metric_of_probe
 from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
 from laggard.detectors.groups import Groups
+from laggard.detectors.keeping import Keeper
 from laggard.detectors.launch_signs import LaunchSigns
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.rounds import Round
@@ -113,12 +114,13 @@ class SlowGPUDetector(CollectorDetectorGroup):
             repeats=self.repeats,
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
+        keeper = Keeper(state)
         self._slow_gpu_judge = SlowGPUJudge(
             min_slowdown=min_slowdown,
             false_alarm_budget=false_alarm_budget,
             restart_cost=RestartCost.of(restart_cost),
             groups=groups,
-            state=state,
+            keeper=keeper,
         )
         self._reporting_judges = {
             probe: ReportingJudge(
@@ -131,12 +133,12 @@ class SlowGPUDetector(CollectorDetectorGroup):
         }
         self._reporting_watchers: list[Watcher] = []
         self._sections = SectionDetector(
-            state=state,
             groups=groups,
             min_slowdown=max(SECTION_MIN_SLOWDOWN, given_slowdown),
             false_alarm_budget=false_alarm_budget,
-            restart_cost=self._slow_gpu_judge.restart_cost(0.0),
+            restart_cost=restart_cost,
             probes=self._slow_gpu_judge.probes,
+            keeper=keeper,
         )
 
     def start(self) -> Self:
@@ -214,9 +216,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         """Return the verdicts that are new with this round."""
         if _overrides(self, "analyze_data"):
             return super().judge(readings, now_s)
-        verdicts = self._slow_gpu_judge.judge(readings, now_s)
-        self._sections.set_restart_cost(self._slow_gpu_judge.restart_cost(now_s))
-        return verdicts
+        return self._slow_gpu_judge.judge(readings, now_s)
 
     def take_notices(self) -> list[str]:
         """Return what the rounds show of all devices together: see :meth:`SlowGPUAnalysis.take_notices`."""

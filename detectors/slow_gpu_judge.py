@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
@@ -13,17 +13,17 @@ from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.device_index import Readings
+from laggard.detectors.device_states import DeviceStates
 from laggard.detectors.groups import Groups, label_of
+from laggard.detectors.keeping import Keeper
 from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
+from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.detectors.rounds import Round
-from laggard.detectors.section_judge import Probes
+from laggard.detectors.section_judge import Condition, Probes
 from laggard.detectors.verdict import Verdict, with_cause
 from laggard.kvstore.control import LaunchRecord, Signs
-from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.state import State
 
-__all__ = ["HISTORY_KEY", "Peers", "ReportingJudge", "SlowGPUJudge", "found_by"]
+__all__ = ["HISTORY_KEY", "Peers", "ReportingJudge", "SlowGPUJudge", "found_by", "more_to_do"]
 
 _log = logging.getLogger("laggard.detectors")
 
@@ -90,8 +90,8 @@ class SlowGPUJudge:
         As for :class:`SlowGPUAnalysis`; a device without a label is grouped by its model.
     restart_cost
         What a restart costs; ``None``: as measured.
-    state
-        Where the devices' history is kept from launch to launch; ``None``: nowhere.
+    keeper
+        Keeps the devices' history from launch to launch; ``None``: it is not kept.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SlowGPUJudge:
         false_alarm_budget: float,
         restart_cost: RestartCost | None = None,
         groups: Groups | None = None,
-        state: State | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.peers = Peers(groups)
         self.analysis = SlowGPUAnalysis(
@@ -109,9 +109,10 @@ class SlowGPUJudge:
         )
         self._restarts = RestartJudge(restart_cost)
         self._phases = DeclaredPhases()
+        self._states = DeviceStates()
         self._read_signs: ReadSigns = lambda: None
-        self._own_commits = 0  # which are no progress of the program
-        self._state = state
+        self._keeper = keeper or Keeper(None)
+        self._probed_s: dict[DeviceId, float] = {}
         self._has_read_history = False
         self._devices_kept = 0  # how many devices' history is in the state
         self._run = ""
@@ -135,18 +136,22 @@ class SlowGPUJudge:
         self._restarts.begin(launch)
         self._read_signs = read_signs
 
-    def restart_cost(self, now_s: float) -> RestartCost:
-        """Return what a restart costs now, as given or as measured."""
-        return self._restarts.cost(now_s)
-
     @property
     def probes(self) -> Probes:
         """What the test kernels say, for those who judge by something else."""
         return Probes(
-            lambda device: self.analysis.suspects(device),
+            self._condition,
             lambda device: str(self.peers.labels.get(device, "")),
             lambda device: self.peers.causes.get(device, UNKNOWN),
         )
+
+    def _condition(self, device: DeviceId, since_s: float) -> Condition:
+        suspects = self.analysis.suspects(device)
+        if suspects is None:
+            return "not probed"
+        if suspects:
+            return "slow"
+        return "not known" if self._probed_s.get(device, -math.inf) < since_s else "well"
 
     def set_thresholds(
         self,
@@ -163,6 +168,7 @@ class SlowGPUJudge:
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
         self.peers.note_device(device, tags)
+        self._states.note(device, tags)
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
@@ -170,14 +176,24 @@ class SlowGPUJudge:
             self._read_history(now_s)
         self.peers.group(self.analysis)
         if (signs := self._read_signs()) is not None:
-            self._restarts.note_signs(signs, self._own_commits, now_s)
-            readings = without_phases(readings, self._phases.hosts(signs.phases, now_s))
-        new = self.analysis.update(readings, now_s)
-        weighed = self._restarts.weigh(new, self.analysis.episode, readings.keys(), self.peers.uuids, now_s)
+            self._restarts.note_signs(signs, self._keeper.commits, now_s)
+            readings = self._phases.without(readings, signs.phases, now_s)
+        states = self._states.of_round(
+            readings.keys(), self.peers.labels, has_progress=signs is not None and self._restarts.has_progress
+        )
+        new = self.analysis.update(readings, now_s, states)
+        self._probed_s.update(dict.fromkeys(readings, now_s))
+        min_slowdown = self.analysis.thresholds.min_slowdown
+        grounds = Grounds(self.analysis.episode, self.peers.uuids, min_slowdown, self._why_no_restart, holds_up=False)
+        weighed = self._restarts.weigh(new, grounds, readings.keys(), now_s)
         verdicts = [with_cause(verdict, self.peers.causes) for verdict in (*self._faults(), *weighed)]
         if verdicts or self.analysis.learned > self._devices_kept:
             self.keep_history()
         return verdicts
+
+    def _why_no_restart(self, verdict: Verdict, _: str) -> str:
+        devices = [each for each in self._probed_s if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
+        return "" if verdict.own_past else more_to_do(devices, self.analysis, self._states, self.peers)
 
     def take_notices(self) -> list[str]:
         """Return what is new about all devices together; see :meth:`SlowGPUAnalysis.take_notices`."""
@@ -196,9 +212,9 @@ class SlowGPUJudge:
     def _read_history(self, now_s: float) -> None:
         """Read the history that was kept; done in the first round, when the devices' UUIDs are known."""
         self._has_read_history = True
-        if self._state is None or HISTORY_KEY not in self._state:
+        kept = self._keeper.read(HISTORY_KEY)
+        if kept is None:
             return
-        kept: Any = self._state[HISTORY_KEY]
         now = self.analysis
         try:
             analysis = SlowGPUAnalysis.from_state(
@@ -220,23 +236,34 @@ class SlowGPUJudge:
 
     def keep_history(self) -> None:
         """Write the devices' history to the state."""
-        # Seldom, not in each round: a commit to State counts as the program's progress.
-        if self._state is not None and self._has_read_history:
+        # Seldom, not in each round: each takes the state server some time.
+        if self._has_read_history and self._keeper.keeps:
             self._devices_kept = self.analysis.learned
-            try:
-                self._state[HISTORY_KEY] = {
-                    "run": self._run,
-                    "analysis": self.analysis.to_state(self.peers.uuids),
-                    "restarts": self._restarts.to_state(),
-                }
-                self._own_commits += 1
-            except StateUnavailableError as error:
-                _log.warning("the devices' history was not kept this time: %s", error)
+            kept = {
+                "run": self._run,
+                "analysis": self.analysis.to_state(self.peers.uuids),
+                "restarts": self._restarts.to_state(),
+            }
+            self._keeper.write(HISTORY_KEY, kept)
 
 
-def without_phases(readings: Round, hosts: Collection[str]) -> Round:
-    """Return a round without the devices of nodes on which the program has declared a phase."""
-    return {device: values for device, values in readings.items() if device[0] not in hosts} if hosts else readings
+def more_to_do(devices: Collection[DeviceId], analysis: SlowGPUAnalysis, states: DeviceStates, peers: Peers) -> str:
+    """Return why a restart would not help for devices that only their peers accuse; empty if it may.
+
+    A device that was hardly slower than its peers when idle, and is busier than they are, has more to do, unless the
+    driver says what slows it down.
+    """
+
+    def reason(device: DeviceId) -> str:
+        if not analysis.slow_in_this_state(device) or analysis.became_slow(device):
+            return ""
+        is_explained = peers.causes.get(device, UNKNOWN) != UNKNOWN
+        return "" if is_explained else states.much_busier(device, peers.labels)
+
+    reasons = list(map(reason, devices))
+    if not reasons or not all(reasons):
+        return ""
+    return f"it was hardly slower than its peers when idle, and is busier than they are ({reasons[0]})"
 
 
 def found_by(probe: str) -> str:
@@ -287,7 +314,7 @@ class ReportingJudge:
         """Return the verdicts that are new with this round; none asks for a restart."""
         self._peers.group(self._analysis)
         if (signs := self._read_signs()) is not None:
-            readings = without_phases(readings, self._phases.hosts(signs.phases, now_s))
+            readings = self._phases.without(readings, signs.phases, now_s)
         return [
             replace(
                 with_cause(verdict, self._peers.causes),

@@ -23,11 +23,16 @@ reader = SymptomReader(sys.argv[1])
 before = reader.snapshot()
 after = reader.snapshot(bus_in_use=True)
 symptoms = Symptoms.between(before, after, lambda pid: sys.argv[2] == "ours")
-print(json.dumps([asdict(symptoms), cause_of(symptoms), board_power_limit_w(sys.argv[1])]))
+print(json.dumps([asdict(symptoms), cause_of(symptoms), board_power_limit_w(sys.argv[1]), reader.utilisation()]))
 """
 
 
 def symptoms_of(library: Path, gpu: str, whose: str = "ours", **settings: str) -> tuple[dict[str, Any], str, float]:
+    symptoms, cause, limit_w, _ = read(library, gpu, whose, **settings)
+    return symptoms, cause, limit_w
+
+
+def read(library: Path, gpu: str, whose: str, **settings: str) -> list[Any]:
     done = subprocess.run(
         [sys.executable, "-c", READ, gpu, whose],
         env={"LD_LIBRARY_PATH": str(library), "PYTHONPATH": os.pathsep.join(sys.path), **settings},
@@ -37,8 +42,12 @@ def symptoms_of(library: Path, gpu: str, whose: str = "ours", **settings: str) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    symptoms, cause, limit_w = json.loads(done.stdout)
-    return symptoms, cause, limit_w
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_how_busy_a_device_is_is_read_in_percent(fake_nvml: Path) -> None:
+    assert [read(fake_nvml, gpu, "ours")[-1] for gpu in ("0", "1")] == [50, 51]
 
 
 def test_a_healthy_device_has_readings_and_no_cause(fake_nvml: Path) -> None:

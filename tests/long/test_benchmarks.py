@@ -72,6 +72,10 @@ SMALL = {
         "--trials 10",
         ["| 1.05 | 3 s |", "| 10 | 1800 s |", "| laggard, cost unknown | ", "| 60 s every 20 min | 2 | 300 s |"],
     ),
+    "detection --only references": Small(
+        "--trials 10",
+        ["| one node idle in its first eight rounds | 2 | 0 |", "| one blip of 15 s, one device 10 % slower | 2 | 0 |"],
+    ),
     "failures": Small(
         "--only SIGKILL --limit 120",
         [

@@ -246,3 +246,53 @@ def test_a_device_that_stays_slow_is_no_longer_slow_at_times() -> None:
     incidents.begin(GPU, 2.0, episode, 10.0, identity="GPU-1", place="1/0")
     assert not incidents.incident(GPU).at_times
     assert incidents.advance({GPU: None}, 20.0)
+
+
+def slow_together(first: float, second: float, *, why_not: str = "", length_s: float = 400.0) -> Job:
+    """Return a job in which two devices have been slow at the same time."""
+    job = Job()
+    for subject, slowdown in ((GPU, first), (OTHER, second)):
+        episode = Episode(0.0, slowdown, 1 - 1 / slowdown)
+        identity = f"GPU-{subject[0]}"
+        job.incidents.begin(subject, slowdown, episode, 0.0, identity=identity, place=identity)
+    job.incidents.decide(GPU, Stakes(cost=RestartCost(1e6)), 0.0, why_not)
+    job.now_s = length_s
+    job.incidents.advance({GPU: first, OTHER: second}, job.now_s)
+    return job
+
+
+def test_a_device_that_would_stay_makes_another_lose_only_what_it_is_slower_than_that_one() -> None:
+    job = slow_together(1.25, 2.0, why_not="it has more to do")
+    assert job.incidents.incident(GPU).lost_s == pytest.approx(0.2 * 400)
+    assert job.incidents.incident(OTHER).lost_s == pytest.approx((0.5 - 0.2) * 400)
+    assert slow_together(1.25, 1.25, why_not="it has more to do").incidents.incident(OTHER).lost_s == 0.0
+
+
+def test_devices_that_would_be_left_out_together_lose_what_each_would_lose_alone() -> None:
+    job = slow_together(1.25, 1.25)
+    assert [job.incidents.incident(subject).lost_s for subject in (GPU, OTHER)] == [about(80.0)] * 2
+
+
+def test_a_restart_leaves_out_who_is_half_way_to_its_own_and_nobody_who_is_not() -> None:
+    for slowdown, joins in ((1.1, True), (1.05, False)):  # of 66.7 s, 36 and 19 are lost
+        job = slow_together(1.25, slowdown)
+        assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
+        assert not job.incidents.decide(OTHER, HUNDRED, job.now_s).restart
+        assert job.incidents.join(OTHER, HUNDRED, job.now_s) == joins
+        assert not job.incidents.join(OTHER, HUNDRED, job.now_s)
+
+
+def test_a_reason_against_a_restart_is_the_decision_for_as_long_as_it_holds() -> None:
+    job = slow_together(1.25, 1.25)
+    decision = job.incidents.decide(GPU, HUNDRED, job.now_s, "it has more to do")
+    assert decision == Decision(restart=False, in_s=math.inf, why="it has more to do")
+    assert not job.incidents.join(GPU, HUNDRED, job.now_s)
+    assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
+
+
+def test_where_a_restart_was_asked_for_in_the_same_place_is_remembered() -> None:
+    job = asked_for_all()
+    job.slow_for(20.0, OTHER)
+    assert job.incidents.asked_elsewhere(OTHER) == "node1 gpu 0"
+    job.slow_for(20.0)
+    assert job.incidents.asked_elsewhere(GPU) == ""

@@ -14,6 +14,7 @@ from laggard.collectors.probes import PROBE_NAMES
 from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.virtual import Gemm
 from laggard.collectors.probing import Probing, WarmUp, bus_turn
+from laggard.collectors.symptoms import Snapshot
 from laggard.detectors import SlowGPUDetector
 
 
@@ -70,6 +71,38 @@ def test_a_wrong_product_is_reported_with_its_round(device: VirtualDevice) -> No
         probing.end_main([seconds])
         probing.other(0, repeats=1)
         assert probing.tags() == tags
+
+
+class Driver:
+    """A driver that reports a busy, hot device."""
+
+    utilisation_percent: int | None = 87
+
+    def utilisation(self) -> int | None:
+        return self.utilisation_percent
+
+    def snapshot(self, *, bus_in_use: bool = False) -> Snapshot:
+        del bus_in_use
+        return Snapshot(0.0, {"temperature_c": 63.4})
+
+    def is_idle(self) -> bool:
+        return False
+
+
+def test_how_busy_the_device_was_before_a_round_and_how_hot_it_is_are_in_its_tags(
+    device: VirtualDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver()
+    monkeypatch.setattr("laggard.collectors.probing.symptom_reader", lambda _: driver)
+    probing = Probing(device, (), max_intrusion=1.0)
+    seconds = [probing.main_seconds()]
+    driver.utilisation_percent = 100  # by the probe itself
+    probing.end_main([*seconds, probing.main_seconds()])
+    assert probing.tags() == {"utilisation": "87", "temperature": "63"}
+
+    driver.utilisation_percent = None
+    probing.end_main([probing.main_seconds()])
+    assert probing.tags() == {"temperature": "63"}
 
 
 def test_a_test_with_another_kernel_is_not_checked(device: VirtualDevice) -> None:

@@ -20,7 +20,7 @@ from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
 from laggard.detectors.episodes import Episode
 from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
+from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state import State
 
@@ -226,7 +226,7 @@ def test_an_open_incident_is_kept_with_its_verdict() -> None:
     again = RestartJudge(RestartCost(40.0))
     again.begin(LaunchRecord(2, NODES, RESERVE))
     again.restore(kept, 60.0, same_run=True)
-    [due] = again.weigh([], lambda _: Episode(0.0, 2.0, 0.5), set(DEVICES), {}, 120.0)
+    [due] = again.weigh([], Grounds(lambda _: Episode(0.0, 2.0, 0.5)), set(DEVICES), 120.0)
     assert (verdict.action, due.action) == ("report", "restart")
     assert (due.host, due.gpu, due.severity, due.cause) == (verdict.host, verdict.gpu, verdict.severity, verdict.cause)
 
@@ -320,3 +320,15 @@ def test_on_the_node_a_users_test_can_run_the_product(monkeypatch: pytest.Monkey
     seconds = sent.collector_test(None)
     assert seconds == 2 * sent.own_test.__self__.product_s > 0
     assert list(sent.probing) == ["0"]
+
+
+def test_two_slow_devices_are_left_out_in_one_restart_as_far_as_there_are_reserves() -> None:
+    one, both = {DEVICES[7]: 1.3}, {DEVICES[7]: 1.3, DEVICES[2]: 1.3}
+    for reserve, hosts in ((RESERVE * 2, ["node1", "node3"]), (RESERVE, ["node3"])):
+        launch = Launch(100.0, reserve=reserve)
+        assert launch.rounds(12) == []
+        launch.rounds(10, one)
+        rounds = [launch.rounds(1, both) for _ in range(30)]
+        asked = [[verdict for verdict in found if verdict.action == "restart"] for found in rounds]
+        first = next(filter(None, asked))
+        assert sorted(verdict.host for verdict in first) == hosts
