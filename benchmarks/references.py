@@ -161,7 +161,7 @@ class _Player:
     def _weigh(self, job: int, new: Sequence[Verdict], present: NDArray[np.bool_], now_s: float) -> list[Verdict]:
         devices, states = self._by_job[job], self._states[job]
 
-        def why_not(verdict: Verdict, _: str) -> str:
+        def why_not(verdict: Verdict) -> str:
             accused = [each for each in devices if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
             return "" if verdict.own_past else more_to_do(accused, self._analysis, states, Peers())
 

@@ -245,12 +245,6 @@ class Incidents:
             self._note_asked(each, past)
         return joins
 
-    def asked_elsewhere(self, subject: Subject) -> str:
-        """Return on which node a restart was asked for before for the same place; empty if on none, or on this one."""
-        each = self._open[subject]
-        before = [one for one in self._asked.get(each.place, []) if one.identity != each.identity]
-        return before[-1].name if before else ""
-
     def forget_hosts(self, present: Collection[str], now_s: float) -> None:
         """Drop the open incidents of all hosts but those that are present; these go on from now."""
         self._open = {subject: each for subject, each in self._open.items() if subject[0] in present}

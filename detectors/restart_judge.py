@@ -41,8 +41,8 @@ class Grounds:
     min_slowdown
         The smallest slowdown that matters.
     why_not
-        Given the newest verdict on a device, and the other device in its place for which a restart was asked before,
-        returns why none should be made now, whatever it costs; empty if there is no such reason.
+        Given the newest verdict on a device, returns why no restart should be made now, whatever it costs; empty if
+        there is no such reason.
     holds_up
         Whether the job waits for the devices for which there is such a reason.
     """
@@ -50,7 +50,7 @@ class Grounds:
     episodes: Episodes
     identities: Mapping[DeviceId, str] = field(default_factory=dict)
     min_slowdown: float = 1.0
-    why_not: Callable[[Verdict, str], str] = lambda *_: ""
+    why_not: Callable[[Verdict], str] = lambda _: ""
     holds_up: bool = True
 
 
@@ -184,7 +184,7 @@ class RestartJudge:
         incidents = self._incidents
         found = {}
         for subject in [each for each in incidents.open if each in judged]:
-            why_not = grounds.why_not(self._newest[subject], incidents.asked_elsewhere(subject))
+            why_not = grounds.why_not(self._newest[subject])
             found[subject] = incidents.decide(subject, stakes, now_s, why_not, holds_up=grounds.holds_up or not why_not)
         hosts = {host for (host, _), decision in found.items() if decision.restart}
         for subject, decision in found.items():

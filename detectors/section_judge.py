@@ -17,18 +17,15 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.groups import Groups, label_of
-from laggard.detectors.keeping import Keeper
 from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.detectors.rounds import Round
+from laggard.detectors.section_memory import SectionMemory
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
 __all__ = ["Condition", "Probes", "SectionJudge", "Worker", "worker_of"]
 
 _log = logging.getLogger("laggard.detectors")
-
-KEPT = "laggard/slow-section"
-"""Begins the keys of State under which the incidents are kept; the section's name follows."""
 
 Condition = Literal["not probed", "not known", "well", "slow"]
 """What test kernels say of a device; ``not known``: they run there, but have not since they were asked about it."""
@@ -109,8 +106,8 @@ class SectionJudge:
         What the test kernels say.
     restarts
         Weighs what slow workers cost.
-    keeper
-        Keeps incidents from launch to launch.
+    memory
+        Keeps the incidents of all sections from launch to launch.
     """
 
     def __init__(
@@ -120,29 +117,27 @@ class SectionJudge:
         groups: Groups,
         probes: Probes,
         restarts: RestartJudge,
-        keeper: Keeper,
+        memory: SectionMemory,
     ) -> None:
         self._section = section
         self._analysis = analysis
         self._groups = groups
         self._probes = probes
         self._restarts = restarts
-        self._keeper = keeper
-        self._run = ""
+        self._memory = memory
         self._read_signs: Callable[[], Signs | None] = lambda: None
         self._phases = DeclaredPhases()
         self._workers: dict[DeviceId, Worker] = {}
         self._given: dict[DeviceId, Hashable] = {}  # labels, for those that were given one
         self._labels: Mapping[DeviceId, Hashable] | None = None
 
-    def begin(self, launch: LaunchRecord, run: str, read_signs: Callable[[], Signs | None], now_s: float) -> None:
-        """Prepare for a launch; the arguments are as for :meth:`SlowGPUJudge.begin`."""
-        self._run, self._read_signs = run, read_signs
+    def begin(self, launch: LaunchRecord, read_signs: Callable[[], Signs | None], now_s: float) -> None:
+        """Prepare for a launch; ``read_signs`` is as for :meth:`SlowGPUJudge.begin`."""
+        self._read_signs = read_signs
         self._restarts.begin(launch)
-        kept = self._keeper.read(self._key)
-        if isinstance(kept, Mapping):  # an older version kept other things
+        if (earlier := self._memory.of(self._section)) is not None:
             try:
-                self._restarts.restore(kept["restarts"], now_s, same_run=kept["run"] == run)
+                self._restarts.restore(earlier, now_s, same_run=self._memory.is_same_run)
             except (KeyError, ValueError) as error:
                 _log.warning("the incidents in the section %s cannot be read: %s", self._section, error)
 
@@ -157,20 +152,18 @@ class SectionJudge:
         """Return the verdicts that are new with this round."""
         self._group()
         if (signs := self._read_signs()) is not None:
-            self._restarts.note_signs(signs, self._keeper.commits, now_s)
+            self._restarts.note_signs(signs, self._memory.own_commits, now_s)
             readings = self._phases.without(readings, signs.phases, now_s)
         found = self._analysis.update(readings, now_s)
         places = {device: device[0] for device in self._workers}
         min_slowdown = self._analysis.thresholds.min_slowdown
         grounds = Grounds(self._analysis.episode, places, min_slowdown, self._why_no_restart)
-        verdicts = [self._of_workers(verdict) for verdict in self._restarts.weigh(found, grounds, readings, now_s)]
-        if verdicts and self._keeper.keeps:
-            self._keeper.write(self._key, {"run": self._run, "restarts": self._restarts.to_state()})
-        return verdicts
-
-    @property
-    def _key(self) -> str:
-        return f"{KEPT}/{self._section}"
+        weighed = self._restarts.weigh(found, grounds, readings, now_s)
+        if weighed:
+            asked = [each for verdict in weighed if verdict.action == "restart" for each in self._accused_by(verdict)]
+            ranks = [each for each in asked if self._workers[each].rank is not None]
+            self._memory.write(self._section, self._restarts.to_state(), ranks)
+        return [self._of_workers(verdict) for verdict in weighed]
 
     def take_notices(self) -> list[str]:
         """Return what is new about all ranks together; see :meth:`SlowGPUAnalysis.take_notices`."""
@@ -204,14 +197,14 @@ class SectionJudge:
             verdict = replace(verdict, gpu=worker.gpu or None, evidence=f"{worker.where}: {what}", cause=cause)
         return verdict
 
-    def _why_no_restart(self, verdict: Verdict, asked_elsewhere: str) -> str:
+    def _why_no_restart(self, verdict: Verdict) -> str:
         """Return why a restart is not asked for; empty if it may be."""
         accused = self._accused_by(verdict)
         own_past = verdict.own_past or all(map(self._analysis.became_slow, accused))
-        reasons = (self._why_not_for(device, asked_elsewhere, own_past=own_past) for device in accused)
+        reasons = (self._why_not_for(device, own_past=own_past) for device in accused)
         return next(filter(None, reasons), "")
 
-    def _why_not_for(self, device: DeviceId, asked_elsewhere: str, *, own_past: bool) -> str:
+    def _why_not_for(self, device: DeviceId, *, own_past: bool) -> str:
         worker, episode = self._workers[device], self._analysis.episode(device)
         since_s = -math.inf if episode is None or math.isnan(episode.since_s) else episode.since_s
         condition = self._probes.condition((worker.host, worker.gpu), since_s)
@@ -221,8 +214,8 @@ class SectionJudge:
             return "test kernels find its device well: its work or a link is the reason"
         if condition == "not known":
             return "test kernels have not run on its device since then"
-        if asked_elsewhere:
-            return f"{asked_elsewhere} was as slow: its share of the work may be larger"
+        if before := self._memory.asked_elsewhere(worker.name, worker.host):
+            return f"it was slow on {before}, too: its share of the work may be larger"
         if own_past or device in self._given:
             return ""
         return "its share of the work may be larger: groups say which ranks have equal shares"

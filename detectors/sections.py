@@ -20,6 +20,7 @@ from laggard.detectors.launch_signs import LaunchSigns
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
+from laggard.detectors.section_memory import SectionMemory
 from laggard.detectors.sources import StreamSource
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
@@ -92,7 +93,7 @@ class SectionDetector(Startable):
         probes: Probes | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        self._keeper = keeper or Keeper(state)
+        self._memory = SectionMemory(keeper or Keeper(state))
         self._groups: Groups = groups or {}
         self._min_slowdown = min_slowdown
         self._false_alarm_budget = false_alarm_budget
@@ -117,6 +118,7 @@ class SectionDetector(Startable):
         series = Series(session.client, session.endpoint, launch.launch)
         # What an earlier launch has timed; of a section that comes later, every sample is of this one.
         past = {metric: series.last_id(metric) for metric in series.metrics() if section_of(metric)}
+        self._memory.begin(run=str(session.environment.endpoint_file))
         self._ended.clear()
         arguments = (series, past, launch, LaunchSigns(session))
         self._thread = threading.Thread(target=self._look, args=arguments, name="section-detector", daemon=True)
@@ -164,7 +166,7 @@ class SectionDetector(Startable):
         restarts = RestartJudge(self._restart_cost)
         self._restarts.append(restarts)
         section = section_of(metric) or metric
-        judge = SectionJudge(section, analysis, self._groups, self._probes, restarts, self._keeper)
-        judge.begin(launch, str(session.environment.endpoint_file), lambda: self._signs, time.time())
+        judge = SectionJudge(section, analysis, self._groups, self._probes, restarts, self._memory)
+        judge.begin(launch, lambda: self._signs, time.time())
         source = StreamSource(session, metric, after=after, place=worker_of)
         return Watcher(metric, interval_s, judge, reports_silence=False, source=source, expected=())

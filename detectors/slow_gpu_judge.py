@@ -191,7 +191,7 @@ class SlowGPUJudge:
             self.keep_history()
         return verdicts
 
-    def _why_no_restart(self, verdict: Verdict, _: str) -> str:
+    def _why_no_restart(self, verdict: Verdict) -> str:
         devices = [each for each in self._probed_s if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
         return "" if verdict.own_past else more_to_do(devices, self.analysis, self._states, self.peers)
 

@@ -52,7 +52,7 @@ def test_a_rank_that_is_slow_wherever_it_runs_costs_one_node_and_not_all(start_j
         job.wait_for(f"launch +{launch} on {nodes}")
         wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE, launch)
         (tmp_path / f"slow{launch}").touch()
-    job.wait_for(r"verdict +rank 3 on node3: .*; no restart, since rank 3 on node2 was as slow: its share .* \(slow\)")
+    job.wait_for(r"verdict +rank 3 on node3: .*; no restart, since it was slow on node2, too: its share .* \(slow\)")
     assert job.account.count("relaunch  without") == 1
     job.process.terminate()
     job.finish()

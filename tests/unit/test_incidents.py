@@ -288,11 +288,3 @@ def test_a_reason_against_a_restart_is_the_decision_for_as_long_as_it_holds() ->
     assert decision == Decision(restart=False, in_s=math.inf, why="it has more to do")
     assert not job.incidents.join(GPU, HUNDRED, job.now_s)
     assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
-
-
-def test_where_a_restart_was_asked_for_in_the_same_place_is_remembered() -> None:
-    job = asked_for_all()
-    job.slow_for(20.0, OTHER)
-    assert job.incidents.asked_elsewhere(OTHER) == "node1 gpu 0"
-    job.slow_for(20.0)
-    assert job.incidents.asked_elsewhere(GPU) == ""

@@ -16,6 +16,7 @@ from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.rounds import Round
 from laggard.detectors.section_judge import Condition, Probes, SectionJudge, Worker, worker_of
+from laggard.detectors.section_memory import SectionMemory
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state import State
@@ -34,17 +35,20 @@ class Play:
         probes: Probes | None = None,
         kept: dict[str, Any] | None = None,
         cost_s: float = 0.0,
+        section: str = "forward",
         tags: Callable[[int], Mapping[str, str]] = lambda _: {},
         devices: bool = True,
     ) -> None:
         analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
         keeper = Keeper(cast("State", kept)) if kept is not None else Keeper(None)
         restarts = RestartJudge(RestartCost(cost_s))
-        self.judge = SectionJudge("forward", analysis, groups or {}, probes or Probes(), restarts, keeper)
+        memory = SectionMemory(keeper)
+        memory.begin("run")
+        self.judge = SectionJudge(section, analysis, groups or {}, probes or Probes(), restarts, memory)
         self.phases: dict[str, PhaseRecord] = {}
         nodes = tuple(NodeRecord(f"node{number}", "", ("0", "1")) for number in range(1, 6))
         launch = LaunchRecord(0, nodes[:4], reserve=nodes[4:])
-        self.judge.begin(launch, "run", lambda: Signs(0, phases=self.phases), 0.0)
+        self.judge.begin(launch, lambda: Signs(0, phases=self.phases), 0.0)
         self._number = 0
         self._workers = {}
         for rank in range(RANKS):
@@ -170,14 +174,14 @@ def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
     play.rounds(12)
     assert restarts(play.rounds(6, one_slow)) == [("node3", "1")]
 
-    moved = Play(kept=kept, tags=lambda rank: {"host": "node9"} if rank in {4, 5} else {})
-    moved.rounds(12)
-    verdicts = moved.rounds(6, one_slow)
-    assert [verdict.host for verdict in verdicts] == ["node9"]
-    assert restarts(verdicts) == []
-    assert verdicts[-1].evidence.endswith(
-        "in the section forward; no restart, since rank 5 on node3 was as slow: its share of the work may be larger"
-    )
+    for section in ("forward", "step"):  # which may be around it
+        moved = Play(kept=kept, section=section, tags=lambda rank: {"host": "node9"} if rank in {4, 5} else {})
+        moved.rounds(12)
+        verdicts = moved.rounds(6, one_slow)
+        assert [verdict.host for verdict in verdicts] == ["node9"]
+        assert restarts(verdicts) == []
+        why_not = "no restart, since it was slow on node3, too: its share of the work may be larger"
+        assert verdicts[-1].evidence.endswith(f"in the section {section}; {why_not}")
 
 
 def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
