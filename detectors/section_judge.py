@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +26,8 @@ from laggard.kvstore.control import LaunchRecord, Signs
 __all__ = ["Condition", "Probes", "SectionJudge", "Worker", "worker_of"]
 
 _log = logging.getLogger("laggard.detectors")
+
+_NOT_RUN = "test kernels have not run on its device since then"
 
 Condition = Literal["not probed", "not known", "well", "slow"]
 """What test kernels say of a device; ``not known``: they run there, but have not since they were asked about it."""
@@ -130,6 +132,7 @@ class SectionJudge:
         self._workers: dict[DeviceId, Worker] = {}
         self._given: dict[DeviceId, Hashable] = {}  # labels, for those that were given one
         self._labels: Mapping[DeviceId, Hashable] | None = None
+        self._unanswered: list[Verdict] = []  # for which test kernels have not run yet
 
     def begin(self, launch: LaunchRecord, read_signs: Callable[[], Signs | None], now_s: float) -> None:
         """Prepare for a launch; ``read_signs`` is as for :meth:`SlowGPUJudge.begin`."""
@@ -163,7 +166,22 @@ class SectionJudge:
             asked = [each for verdict in weighed if verdict.action == "restart" for each in self._accused_by(verdict)]
             ranks = [each for each in asked if self._workers[each].rank is not None]
             self._memory.write(self._section, self._restarts.to_state(), ranks)
-        return [self._of_workers(verdict) for verdict in weighed]
+        return [self._of_workers(verdict) for verdict in (*weighed, *self._answered(weighed))]
+
+    def _answered(self, weighed: Sequence[Verdict]) -> list[Verdict]:
+        """Return again the verdicts for which test kernels had not run, now that they have and say no."""
+        reasons = [(verdict, self._why_no_restart(verdict)) for verdict in self._unanswered]
+        self._unanswered = [verdict for verdict, why in reasons if why == _NOT_RUN and self._is_slow(verdict)]
+        self._unanswered += [verdict for verdict in weighed if verdict.evidence.endswith(_NOT_RUN)]
+        is_said = {_NOT_RUN, ""}
+        return [
+            replace(verdict, evidence=verdict.evidence.replace(_NOT_RUN, why))
+            for verdict, why in reasons
+            if why not in is_said and self._is_slow(verdict)
+        ]
+
+    def _is_slow(self, verdict: Verdict) -> bool:
+        return any(map(self._analysis.suspects, self._accused_by(verdict)))
 
     def take_notices(self) -> list[str]:
         """Return what is new about all ranks together; see :meth:`SlowGPUAnalysis.take_notices`."""
@@ -213,7 +231,7 @@ class SectionJudge:
         if condition == "well":
             return "test kernels find its device well: its work or a link is the reason"
         if condition == "not known":
-            return "test kernels have not run on its device since then"
+            return _NOT_RUN
         if before := self._memory.asked_elsewhere(worker.name, worker.host):
             return f"it was slow on {before}, too: its share of the work may be larger"
         if own_past or device in self._given:

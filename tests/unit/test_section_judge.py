@@ -152,6 +152,18 @@ def test_test_kernels_confirm_a_suspicion_or_refute_it(
     assert verdicts[-1].evidence.endswith(", in the section forward" + why_not)
 
 
+def test_what_test_kernels_say_later_is_told_once() -> None:
+    answers: dict[str, Condition] = {"now": "not known"}
+    play = Play(probes=Probes(lambda *_: answers["now"]))
+    play.rounds(12)
+    [first] = play.rounds(10, one_slow)
+    answers["now"] = "well"
+    [second] = play.rounds(10, one_slow)
+    assert second.action == "report"
+    assert first.evidence.partition("no restart")[0] == second.evidence.partition("no restart")[0]
+    assert second.evidence.endswith("since test kernels find its device well: its work or a link is the reason")
+
+
 def test_test_kernels_are_asked_until_they_answer() -> None:
     answers: dict[str, Condition] = {"now": "not known"}
     play = Play(probes=Probes(lambda *_: answers["now"]))
