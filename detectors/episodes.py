@@ -32,11 +32,14 @@ class Episode:
         peer's alone if its peers accuse it as well.
     share_lost
         Mean share of the job's time that its last rounds cost, eight at most.
+    costly_part
+        The part of it to which that applies: before, it may have been much less slow.
     """
 
     since_s: float
     slowdown: float
     share_lost: float
+    costly_part: float = 1.0
 
 
 def episode_at(row: int, history: History, grouping: Grouping, typical: Floats) -> Episode | None:
@@ -61,4 +64,6 @@ def episode_at(row: int, history: History, grouping: Grouping, typical: Floats) 
     if not len(slowdowns):
         return None
     lost = float(np.mean([share_lost(max(1.0, float(each))) for each in slowdowns]))
-    return Episode(float(history.since_s[row]), float(slowdowns[0]), lost)
+    n_costly = max(len(slowdowns), int(history.run[:, RESTART, probe, row].max()))
+    costly_part = min(1.0, n_costly / int(history.rounds[row]))
+    return Episode(float(history.since_s[row]), float(slowdowns[0]), lost, costly_part)

@@ -153,6 +153,7 @@ class Incidents:
             self._open[subject].at_times &= at_times
             return
         slow_s = max(0.0, now_s - episode.since_s) if math.isfinite(episode.since_s) else 0.0
+        slow_s *= episode.costly_part
         lost_s = episode.share_lost * slow_s
         host, gpu = subject
         parts = [] if gpu is not None else [each for each in self._open if each[0] == host]

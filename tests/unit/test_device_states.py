@@ -218,3 +218,14 @@ def test_a_device_that_becomes_slow_in_such_a_job_is_suspect_and_restarted_for(n
     assert restarts_of(outcome) == [{SLOW // 4}] * 2
     if "half of the nodes" not in name:
         assert ((outcome.first_verdict[:, SLOW] >= 125) & (outcome.first_verdict[:, SLOW] < 133)).all()
+
+
+def test_a_device_that_was_hardly_slow_for_long_has_cost_something_only_since_it_is_slow() -> None:
+    rounds = Rounds()
+    assert rounds.play(12, {}, None) == []
+    rounds.play(100, {LAST: 1.03}, None)
+    rounds.play(4, {LAST: 2.0}, None)
+    episode = rounds.analysis.episode(LAST)
+    assert episode is not None
+    assert episode.costly_part == pytest.approx(8 / 104)
+    assert episode.share_lost == pytest.approx((4 * 0.5 + 4 * 0.03) / 8, abs=0.02)

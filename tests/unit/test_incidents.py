@@ -288,3 +288,10 @@ def test_a_reason_against_a_restart_is_the_decision_for_as_long_as_it_holds() ->
     assert decision == Decision(restart=False, in_s=math.inf, why="it has more to do")
     assert not job.incidents.join(GPU, HUNDRED, job.now_s)
     assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
+
+
+def test_of_a_long_episode_only_its_costly_part_has_cost_anything() -> None:
+    incidents = Incidents()
+    episode = Episode(0.0, 2.0, 0.5, costly_part=0.1)
+    incidents.begin(GPU, 2.0, episode, 300.0, identity="GPU-1", place="1/0")
+    assert incidents.incident(GPU) == Incident(slowdown=2.0, slow_s=about(30.0), lost_s=about(15.0))
