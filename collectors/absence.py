@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Absence", "absence"]
+__all__ = ["Absence", "absence", "gpus_on_bus"]
 
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"  # the class of graphics and 3D controllers
@@ -40,7 +40,7 @@ def absence(environ: Mapping[str, str], root: Path = Path("/")) -> Absence | Non
     root
         Where ``/sys``, ``/proc`` and ``/dev`` are.
     """
-    count = sum(_is_nvidia_gpu(device) for device in root.glob("sys/bus/pci/devices/*"))
+    count = len(gpus_on_bus(root))
     if not count or "CUDA_VISIBLE_DEVICES" in environ:
         return None
     gpus = f"{count} NVIDIA GPU{'s' if count > 1 else ''} on the bus"
@@ -63,6 +63,11 @@ def _by_cupy(gpus: str) -> Absence:
         reason = f"{gpus}, but their driver shows none: {error}"
         return Absence(reason, is_fault=error.status != _NEWER_DRIVER_NEEDED)
     return Absence(f"{gpus}, but their driver shows {count}", is_fault=True)
+
+
+def gpus_on_bus(root: Path = Path("/")) -> list[Path]:
+    """Return the NVIDIA GPUs on the bus, whether or not this process may use them."""
+    return [device for device in root.glob("sys/bus/pci/devices/*") if _is_nvidia_gpu(device)]
 
 
 def _is_nvidia_gpu(device: Path) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laggard.collectors.faults import links_fault, narrow_link, repair_fault
+
 if TYPE_CHECKING:
     from laggard.collectors.symptoms import Symptoms
 
@@ -58,10 +60,8 @@ def cause_of(symptoms: Symptoms) -> str:
 
 def _memory(symptoms: Symptoms) -> str | None:
     now, risen = symptoms.now, symptoms.risen
-    if now.get("remap_failed"):
-        return "memory: a row could not be remapped; the GPU should be replaced"
-    if now.get("remap_pending") or now.get("pages_retiring"):
-        return "memory: a repair is pending until the GPU is reset"
+    if fault := repair_fault(now):
+        return fault
     if found := sorted(MEMORY_XIDS.intersection(symptoms.xids)):
         return f"memory: the driver reported XID {found[0]}"
     if errors := risen.get("ecc_uncorrected"):
@@ -79,8 +79,8 @@ def _lost(symptoms: Symptoms) -> str | None:
 
 
 def _nvlink(symptoms: Symptoms) -> str | None:
-    if symptoms.links_down:
-        return f"NVLink: link {', '.join(map(str, symptoms.links_down))} is down"
+    if fault := links_fault(symptoms.links_down):
+        return fault
     if found := sorted(NVLINK_XIDS.intersection(symptoms.xids)):
         return f"NVLink: the driver reported XID {found[0]}"
     names = {"nvlink_recoveries": "recoveries", "nvlink_replays": "replays", "nvlink_crc_errors": "CRC errors"}
@@ -111,11 +111,9 @@ def _lowered_limit(symptoms: Symptoms) -> str | None:
 
 
 def _pcie(symptoms: Symptoms) -> str | None:
-    now = symptoms.now
     for what in ("width", "generation"):
-        is_now, could_be = now.get(f"pcie_{what}", 0.0), now.get(f"pcie_{what}_max", 0.0)
-        if 0 < is_now < could_be:
-            return f"PCIe: the link's {what} is {is_now:.0f}, but {could_be:.0f} is possible"
+        if fault := narrow_link(symptoms.now, what):
+            return fault
     replays = symptoms.risen.get("pcie_replays")
     return f"PCIe: {replays:.0f} replays during the round" if replays else None
 

@@ -36,6 +36,7 @@ __all__ = [
     "VirtualDevice",
     "device_makers",
     "gpu_names",
+    "listed_devices",
     "local_device",
     "local_devices",
     "uuid_text",
@@ -370,9 +371,8 @@ def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
         count = _count_by_driver()
     else:
         count = int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
-    if "CUDA_VISIBLE_DEVICES" in environ:
-        return _visible(environ)[:count]
-    return [str(ordinal) for ordinal in range(count)]
+    names = listed_devices(environ)
+    return [str(ordinal) for ordinal in range(count)] if names is None else names[:count]
 
 
 def _count_by_driver() -> int:
@@ -392,9 +392,12 @@ def uuid_text(raw: bytes) -> str:
 
 def visible_names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of the devices that a process may use, as far as its environment says."""
-    return _visible(environ) or [str(number) for number in range(int(environ.get(VIRTUAL_DEVICES, "0")))]
+    return listed_devices(environ) or [str(number) for number in range(int(environ.get(VIRTUAL_DEVICES, "0")))]
 
 
-def _visible(environ: Mapping[str, str]) -> list[str]:
-    names = (name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+def listed_devices(environ: Mapping[str, str]) -> list[str] | None:
+    """Return what ``CUDA_VISIBLE_DEVICES`` lists; None if it is not set, so that all devices are visible."""
+    if "CUDA_VISIBLE_DEVICES" not in environ:
+        return None
+    names = (name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip())
     return list(itertools.takewhile(lambda name: name != "-1", names))  # as CUDA does: what follows is not visible

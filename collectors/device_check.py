@@ -16,11 +16,12 @@ from typing import Self
 from laggard.collectors.absence import Absence, absence
 from laggard.collectors.causes import UNKNOWN, cause_of
 from laggard.collectors.cuda_errors import is_of_the_device
-from laggard.collectors.device import Device, device_makers
+from laggard.collectors.device import Device, GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
+from laggard.collectors.faults import narrow_link
 from laggard.collectors.probes import probes_of
-from laggard.collectors.probing import WarmUp, symptom_reader
-from laggard.collectors.symptoms import Snapshot, Symptoms
+from laggard.collectors.probing import WarmUp, is_of_this_job, symptom_reader
+from laggard.collectors.symptoms import Snapshot, Symptoms, board_uuid
 
 __all__ = ["ALL_DEVICES", "DeviceCheck", "check_device"]
 
@@ -47,6 +48,10 @@ class DeviceCheck:
         Whether the device was idle, so that it had to be warmed up first.
     cause
         What the driver reported that would explain a slow device.
+    board
+        UUID of the whole GPU that it is, or is a slice of; empty if no driver says.
+    faults
+        What is wrong with it, however fast it is.
     trouble
         What is wrong with the device, if that is why there are no readings; else empty.
     failure
@@ -62,6 +67,8 @@ class DeviceCheck:
     wrong: dict[str, int] = field(default_factory=dict)
     warmed: bool = False
     cause: str = UNKNOWN
+    board: str = ""
+    faults: tuple[str, ...] = ()
     trouble: str = ""
     failure: str = ""
 
@@ -73,8 +80,8 @@ class DeviceCheck:
     def from_json(cls, text: str | bytes) -> Self:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
-        figures = {probe: (value, unit) for probe, (value, unit) in fields.pop("figures").items()}
-        return cls(**fields, figures=figures)
+        figures = {probe: (value, unit) for probe, (value, unit) in fields["figures"].items()}
+        return cls(**{**fields, "figures": figures, "faults": tuple(fields["faults"])})
 
 
 def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
@@ -82,7 +89,7 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
     try:
         probes = probes_of(device)
     except ProbeUnavailableError as reason:
-        return DeviceCheck(device.gpu, device.model, device.uuid, failure=str(reason))
+        return DeviceCheck(device.gpu, device.model, device.uuid, board=_board_of(device), failure=str(reason))
     reader = symptom_reader(device)
     before = reader.snapshot() if reader else Snapshot(0.0)
     warmed = reader is not None and WarmUp(reader.is_idle)(probes[0])
@@ -95,10 +102,24 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
         figures[probe.name] = probe.figure(min(seconds[probe.name])), probe.unit
         if n_wrong := probe.wrong_results():
             wrong[probe.name] = n_wrong
-    cause = UNKNOWN
-    if reader:
-        cause = cause_of(Symptoms.between(before, reader.snapshot(bus_in_use=True), lambda pid: pid == os.getpid()))
-    return DeviceCheck(device.gpu, device.model, device.uuid, seconds, figures, wrong, warmed, cause)
+    after = reader.snapshot(bus_in_use=True) if reader else before
+    narrow = narrow_link(after.values, "width")  # all other faults can be read at any time: see boards.py
+    return DeviceCheck(
+        device.gpu,
+        device.model,
+        device.uuid,
+        seconds,
+        figures,
+        wrong,
+        warmed,
+        cause=cause_of(Symptoms.between(before, after, is_of_this_job)) if reader else UNKNOWN,
+        board=_board_of(device),
+        faults=(narrow,) if narrow else (),
+    )
+
+
+def _board_of(device: Device) -> str:
+    return board_uuid(device.bus_address) if isinstance(device, GpuDevice) else ""
 
 
 def main(names: Sequence[str]) -> int:

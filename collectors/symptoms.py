@@ -24,11 +24,13 @@ __all__ = [
     "Symptoms",
     "board_power_limit_w",
     "board_uuid",
+    "link_states",
     "missing_links",
 ]
 
 _log = logging.getLogger("laggard.collectors")
 
+_SOLDERED = "SXM"  # in the model's name: its links lead to the baseboard
 LINKS_PER_BRIDGE = 4  # NVIDIA, NVLink bridge installation guides for A100 and H100 boards
 IDLE_CLOCK = 0.6  # of the maximum: even a throttled clock is above this on a busy device, and below it on an idle one
 
@@ -172,6 +174,9 @@ class SymptomReader:
             self._handle = nvml_handle(name)
         except nvml.NVMLError as error:
             raise DriverUnavailableError(name, str(error)) from error
+        self._model = ""
+        with contextlib.suppress(nvml.NVMLError):
+            self._model = str(nvml.nvmlDeviceGetName(self._handle))
         with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no events
             self._events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, self._events)
@@ -188,7 +193,8 @@ class SymptomReader:
         processes: frozenset[int] = frozenset()
         with contextlib.suppress(nvml.NVMLError):
             processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        return Snapshot(time.monotonic(), values, processes, _links_down(handle), tuple(self._xids()))
+        links_down = missing_links(link_states(handle), self._model)
+        return Snapshot(time.monotonic(), values, processes, links_down, tuple(self._xids()))
 
     def utilisation(self) -> int | None:
         """Return for how much of the last second or less the device was in use, in percent; None if not reported."""
@@ -232,22 +238,23 @@ class SymptomTracker:
         return Symptoms.between(before, self._last, self._is_ours)
 
 
-def _links_down(handle: Any) -> tuple[int, ...]:
-    """Return the links that are not active, less those of bridges that are not plugged in."""
+def link_states(handle: Any) -> list[bool]:
+    """Return whether each of a device's NVLinks is active."""
     active: list[bool] = []
     with contextlib.suppress(nvml.NVMLError):  # the first missing link ends the list
         active.extend(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
-    return missing_links(active)
+    return active
 
 
-def missing_links(active: Sequence[bool]) -> tuple[int, ...]:
+def missing_links(active: Sequence[bool], model: str) -> tuple[int, ...]:
     """Return which links should be active and are not.
 
-    On a board with bridges, each carries four links: whole bridges that are not there are no fault.
+    Without any, the board has no bridge, or its links are switched off, as MIG does. Boards in slots are linked by
+    bridges of four links each: whole bridges that are not there are no fault.
     """
     down = tuple(link for link, is_active in enumerate(active) if not is_active)
-    has_bridges = len(active) % LINKS_PER_BRIDGE == 0
-    return () if has_bridges and len(down) % LINKS_PER_BRIDGE == 0 else down
+    has_bridges = _SOLDERED not in model and len(active) % LINKS_PER_BRIDGE == 0
+    return () if not any(active) or (has_bridges and len(down) % LINKS_PER_BRIDGE == 0) else down
 
 
 def board_uuid(name: str) -> str:

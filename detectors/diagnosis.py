@@ -35,9 +35,9 @@ class Diagnosis:
     Attributes
     ----------
     condition
-        ``faulty``: it computes wrong results or does not answer. ``slow``: slower than its peers, or than in earlier
-        checks, by more than a single check may show by chance. ``suspect``: possibly slow. ``unchecked``: the check
-        failed, for a reason that says nothing about the device. Otherwise ``ok``.
+        ``faulty``: it computes wrong results, does not answer, or its driver reports a fault. ``slow``: slower than its
+        peers, or than in earlier checks, by more than a single check may show by chance. ``suspect``: possibly slow.
+        ``unchecked``: the check failed, for a reason that says nothing about the device. Otherwise ``ok``.
     reasons
         One sentence for each finding.
     """
@@ -54,7 +54,7 @@ def diagnose(checks: Mapping[DeviceId, DeviceCheck], past: Past) -> dict[DeviceI
         found[device] += _slower_than_before(check, past.get(check.uuid, {}))
     for device, condition, reason in _slower_than_peers(checks):
         found[device].append((condition, reason))
-    return {device: _diagnosis(reasons, checks[device].cause) for device, reasons in found.items()}
+    return {device: _diagnosis(reasons, checks[device]) for device, reasons in found.items()}
 
 
 def remembered(past: Past, checks: Mapping[DeviceId, DeviceCheck]) -> dict[str, dict[str, list[float]]]:
@@ -71,7 +71,7 @@ def remembered(past: Past, checks: Mapping[DeviceId, DeviceCheck]) -> dict[str, 
 def _faults(check: DeviceCheck) -> list[tuple[Condition, str]]:
     found: list[tuple[Condition, str]] = []
     found += [("faulty", f"{probe}: {count} results are wrong") for probe, count in check.wrong.items()]
-    found += [("faulty", check.trouble)] if check.trouble else []
+    found += [("faulty", fault) for fault in (*check.faults, check.trouble) if fault]
     found += [("unchecked", check.failure)] if check.failure else []
     return found
 
@@ -122,9 +122,10 @@ def _worst_probe(device: DeviceId, checks: Mapping[DeviceId, DeviceCheck]) -> st
     return max(checks[device].seconds, key=slowdown)
 
 
-def _diagnosis(reasons: Sequence[tuple[Condition, str]], cause: str) -> Diagnosis:
+def _diagnosis(reasons: Sequence[tuple[Condition, str]], check: DeviceCheck) -> Diagnosis:
     worst = max((condition for condition, _ in reasons), key=_BY_SEVERITY.index, default=_BY_SEVERITY[0])
-    causes = [f"likely cause: {cause}"] if reasons and cause != UNKNOWN else []
+    to_explain = any(reason not in check.faults for _, reason in reasons)
+    causes = [f"likely cause: {check.cause}"] if to_explain and check.cause not in (UNKNOWN, *check.faults) else []
     return Diagnosis(worst, (*(reason for _, reason in reasons), *causes))
 
 

@@ -8,8 +8,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from itertools import islice
@@ -18,22 +17,24 @@ from pathlib import Path
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from laggard.collectors.boards import Boards
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.collectors.supervised_check import check_devices_here, device_environment
-from laggard.detectors.diagnosis import Condition, Diagnosis, Past, diagnose, remembered
+from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment
+from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
+from laggard.detectors.inventory import Inventory, inventoried, with_faults
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError
 from laggard.resilience.text import counted
 
-__all__ = ["PastReadingsError", "doctor"]
+__all__ = ["doctor"]
 
-PAST_FORMAT = "laggard-devices-1"
 MAX_COLUMNS = 6
 # Of more devices than this, the healthy ones are only counted.
 MAX_SHOWN = 48
@@ -42,29 +43,6 @@ _FAILING = "slow", "faulty"
 EXIT_BAD_DEVICE = 1
 EXIT_NOT_CHECKED = 3
 """Not 1, since a prolog would drain all nodes for a library that is missing."""
-
-
-class PastReadingsError(LaggardError, ValueError):
-    """The file of past readings cannot be read.
-
-    Attributes
-    ----------
-    path
-        The file.
-    reason
-        What is wrong with it.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"cannot read past readings from {self.path} ({self.reason}): "
-            "--forget discards them, --past names another file"
-        )
 
 
 @click.command(short_help="Check the GPUs of this machine, or of many nodes.")
@@ -80,7 +58,7 @@ class PastReadingsError(LaggardError, ValueError):
     "past_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File with the past readings of each device.  "
+    help="File with the past readings of each device, and with the GPUs that each node had.  "
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
 @click.option(
@@ -89,7 +67,7 @@ class PastReadingsError(LaggardError, ValueError):
     metavar="N",
     help="Report a node with fewer than N devices as faulty. No virtual devices stand in for them.",
 )
-@click.option("--forget", is_flag=True, help="Discard all past readings first.")
+@click.option("--forget", is_flag=True, help="Discard all past readings first, and which GPUs there were.")
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
@@ -107,19 +85,21 @@ def doctor(
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
-    readings. On a machine without GPUs, the processor is checked instead, as virtual devices.
+    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. On a machine without GPUs, the
+    processor is checked instead, as virtual devices.
 
-    The exit code is 1 if a device is slow, gives wrong results or does not answer; 3 if one could not be checked, for a
-    reason that says nothing about it, such as a missing library; 2 for wrong options; else 0.
+    The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
+    not be checked, for a reason that says nothing about it, such as a missing library; 2 for wrong options; else 0.
     """
     transports = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
-    path = past_file or _default_past_file()
+    path = past_file or default_past_file()
     try:
-        past = {} if forget else _read_past(path)
-        checks = _check(transports, virtual_gpus, expect, shown=not as_json)
-        diagnoses = diagnose(checks, past)
-        _write_past(path, remembered(past, checks))
-        click.echo(as_text(checks, diagnoses, as_json=as_json))
+        past = PastChecks() if forget else read_past(path)
+        checked, boards = _check(transports, virtual_gpus, past.inventory, stand_in=expect is None, shown=not as_json)
+        checks = with_faults(checked, boards, past.inventory, expect or 0)
+        diagnoses = diagnose(checks, past.readings)
+        where = _remember(path, checks, boards, forget=forget)
+        click.echo(as_text(checks, diagnoses, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
         return EXIT_NOT_CHECKED
@@ -129,30 +109,30 @@ def doctor(
     return _exit_code({diagnosis.condition for diagnosis in diagnoses.values()})
 
 
+Checked = tuple[dict[DeviceId, DeviceCheck], dict[str, Boards]]
+
+
 def _check(
-    transports: Mapping[str, Transport | None], virtual_gpus: int | None, expect: int | None, *, shown: bool
-) -> dict[DeviceId, DeviceCheck]:
-    here = socket.gethostname()
+    transports: Mapping[str, Transport | None],
+    virtual_gpus: int | None,
+    inventory: Inventory,
+    *,
+    stand_in: bool,
+    shown: bool,
+) -> Checked:
     if transports:
-        checks = _check_nodes(transports, virtual_gpus or 0, shown=shown)
-    else:
-        on_this = _check_this_machine(virtual_gpus, stand_in=expect is None, shown=shown)
-        checks = {(here, check.gpu): check for check in on_this}
-    return {**_too_few(checks, transports or [here], expect or 0), **checks}
-
-
-def _too_few(
-    checks: Mapping[DeviceId, DeviceCheck], hosts: Iterable[str], expected: int
-) -> dict[DeviceId, DeviceCheck]:
-    """Return a check of all devices that says so, for each host with fewer than expected."""
-    present = Counter(host for host, gpu in checks if gpu != ALL_DEVICES)
-    return {
-        (host, ALL_DEVICES): DeviceCheck(
-            ALL_DEVICES, trouble=f"{present[host]} of {expected} expected devices are there"
-        )
-        for host in hosts
-        if present[host] < expected
-    }
+        return _check_nodes(transports, virtual_gpus or 0, shown=shown)
+    here = socket.gethostname()
+    with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
+        checks = _with_progress(device_environment(virtual_gpus or 0, directory), shown=shown)
+        boards = Boards() if virtual_gpus else boards_here(os.environ)
+        is_missed = boards.is_all and here in inventory
+        if not (checks or virtual_gpus or is_missed) and stand_in:
+            click.echo(
+                f"no GPU found: checking the processor instead, as {DEFAULT_VIRTUAL_DEVICES} virtual devices", err=True
+            )
+            checks = _with_progress(device_environment(DEFAULT_VIRTUAL_DEVICES, directory), shown=shown)
+    return {(here, check.gpu): check for check in checks}, {here: boards}
 
 
 def _exit_code(conditions: AbstractSet[Condition]) -> int:
@@ -179,27 +159,15 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> dict[str, Transport 
     return {host: None if is_this_machine(name) else Ssh() for host, name in names.items()}
 
 
-def _check_nodes(
-    transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool
-) -> dict[DeviceId, DeviceCheck]:
+def _check_nodes(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
     answers: dict[str, list[DeviceCheck]] = {}
+    boards: dict[str, Boards] = {}
     with _progress(shown=shown) as progress:
         task = progress.add_task(f"checking {len(transports)} nodes")
-        for host, checks in check_hosts(transports, virtual_gpus):
-            answers[host] = checks
+        for host, checks, listed in check_hosts(transports, virtual_gpus):
+            answers[host], boards[host] = checks, listed
             progress.update(task, description=f"{len(answers)} of {len(transports)} nodes have answered")
-    return {(host, check.gpu): check for host in transports for check in answers[host]}
-
-
-def _check_this_machine(virtual_gpus: int | None, *, stand_in: bool, shown: bool) -> list[DeviceCheck]:
-    with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
-        checks = _with_progress(device_environment(virtual_gpus or 0, directory), shown=shown)
-        if checks or virtual_gpus or not stand_in:
-            return checks
-        click.echo(
-            f"no GPU found: checking the processor instead, as {DEFAULT_VIRTUAL_DEVICES} virtual devices", err=True
-        )
-        return _with_progress(device_environment(DEFAULT_VIRTUAL_DEVICES, directory), shown=shown)
+    return {(host, check.gpu): check for host in transports for check in answers[host]}, boards
 
 
 def _with_progress(environment: Mapping[str, str], *, shown: bool) -> list[DeviceCheck]:
@@ -217,38 +185,32 @@ def _progress(*, shown: bool) -> Progress:
     return Progress(*columns, transient=True, disable=not (shown and sys.stderr.isatty()))
 
 
-# -- past readings -----------------------------------------------------------------------------------------------------
+def _remember(path: Path, checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], *, forget: bool) -> str:
+    """Add these checks to the past ones; return a sentence on the GPUs that are remembered."""
 
+    def with_these(past: PastChecks) -> PastChecks:
+        return PastChecks(remembered(past.readings, checks), inventoried(past.inventory, boards))
 
-def _default_past_file() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "laggard", "devices.json")
-
-
-def _read_past(path: Path) -> Past:
-    if not path.exists():
-        return {}
     try:
-        return dict(json.loads(path.read_text())[PAST_FORMAT])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PastReadingsError(path, f"{type(error).__name__}: {error}") from error
-
-
-def _write_past(path: Path, past: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Replace the file atomically: another doctor may be reading it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump({PAST_FORMAT: past}, file)
-        Path(file.name).replace(path)
+        update_past(path, with_these, forget=forget)
     except OSError as error:
         click.echo(f"laggard: cannot write past readings to {path}: {error}", err=True)
+        return ""
+    count = sum(bool(board.uuid) for listed in boards.values() for board in listed.found)
+    return f"{counted(count, 'GPU is', 'GPUs are')} remembered in {path}" if count else ""
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def as_text(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis], *, as_json: bool) -> str:
-    """Return the doctor's output: a table and a line for each reason, or the same as JSON."""
+def as_text(
+    checks: Mapping[DeviceId, DeviceCheck],
+    diagnoses: Mapping[DeviceId, Diagnosis],
+    *,
+    as_json: bool,
+    remark: str = "",
+) -> str:
+    """Return the doctor's output: a table, a line for each reason and a remark, or the same as JSON."""
     if as_json:
         devices = [
             {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
@@ -260,7 +222,7 @@ def as_text(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId,
     starts = range(0, len(shown), MAX_COLUMNS)
     groups = [dict(islice(shown.items(), start, start + MAX_COLUMNS)) for start in starts]
     tables = [_table(group, diagnoses) for group in groups]
-    return "\n\n".join([*tables, "\n".join(_lines(checks, diagnoses))])
+    return "\n\n".join([*tables, "\n".join(_lines(checks, diagnoses, remark))])
 
 
 def _table(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis]) -> str:
@@ -285,7 +247,7 @@ def _name(host: str, gpu: str, between: str = " ") -> str:
     return host if gpu == ALL_DEVICES else f"{host}{between}{gpu}"
 
 
-def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis]) -> list[str]:
+def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis], remark: str) -> list[str]:
     lines = [
         f"{_name(host, gpu, ' gpu ')}: {reason}"
         for (host, gpu), diagnosis in diagnoses.items()
@@ -295,7 +257,9 @@ def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, 
     devices = [device for device in checks if device[1] != ALL_DEVICES]
     if len(devices) == 1:
         lines.append("only one device: compared with its own past readings, not with peers")
+    lines += [remark] if remark else []
     n_ok = sum(diagnoses[device].condition == "ok" for device in devices)
     n_silent = len({host for host, _ in checks} - {host for host, _ in devices})
     silent = f"; no answer from {counted(n_silent, 'node', 'nodes')}" if n_silent else ""
-    return [*lines, f"{n_ok} of {len(devices)} devices ok ({'; '.join(models)}){silent}"]
+    of_models = f" ({'; '.join(models)})" if models else ""
+    return [*lines, f"{n_ok} of {len(devices)} devices ok{of_models}{silent}"]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+from laggard.collectors.boards import Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
@@ -25,8 +26,8 @@ NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 
 def check_hosts(
     transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
-) -> Iterator[tuple[str, list[DeviceCheck]]]:
-    """Yield each host with the checks of its devices, as they come in.
+) -> Iterator[tuple[str, list[DeviceCheck], Boards]]:
+    """Yield each host with the checks of its devices and what its driver lists, as they come in.
 
     A host that does not answer has a single check, of all devices, that says why.
 
@@ -45,12 +46,12 @@ def check_hosts(
             for host, transport in transports.items()
         }
         for done in as_completed(hosts):
-            yield hosts[done], done.result()
+            yield hosts[done], *done.result()
 
 
 def _check_host(
     host: str, transport: Transport | None, virtual_gpus: int, answer_timeout_s: float
-) -> list[DeviceCheck]:
+) -> tuple[list[DeviceCheck], Boards]:
     argv = [*env_command(**{NODE: host}), *CHECK_COMMAND, f"--virtual-gpus={virtual_gpus}"]
     command = argv if transport is None else transport.command(host, argv)
     try:
@@ -58,19 +59,20 @@ def _check_host(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=answer_timeout_s, cwd="/", check=False
         )
     except subprocess.TimeoutExpired:
-        return [_failed(f"no answer within {answer_timeout_s:g} s")]
+        return _failed(f"no answer within {answer_timeout_s:g} s")
     if done.returncode:
         last_line = _last_line(done.stderr)
         if done.returncode in _NO_COMMAND or _OF_PYTHON.search(last_line):
-            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")]
-        return [_failed(f"no answer: {last_line}")]
+            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")], Boards()
+        return _failed(f"no answer: {last_line}")
     # A login shell may print other lines.
-    lines = [line for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
-    return [DeviceCheck.from_json(line) for line in lines] or [_failed(NO_GPU)]
+    checks = [DeviceCheck.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
+    boards = [Boards.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"found"')]
+    return checks or _failed(NO_GPU)[0], boards[-1] if boards else Boards()
 
 
-def _failed(reason: str) -> DeviceCheck:
-    return DeviceCheck(ALL_DEVICES, trouble=reason)
+def _failed(reason: str) -> tuple[list[DeviceCheck], Boards]:
+    return [DeviceCheck(ALL_DEVICES, trouble=reason)], Boards()
 
 
 def _last_line(output: bytes) -> str:

@@ -9,7 +9,17 @@
    FAKE_NVML_IDLE=<n>   device n's clock rests
    FAKE_NVML_SLOT=<n>   device n sits in a slot of half the width
    FAKE_NVML_CAP=<n>    device n has a lowered power limit
-   FAKE_NVML_LINK=<n>   one of device n's two NVLinks is down
+   FAKE_NVML_LINK=<n>   one of device n's NVLinks is down
+   FAKE_NVML_LINKS=<k>  each device has k NVLinks, two unless this is set
+   FAKE_NVML_BRIDGED=<n> only devices 0 to n-1 have a bridge, of four links
+   FAKE_NVML_MIG=1      all devices are cut into slices, which switches their links off
+   FAKE_NVML_REMAP=<n>  a row of device n could not be remapped
+   FAKE_NVML_PENDING=<n> a row of device n is to be remapped
+   FAKE_NVML_ECC=<n>    device n has had two uncorrectable errors
+   FAKE_NVML_GONE=<n>   device n has fallen off the bus: it has no handle
+   FAKE_NVML_HIDDEN=<n> this process may not open device n
+   FAKE_NVML_PID=<pid>  that process computes on all devices, instead of 4321
+   FAKE_NVML_NAME=<text> the devices' model
    FAKE_NVML_OLD=1      functions and fields of newer drivers are missing or not supported
 */
 #include <stdint.h>
@@ -19,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
 
 typedef struct { int number; } Device;
 static Device devices[] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
@@ -42,19 +52,42 @@ const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : "s
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     int wanted = setting("FAKE_NVML_COUNT");
-    *count = wanted > 0 ? wanted : setting("FAKE_NVML_STALL") >= 0 ? 3 : 2;
+    *count = wanted >= 0 ? wanted : setting("FAKE_NVML_STALL") >= 0 ? 3 : 2;
     return OK;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, Device **handle) {
     if (number > 7) return INVALID;
     *handle = &devices[number];
-    return OK;
+    if (setting("FAKE_NVML_HIDDEN") == (int)number) return NO_PERMISSION;
+    return setting("FAKE_NVML_GONE") == (int)number ? LOST : OK;
+}
+
+int nvmlDeviceGetName(Device *device, char *name, unsigned length) {
+    const char *wanted = getenv("FAKE_NVML_NAME");
+    snprintf(name, length, "%s", wanted ? wanted : "NVIDIA H100 80GB HBM3");
+    return check(device);
+}
+
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } PciInfo;
+
+int nvmlDeviceGetPciInfo_v3(Device *device, PciInfo *info) {
+    snprintf(info->address, sizeof info->address, "00000000:%02X:00.0", device->number);
+    return check(device);
+}
+
+int nvmlDeviceGetMigMode(Device *device, unsigned *now, unsigned *pending) {
+    *now = *pending = setting("FAKE_NVML_MIG") > 0;
+    return check(device);
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, Device **handle) {
-    if (strcmp(uuid, "GPU-one")) return NOT_FOUND;
-    *handle = &devices[1];
+    if (strcmp(uuid, "GPU-one") == 0) {
+        *handle = &devices[1];
+        return OK;
+    }
+    if (strncmp(uuid, "GPU-", 4) || uuid[4] < '0' || uuid[4] > '7' || uuid[5]) return NOT_FOUND;
+    *handle = &devices[uuid[4] - '0'];
     return OK;
 }
 
@@ -65,7 +98,7 @@ int nvmlDeviceGetUUID(Device *device, char *uuid, unsigned length) {
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, Device **handle) {
     *handle = &devices[atoi(address + 5)]; /* 0000:0N:00.0 */
-    return OK;
+    return setting("FAKE_NVML_GONE") == (*handle)->number ? LOST : OK;
 }
 
 int nvmlDeviceGetUtilizationRates(Device *device, unsigned rates[2]) {
@@ -132,8 +165,10 @@ int nvmlDeviceGetCurrPcieLinkWidth(Device *device, unsigned *lanes) {
 int nvmlDeviceGetMaxPcieLinkWidth(Device *device, unsigned *lanes) { *lanes = 16; return check(device); }
 
 int nvmlDeviceGetNvLinkState(Device *device, unsigned link, unsigned *active) {
-    if (link > 1) return INVALID;
+    int links = setting("FAKE_NVML_LINKS"), bridged = setting("FAKE_NVML_BRIDGED");
+    if ((int)link >= (links < 0 ? 2 : links)) return INVALID;
     *active = !(setting("FAKE_NVML_LINK") == device->number && link == 1);
+    if (setting("FAKE_NVML_MIG") > 0 || (bridged >= 0 && (device->number >= bridged || link > 3))) *active = 0;
     return check(device);
 }
 
@@ -150,6 +185,12 @@ typedef struct {
     union { double d; unsigned u; unsigned long long ull; } value;
 } Field;
 
+/* A counter that devices only have if the setting is there, and that is not 0 on the device which it names. */
+static void count_if(Field *field, const char *name, Device *device, unsigned count) {
+    if (setting(name) < 0) field->code = NOT_SUPPORTED;
+    else field->value.ull = setting(name) == device->number ? count : 0;
+}
+
 int nvmlDeviceGetFieldValues(Device *device, int count, Field *fields) {
     for (int i = 0; i < count; i++) {
         fields[i].code = OK;
@@ -158,6 +199,9 @@ int nvmlDeviceGetFieldValues(Device *device, int count, Field *fields) {
         case 83: fields[i].value.ull = 5000; break;
         case 82: fields[i].type = 1; fields[i].value.u = 70; break;
         case 138: fields[i].value.ull = fields[i].scope == 0xFFFFFFFF ? 3 : 0; break;
+        case 4: count_if(&fields[i], "FAKE_NVML_ECC", device, 2); break;
+        case 144: count_if(&fields[i], "FAKE_NVML_PENDING", device, 1); break;
+        case 145: count_if(&fields[i], "FAKE_NVML_REMAP", device, 1); break;
         case 269: fields[i].value.ull = setting("FAKE_NVML_HOT") == device->number ? nanoseconds() : 0; break;
         default: fields[i].code = NOT_SUPPORTED;
         }
@@ -219,7 +263,7 @@ typedef struct { unsigned pid; unsigned long long memory; unsigned instance, com
 int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, Process *processes) {
     if (!processes) { *count = 1; return INSUFFICIENT; }
     *count = 1;
-    processes[0].pid = 4321;
+    processes[0].pid = setting("FAKE_NVML_PID") > 0 ? setting("FAKE_NVML_PID") : 4321;
     processes[0].memory = 1 << 20;
     return check(device);
 }

@@ -59,7 +59,7 @@ def test_an_idle_clock_is_warmed_up_and_causes_are_found_by_bus_address(
 ) -> None:
     part = f'name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", {SHORT}'
     environ = gpu_machine(SHORT, SHORT, part) | {"LD_LIBRARY_PATH": str(fake_nvml)}
-    environ |= {"FAKE_NVML_IDLE": "0", "FAKE_NVML_HOT": "1"}
+    environ |= {"FAKE_NVML_IDLE": "0", "FAKE_NVML_HOT": "1", "FAKE_NVML_PID": str(os.getpid())}
 
     idle, hot, part_of_one = check_devices_here(environ, first_answer_s=60, next_answer_s=60)
 
@@ -67,7 +67,7 @@ def test_an_idle_clock_is_warmed_up_and_causes_are_found_by_bus_address(
     assert [check.uuid for check in (idle, hot)] == ["GPU-0", "GPU-1"]
     assert part_of_one.uuid.startswith("GPU-10111213-")  # its own, as CuPy tells it
     assert idle.model == hot.model == "NVIDIA H100 80GB HBM3, 80 GiB, 700 W"
-    assert idle.cause.startswith("a neighbour: process 4321")
+    assert idle.cause.startswith(f"a neighbour: process {os.getpid()} ")
     assert hot.cause.startswith("cooling: the clock was held back by heat for")
 
 

@@ -217,20 +217,23 @@ def test_the_guide_lists_the_rules_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_links", "down", "missing"),
+    ("model", "n_links", "down", "missing"),
     [
-        (0, (), ()),
-        (12, (), ()),
-        (12, (4, 5, 6, 7, 8, 9, 10, 11), ()),  # a board with one of its three bridges
-        (12, tuple(range(12)), ()),  # and one without any
-        (12, (5,), (5,)),
-        (12, (5, 8, 9, 10, 11), (5, 8, 9, 10, 11)),
-        (18, (3, 7), (3, 7)),
-        (18, (0, 1, 2, 3), (0, 1, 2, 3)),  # eighteen links are no bridges
-        (2, (1,), (1,)),
+        ("NVIDIA A100 80GB PCIe", 0, (), ()),
+        ("NVIDIA A100 80GB PCIe", 12, (), ()),
+        ("NVIDIA A100 80GB PCIe", 12, (4, 5, 6, 7, 8, 9, 10, 11), ()),  # a board with one of its three bridges
+        ("NVIDIA A100 80GB PCIe", 12, tuple(range(12)), ()),  # and one without any
+        ("NVIDIA A100 80GB PCIe", 12, (5,), (5,)),
+        ("NVIDIA A100 80GB PCIe", 12, (5, 8, 9, 10, 11), (5, 8, 9, 10, 11)),
+        ("NVIDIA A100-SXM4-80GB", 12, (4, 5, 6, 7), (4, 5, 6, 7)),  # these lead to the baseboard
+        ("NVIDIA A100-SXM4-80GB", 12, tuple(range(12)), ()),  # switched off, as with MIG
+        ("NVIDIA H100 80GB HBM3", 18, (3, 7), (3, 7)),
+        ("NVIDIA H100 80GB HBM3", 18, (0, 1, 2, 3), (0, 1, 2, 3)),  # eighteen links are no bridges
+        ("NVIDIA H200 NVL", 18, tuple(range(18)), ()),
+        ("", 2, (1,), (1,)),
     ],
 )
 def test_links_of_bridges_that_are_not_there_are_no_fault(
-    n_links: int, down: tuple[int, ...], missing: tuple[int, ...]
+    model: str, n_links: int, down: tuple[int, ...], missing: tuple[int, ...]
 ) -> None:
-    assert missing_links([link not in down for link in range(n_links)]) == missing
+    assert missing_links([link not in down for link in range(n_links)], model) == missing

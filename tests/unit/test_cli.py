@@ -11,7 +11,7 @@ from redis import RedisError
 from laggard.errors import LaggardError
 from laggard.kvstore.errors import PortTakenError, StateDirectoryError
 from laggard.resilience.command.cli import cli, main
-from laggard.resilience.command.doctor import PastReadingsError
+from laggard.resilience.command.past_checks import PastReadingsError
 from laggard.resilience.record.journal import JournalError
 
 WIDTH = 100

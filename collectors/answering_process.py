@@ -1,0 +1,85 @@
+"""A child process that answers line by line, each within a deadline, because a call into a driver may never return."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+__all__ = ["AnsweringProcess"]
+
+KILL_DEADLINE_S = 1.0
+
+
+class AnsweringProcess:
+    """A child process that runs a module of ours, and the lines it prints.
+
+    Parameters
+    ----------
+    module
+        Name of the module.
+    arguments
+        Its arguments.
+    environ
+        Its environment.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=dict(environ),
+        )
+        assert self._process.stdout is not None  # noqa: S101 - for the type checker
+        self._pipe = self._process.stdout
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        # A process that hangs in the driver ends when the driver returns, which may be never.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_DEADLINE_S)
+        self._pipe.close()
+        self._errors.close()
+
+    def line(self, wait_s: float) -> bytes:
+        """Return the next line.
+
+        Raises
+        ------
+        TimeoutError
+            If there is none in time.
+        EOFError
+            If the process has ended.
+        """
+        until_s = time.monotonic() + wait_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                if not selector.select(max(0.0, until_s - time.monotonic())):
+                    raise TimeoutError(f"no answer within {wait_s:g} s")
+                read = os.read(self._pipe.fileno(), 65536)
+                if not read:
+                    raise EOFError(self._end())
+                self._rest += read
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line
+
+    def _end(self) -> str:
+        exit_code = self._process.wait(KILL_DEADLINE_S)
+        how = f"exit code {exit_code}" if exit_code >= 0 else signal.Signals(-exit_code).name
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"the check ended with {how}" + (f": {lines[-1]}" if lines else "")

@@ -1,0 +1,164 @@
+"""Boards: a machine's GPUs as NVIDIA's driver lists them, and what it says is wrong with each.
+
+``python -m laggard.collectors.boards`` prints how many there are and whether these are all, then a line of JSON for
+each. It needs no CuPy, so that what the driver knows is told whether or not a device can be probed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pynvml as nvml
+
+from laggard.collectors.absence import gpus_on_bus
+from laggard.collectors.device import listed_devices
+from laggard.collectors.errors import DriverUnavailableError
+from laggard.collectors.faults import faults_of
+from laggard.collectors.metrics.nvml import nvml_handle
+from laggard.collectors.symptoms import SymptomReader, link_states
+
+__all__ = ["Board", "Boards"]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A whole GPU.
+
+    Attributes
+    ----------
+    name
+        Its model and its place on the bus; its number, if the driver says no more.
+    uuid
+        Empty if the driver cannot say, or it is not ours to use.
+    n_links
+        How many of its NVLinks are active; None if it has none, is cut into MIG slices, or is not ours to use.
+    faults
+        What is wrong with it, whatever the probes measure.
+    is_hidden
+        Whether this process may not open it.
+    """
+
+    name: str
+    uuid: str = ""
+    n_links: int | None = None
+    faults: tuple[str, ...] = ()
+    is_hidden: bool = False
+
+    def to_json(self) -> str:
+        """Return it as a line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Parse the text that :meth:`to_json` returned."""
+        fields = json.loads(text)
+        return cls(**{**fields, "faults": tuple(fields["faults"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Boards:
+    """A machine's GPUs.
+
+    Attributes
+    ----------
+    found
+        In the driver's order.
+    is_all
+        Whether a GPU that is not among them is not in the machine, rather than hidden from this process.
+    failure
+        Why they could not be read, which says nothing about them; empty if they were.
+    """
+
+    found: tuple[Board, ...] = ()
+    is_all: bool = False
+    failure: str = ""
+
+    def to_json(self) -> str:
+        """Return it as a line of JSON, which begins with ``{"found"``."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Parse the text that :meth:`to_json` returned."""
+        fields = json.loads(text)
+        found = tuple(Board.from_json(json.dumps(board)) for board in fields["found"])
+        return cls(found, fields["is_all"], fields["failure"])
+
+
+def read_board(number: int, names: Sequence[str] | None) -> Board:
+    """Read a board by the driver's number of it.
+
+    Parameters
+    ----------
+    number
+        The driver's number.
+    names
+        What ``CUDA_VISIBLE_DEVICES`` lists; None: all. The faults of other boards are not ours to report.
+    """
+    unnamed = f"gpu {number} of the driver"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        name = f"{nvml.nvmlDeviceGetName(handle)} at {nvml.nvmlDeviceGetPciInfo(handle).busId}"
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+            return Board(unnamed, is_hidden=True)
+        return Board(unnamed, faults=(str(error),))
+    if names is not None and not any(_is_of_board(name, number, uuid) for name in names):
+        return Board(name, uuid)
+    try:
+        snapshot = SymptomReader(uuid).snapshot()
+    except DriverUnavailableError as error:
+        return Board(name, uuid, faults=(error.reason,))
+    links = [] if _is_sliced(handle) else link_states(handle)
+    return Board(name, uuid, sum(links) if links else None, faults_of(snapshot.values, snapshot.links_down))
+
+
+def _is_sliced(handle: Any) -> bool:
+    with contextlib.suppress(nvml.NVMLError):
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    return False
+
+
+def _is_of_board(name: str, number: int, uuid: str) -> bool:
+    """Tell whether a name in ``CUDA_VISIBLE_DEVICES`` is that of a board, or of a MIG slice of it."""
+    if name.isdigit():
+        return int(name) == number
+    if uuid.startswith(name):  # CUDA takes the beginning of a UUID
+        return True
+    with contextlib.suppress(nvml.NVMLError):
+        parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml_handle(name))
+        return str(nvml.nvmlDeviceGetUUID(parent)) == uuid
+    return False
+
+
+def main(environ: Mapping[str, str], root: Path = Path("/")) -> int:
+    """Print the list and each board of it."""
+    count, answers = _count()
+    names = listed_devices(environ)
+    # The bus shows a container all GPUs of its machine; and whoever asks for none misses none.
+    is_all = answers and names != [] and len(gpus_on_bus(root)) <= count
+    print(json.dumps([count, is_all]), flush=True)
+    for number in range(count):
+        print(read_board(number, names).to_json(), flush=True)
+    return 0
+
+
+def _count() -> tuple[int, bool]:
+    """Return how many boards the driver lists, and whether it could be asked."""
+    try:
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetCount()), True
+    except nvml.NVMLError as error:
+        return 0, error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

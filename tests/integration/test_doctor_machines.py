@@ -1,0 +1,202 @@
+"""What ``laggard doctor`` says about machines of all kinds, healthy and faulty: a table.
+
+CuPy and the driver's NVML are stand-ins; everything above them is real, in its own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from laggard.collectors.supervised_check import boards_here, check_devices_here
+from laggard.resilience.command import doctor as command
+from tests.fake_cupy.kernels import host_compiler
+
+ROOT = Path(__file__).parents[2]
+HERE = socket.gethostname()
+# Without memory for most of the probes, so that a check is short.
+H100 = f"others_bytes={(80 << 30) - (90 << 20)}"
+A100 = f'name="NVIDIA A100 80GB PCIe", speed=Speed(flop_s=10e12, memory_bytes_s=1e12, launch_s=9e-6), {H100}'
+SLICE = f'name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", {H100}'
+BRIDGES = {"FAKE_NVML_NAME": "NVIDIA A100 80GB PCIe", "FAKE_NVML_LINKS": "12"}
+SOLDERED = {"FAKE_NVML_LINKS": "18"}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A machine, and what the doctor should say.
+
+    Attributes
+    ----------
+    boards
+        Of the stand-in for CuPy.
+    nvml
+        Settings of the stand-in for NVML.
+    words
+        Lines that are printed, besides the table and how many devices are well.
+    healthy
+        How many devices are.
+    arguments
+        Of the command.
+    visible
+        ``CUDA_VISIBLE_DEVICES``, if it is set.
+    """
+
+    boards: Sequence[str]
+    exit_code: int
+    healthy: int
+    words: Sequence[str] = ()
+    nvml: dict[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    visible: str | None = None
+
+
+GONE = "machine: GPU-1 (NVIDIA H100 80GB HBM3 at 00000000:01:00.0) was here at an earlier check and is gone; if it"
+NOT_REMAPPED = "memory: a row could not be remapped; the GPU should be replaced"
+
+TABLE: dict[str, Sequence[Visit]] = {
+    "eight healthy GPUs": [Visit([H100] * 8, 0, 8, nvml=SOLDERED)],
+    "two models": [Visit([H100, H100, A100, A100], 0, 4)],
+    "slices of one GPU": [Visit([SLICE, SLICE], 0, 2, nvml={**SOLDERED, "FAKE_NVML_MIG": "1"})],
+    "a server of MPS": [Visit([H100], 0, 1, nvml={"FAKE_NVML_PID": "mps"})],
+    "a bridge between two of three": [Visit([A100] * 3, 0, 3, nvml={**BRIDGES, "FAKE_NVML_BRIDGED": "2"})],
+    "a row that cannot be remapped": [Visit([H100] * 2, 1, 1, [f"gpu 1: {NOT_REMAPPED}"], {"FAKE_NVML_REMAP": "1"})],
+    "a repair that waits for a reset": [
+        Visit([H100], 1, 0, ["gpu 0: memory: a repair is pending until the GPU is reset"], {"FAKE_NVML_PENDING": "0"})
+    ],
+    "uncorrectable errors": [
+        Visit([H100], 1, 0, ["gpu 0: memory: 2 uncorrectable ECC errors since the driver"], {"FAKE_NVML_ECC": "0"})
+    ],
+    "a link that is down": [
+        Visit([H100], 1, 0, ["gpu 0: NVLink: link 1 is down"], {**SOLDERED, "FAKE_NVML_LINK": "0"})
+    ],
+    "a bridge with a link that is down": [
+        Visit([A100], 1, 0, ["gpu 0: NVLink: link 1 is down"], {**BRIDGES, "FAKE_NVML_LINK": "0"})
+    ],
+    "a narrow slot": [
+        Visit([H100], 1, 0, ["gpu 0: PCIe: the link's width is 8, but 16 is possible"], {"FAKE_NVML_SLOT": "0"})
+    ],
+    "a GPU that has fallen off the bus": [
+        Visit(
+            [H100, "lost=True"],
+            1,
+            1,
+            ["machine: gpu 1 of the driver: GPU is lost", "gpu 1: CUDARuntimeError: cudaErrorDevicesUnavailable"],
+            {"FAKE_NVML_GONE": "1"},
+        )
+    ],
+    "a driver that is stuck": [
+        Visit(
+            [H100, H100],
+            1,
+            1,
+            ["machine: gpu 1 of the driver: no answer within 2 s", "gpu 1: no answer within 2 s"],
+            {"FAKE_NVML_STALL": "1"},
+        )
+    ],
+    "a slice of a faulty GPU": [
+        Visit([SLICE], 1, 0, [f"gpu 0: {NOT_REMAPPED}"], {"FAKE_NVML_REMAP": "0", "FAKE_NVML_MIG": "1"})
+    ],
+    "a GPU that is gone, until it is forgotten": [
+        Visit([H100] * 2, 0, 2, ["2 GPUs are remembered in "]),
+        Visit([H100], 1, 1, [GONE]),
+        Visit([H100], 1, 1, [GONE]),
+        Visit([H100], 0, 1, arguments=["--forget"]),
+        Visit([H100], 0, 1),
+    ],
+    "all GPUs are gone": [
+        Visit([H100], 0, 1),
+        Visit([], 1, 0, ["machine: GPU-0 (NVIDIA H100 80GB HBM3 at 00000000:00:00.0) was here at an earlier check"]),
+    ],
+    "some GPUs are another job's": [
+        Visit([H100] * 2, 0, 2),
+        Visit([H100], 0, 1, nvml={"FAKE_NVML_HIDDEN": "1", "FAKE_NVML_COUNT": "2"}),
+    ],
+    "a fault of another job's GPU": [
+        Visit([H100], 0, 1, nvml={"FAKE_NVML_COUNT": "2", "FAKE_NVML_REMAP": "1"}, visible="0"),
+    ],
+    "a bridge that was there": [
+        Visit([A100], 0, 1, nvml=BRIDGES),
+        Visit(
+            [A100],
+            1,
+            0,
+            ["gpu 0: NVLink: 4 links are active, 12 were at an earlier check (--forget forgets it)"],
+            {**BRIDGES, "FAKE_NVML_BRIDGED": "1"},
+        ),
+    ],
+    "fewer than expected": [
+        Visit([H100], 1, 1, ["machine: 1 of 2 expected devices are there"], arguments=["--expect=2"])
+    ],
+    "a row that cannot be remapped, and no CuPy": [
+        Visit(
+            ["no CuPy"],
+            1,
+            0,
+            [f"machine: NVIDIA H100 80GB HBM3 at 00000000:00:00.0: {NOT_REMAPPED}", "gpu 0: CupyMissingError: "],
+            {"FAKE_NVML_REMAP": "0"},
+        )
+    ],
+    "no CuPy": [Visit(["no CuPy"], 3, 0, ["gpu 0: CupyMissingError: "])],
+}
+
+See = Callable[[Visit], tuple[int, str]]
+
+
+@pytest.fixture
+def mps_server(tmp_path: Path) -> Iterator[int]:
+    """A process that is named like the server of CUDA's Multi-Process Service."""
+    sleeper = tmp_path / "nvidia-cuda-mps-server"
+    sleeper.symlink_to(sys.executable)
+    process = subprocess.Popen([sleeper, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate()
+
+
+@pytest.fixture
+def see(tmp_path: Path, fake_nvml: Path, mps_server: int, monkeypatch: pytest.MonkeyPatch) -> See:
+    """Send the doctor to a machine, and return its exit code and what it printed."""
+    if host_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    # Only what is stuck has a deadline that may come too soon.
+    monkeypatch.setattr(command, "check_devices_here", partial(check_devices_here, first_answer_s=60, next_answer_s=2))
+    monkeypatch.setattr(command, "boards_here", partial(boards_here, first_answer_s=60, next_answer_s=2))
+
+    def see(visit: Visit) -> tuple[int, str]:
+        made = ", ".join(f"Board({board})" for board in visit.boards)
+        source = f"from tests.fake_cupy.machine import Board, Speed, install\ninstall({made})\n"
+        if "no CuPy" in visit.boards:
+            source = "raise ImportError('No module named cupy')\n"
+        (tmp_path / "cupy.py").write_text(source)
+        variables = {"FAKE_NVML_COUNT": str(len(visit.boards)), **visit.nvml, "PYTHONPATH": path}
+        variables["FAKE_NVML_PID"] = str(mps_server) if "FAKE_NVML_PID" in visit.nvml else str(os.getpid())
+        if visit.visible is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = visit.visible
+        arguments = ["--past", str(tmp_path / "past.json"), *visit.arguments]
+        result = CliRunner().invoke(
+            command.doctor, arguments, env={**variables, "LD_LIBRARY_PATH": str(fake_nvml)}, standalone_mode=False
+        )
+        return result.return_value, result.output.replace(f"{HERE}: ", "machine: ").replace(f"{HERE} ", "")
+
+    return see
+
+
+@pytest.mark.parametrize("visits", TABLE.values(), ids=TABLE)
+def test_the_doctor_knows_a_healthy_machine_from_a_faulty_one(see: See, visits: Sequence[Visit]) -> None:
+    for visit in visits:
+        exit_code, output = see(visit)
+        assert exit_code == visit.exit_code, output
+        for words in visit.words:
+            assert any(line.startswith(words) for line in output.splitlines()), f"no {words!r} in:\n{output}"
+        assert output.splitlines()[-1].startswith(f"{visit.healthy} of {len(visit.boards)} devices ok"), output
