@@ -343,7 +343,7 @@ def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         host = environ.get(NODE, "localhost")
         return {name: partial(VirtualDevice, name, directory, host) for name in visible_names(environ)}
-    names = gpu_names(environ)
+    names = gpu_names(environ)[: _count()]
     if not names:
         raise NoDeviceError
     return {name: partial(GpuDevice, name, ordinal) for ordinal, name in enumerate(names)}
@@ -363,16 +363,22 @@ def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the names of the GPUs that this process may use, as in ``CUDA_VISIBLE_DEVICES``.
 
     They are those that CuPy sees. Without CuPy they are those of NVIDIA's driver: they cannot be probed, but they are
-    the program's.
+    the program's. So are all MIG slices that are listed, although CUDA shows a process only the first.
     """
+    names, count = listed_devices(environ), _count()
+    if names is None:
+        return [str(ordinal) for ordinal in range(count)]
+    has_slices = count > 0 and any(name.startswith("MIG-") for name in names)
+    return names if has_slices else names[:count]
+
+
+def _count() -> int:
+    """Return how many GPUs CUDA shows to this process."""
     try:
         import cupy
     except ImportError:
-        count = _count_by_driver()
-    else:
-        count = int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
-    names = listed_devices(environ)
-    return [str(ordinal) for ordinal in range(count)] if names is None else names[:count]
+        return _count_by_driver()
+    return int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
 
 
 def _count_by_driver() -> int:
@@ -380,9 +386,17 @@ def _count_by_driver() -> int:
 
     try:
         nvml.nvmlInit()
-        return int(nvml.nvmlDeviceGetCount())
+        return sum(_may_be_opened(nvml, number) for number in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError:
         return 0
+
+
+def _may_be_opened(nvml: ModuleType, number: int) -> bool:
+    try:
+        nvml.nvmlDeviceGetHandleByIndex(number)
+    except nvml.NVMLError as error:  # one that is broken is ours all the same
+        return bool(error.value != nvml.NVML_ERROR_NO_PERMISSION)
+    return True
 
 
 def uuid_text(raw: bytes) -> str:

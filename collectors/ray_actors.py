@@ -112,12 +112,18 @@ def node_strategy(node: NodeRecord) -> Any:
     raise UnknownNodeError(node.hostname, node.address)
 
 
-def _restarted_after_a_wait(actor_class: type) -> type:
-    """Return the same class; when Ray starts it again, it waits first: one that dies at once must keep nobody busy."""
+def _on_its_node(actor_class: type) -> type:
+    """Return the same class, with its node's devices as a first argument.
 
-    def begin(self: Any, *arguments: object) -> None:
+    Ray may hide the devices from an actor that reserves none. When Ray starts it again, it waits first: one that dies
+    at once must keep nobody busy.
+    """
+
+    def begin(self: Any, devices: Sequence[str], *arguments: object) -> None:
         import ray
 
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         # Ray's own word on whether it is a restart comes with a warning to the user.
         name = f"actor-{ray.get_runtime_context().get_actor_id()}"
         mark = JobEnvironment.current().endpoint_file.parent / name
@@ -135,9 +141,9 @@ def start_on_every_node(nodes: Sequence[NodeRecord], actor_class: type, *argumen
     connect()
     import ray
 
-    remote: Any = ray.remote(_restarted_after_a_wait(actor_class))
+    remote: Any = ray.remote(_on_its_node(actor_class))
     actors = {}
     for node in nodes:
         placement = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": node_strategy(node)}
-        actors[node.hostname] = remote.options(**placement, max_restarts=-1).remote(*arguments)
+        actors[node.hostname] = remote.options(**placement, max_restarts=-1).remote(node.devices, *arguments)
     return NodeActors(actors)

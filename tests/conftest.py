@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -83,3 +84,16 @@ def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     for job in jobs:
         job.end()
     shutil.rmtree(runtime_root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a driver library of our own: see tests/integration/fake_nvml.c."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).parent / "integration" / "fake_nvml.c"
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
+    return folder

@@ -121,11 +121,12 @@ def clear_this_machine(node: NodeRecord) -> None:
 
 def device_variables(node: NodeRecord, directory: Path, *, virtual: bool) -> dict[str, str]:
     """Return the variables by which a process on a node finds its devices."""
+    # Where no GPU was found there may be one all the same, of a kind that is only known to the program.
+    names = {"CUDA_VISIBLE_DEVICES": ",".join(node.devices)} if node.devices else {}
     if not virtual:
-        # Where no GPU was found there may be one all the same, of a kind that is only known to the program.
-        return {"CUDA_VISIBLE_DEVICES": ",".join(node.devices)} if node.devices else {}
+        return names
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a virtual device is one core's worth
-    return {VIRTUAL_DEVICES: str(len(node.devices)), VIRTUAL_DEVICE_DIR: str(directory), **one_thread}
+    return {VIRTUAL_DEVICES: str(len(node.devices)), VIRTUAL_DEVICE_DIR: str(directory), **names, **one_thread}
 
 
 def loopback_network() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from laggard.resilience.errors import AllocationError, ResourceManagerError
 
 __all__ = [
     "Srun",
+    "gpus_of_job",
     "seconds_of_time_left",
     "slurm_node_names",
     "slurm_this_node",
@@ -40,6 +42,15 @@ _STEP_OPTIONS = (
     "--kill-on-bad-exit=0",
     "--quiet",
 )
+# From the job's options; with them srun would give our one task its share of the node's GPUs. Only from the environment
+# can they be taken back.
+_SHARES_OF_GPUS = (
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GPU_BIND",
+)
 
 
 class Srun:
@@ -48,8 +59,13 @@ class Srun:
     name = "srun"
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node."""
-        return ["srun", *_STEP_OPTIONS, f"--nodelist={host}", *argv]
+        """Return the command that runs ``argv`` on a node, with all GPUs that the job has there."""
+        unset = [f"--unset={name}" for name in _SHARES_OF_GPUS if name in os.environ]
+        count = _gpus_by_node().get(host)
+        # With --gpus, Slurm would want as many for this node as the job has on all.
+        gpus = [f"--gpus={count}"] if count else []
+        srun = ["srun", *_STEP_OPTIONS, *gpus, f"--nodelist={host}", *argv]
+        return ["env", *unset, *srun] if unset else srun
 
     def environment(self) -> Mapping[str, str]:
         """Return nothing: a step inherits the environment of its ``srun``."""
@@ -124,6 +140,30 @@ def slurm_node_names() -> dict[str, str]:
     addresses = dict(re.findall(r"NodeName=(\S+).*? NodeAddr=(\S+)", records))
     hosts = _output_of(("scontrol", "show", "hostnames", node_list), COMMAND_DEADLINE_S).split()
     return {host: addresses.get(host, host) for host in hosts}
+
+
+def gpus_of_job(said: str) -> list[tuple[str, int]]:
+    """Return how many GPUs a job has on which nodes, as ``scontrol show job --details`` says. Pure."""
+    lines = re.findall(r"^\s*Nodes=(\S+) .*\bGRES=(\S+)", said, re.MULTILINE)
+    counts = [(nodes, re.findall(r"\bgpu(?::[\w.-]+)?:(\d+)(?![\w.:-])", gres)) for nodes, gres in lines]
+    return [(nodes, sum(map(int, found))) for nodes, found in counts if found]
+
+
+def _gpus_by_node() -> Mapping[str, int]:
+    try:
+        return _gpus_by_node_of(os.environ[JOB_ID]) if JOB_ID in os.environ else {}
+    except ResourceManagerError:
+        return {}
+
+
+@functools.cache
+def _gpus_by_node_of(job: str) -> Mapping[str, int]:
+    said = _output_of(("scontrol", "--details", "show", "job", job), COMMAND_DEADLINE_S)
+    return {
+        host: count
+        for nodes, count in gpus_of_job(said)
+        for host in _output_of(("scontrol", "show", "hostnames", nodes), COMMAND_DEADLINE_S).split()
+    }
 
 
 def _output_of(command: Sequence[str], deadline_s: float) -> str:

@@ -40,7 +40,7 @@ def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
     if on_terminal:
-        command.insert(1, "--pty")
+        command.insert(command.index("srun") + 1, "--pty")
     step = subprocess.Popen(
         command,
         env={**os.environ, MARK: mark},

@@ -28,8 +28,9 @@ from laggard.resilience.allocation.base import (
 from laggard.resilience.allocation.network import is_this_machine, listens
 from laggard.resilience.decision.options import UsageError
 
-__all__ = ["DriverProcess", "RayAllocation", "RayNode", "RelayedAgent", "records_of"]
+__all__ = ["ASK_FOR_DEVICES", "DriverProcess", "RayAllocation", "RayNode", "RelayedAgent", "records_of"]
 
+ASK_FOR_DEVICES = "--devices"
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.driver")
 START_S = 60.0
 ANSWER_S = 6.0
@@ -47,8 +48,8 @@ class RayNode:
         The node's ID in Ray.
     address, hostname, name
         As its raylet reports them.
-    n_gpus
-        How many GPUs Ray assigns on the node.
+    devices
+        Names of the GPUs that Ray assigns on the node, as in ``CUDA_VISIBLE_DEVICES`` there.
     head
         Whether Ray's head runs on the node.
     """
@@ -57,7 +58,7 @@ class RayNode:
     address: str
     hostname: str
     name: str
-    n_gpus: int
+    devices: tuple[str, ...]
     head: bool
 
 
@@ -71,8 +72,9 @@ def records_of(nodes: Sequence[RayNode], virtual_gpus: int) -> dict[str, NodeRec
         for names in ([n.hostname for n in nodes], [n.name for n in nodes], [n.address for n in nodes])
         if all(names) and len(set(names)) == len(names)
     )
+    virtual = tuple(map(str, range(virtual_gpus)))
     return {
-        node.id: NodeRecord(name, node.address, tuple(map(str, range(virtual_gpus or node.n_gpus))))
+        node.id: NodeRecord(name, node.address, virtual or node.devices)
         for name, node in zip(names, nodes, strict=True)
     }
 
@@ -84,6 +86,8 @@ class DriverProcess:
     ----------
     address
         ``host:port`` of the cluster's head.
+    with_devices
+        Whether to ask the nodes for the names of their GPUs.
 
     Raises
     ------
@@ -91,7 +95,7 @@ class DriverProcess:
         If nothing answers there in time, or it is not a Ray cluster that we may use.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, with_devices: bool = True) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise UsageError(f"RAY_ADDRESS={address} is not an address: give host:port of the head, or --wlm=local")
@@ -103,7 +107,7 @@ class DriverProcess:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         with its_end:
             self._process = subprocess.Popen(
-                [*DRIVER_COMMAND, address],
+                [*DRIVER_COMMAND, address, *([ASK_FOR_DEVICES] if with_devices else [])],
                 stdin=its_end.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -116,7 +120,7 @@ class DriverProcess:
             self._process.kill()
             self.close()
             raise UsageError(f"RAY_ADDRESS={address} is not a Ray cluster that laggard can use: {reason}")
-        self.nodes = tuple(RayNode(**node) for node in handshake["nodes"])
+        self.nodes = tuple(RayNode(**{**node, "devices": tuple(node["devices"])}) for node in handshake["nodes"])
 
     @property
     def pid(self) -> int:
@@ -227,7 +231,7 @@ class RayAllocation:
 
     def __init__(self, address: str, virtual_gpus: int) -> None:
         self.address = address
-        self.driver = DriverProcess(address)
+        self.driver = DriverProcess(address, with_devices=virtual_gpus == 0)
         here = [node for node in self.driver.nodes if is_this_machine(node.address)]
         if not here:
             self.driver.close()

@@ -1,5 +1,7 @@
 """``python -m laggard.resilience.ray.driver ADDRESS``: laggard's one driver on a Ray cluster that it did not start.
 
+With ``--devices`` it asks each node for the names of its GPUs.
+
 It does two things that need Ray, so that the controller does not load Ray:
 
 - it **relays** the pipe of each node's agent, as ``srun`` or ``ssh`` would: an actor on the node starts the agent and
@@ -38,18 +40,22 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, cast
 
+import psutil
 import ray
 from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from laggard.collectors.device import listed_devices
 from laggard.resilience.agent.handshake import LEASE_S
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
+from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
 from laggard.resilience.ray.private_api import ping_head
 
 __all__ = ["main"]
 
 HEAD_DEADLINE_S = 5.0
+DEVICES_DEADLINE_S = 20.0
 REFRESH_INTERVAL_S = 1.0
 HOLD_DEADLINE_S = 20.0
 POLL_S = 0.1
@@ -186,7 +192,35 @@ def schedulable_resources(node: dict[str, Any]) -> dict[str, float]:
     return {name: amount for name, amount in node["Resources"].items() if amount and not name.startswith(hidden)}
 
 
-def describe(node: dict[str, Any]) -> dict[str, Any]:
+def raylet_devices() -> list[str] | None:
+    """Return the devices that the raylet of this worker was given; None: those of its machine.
+
+    Ray changes the variable in its workers, and a raylet is the parent of its workers.
+    """
+    return listed_devices(psutil.Process(os.getppid()).environ())
+
+
+def devices_of(nodes: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the names of each node's GPUs by its ID; those of a node that does not say so in time are numbers."""
+    counts = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in nodes}
+    remote: Any = ray.remote(raylet_devices)
+    asked = {
+        remote.options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity(node_id)).remote(): node_id
+        for node_id, count in counts.items()
+        if count
+    }
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=DEVICES_DEADLINE_S) if asked else ([], [])
+    names: dict[str, list[str] | None] = {}
+    for reference in answered:
+        with contextlib.suppress(ray.exceptions.RayError, psutil.Error):  # the node is gone, or hides its processes
+            names[asked[reference]] = ray.get(reference)
+    return {
+        node_id: (names.get(node_id) or [str(number) for number in range(count)])[:count]
+        for node_id, count in counts.items()
+    }
+
+
+def describe(node: dict[str, Any], devices: Sequence[str]) -> dict[str, Any]:
     """Return what the controller needs to know of a node."""
     resources = node["Resources"]
     return {
@@ -194,7 +228,7 @@ def describe(node: dict[str, Any]) -> dict[str, Any]:
         "address": node["NodeManagerAddress"],
         "hostname": node["NodeManagerHostname"],
         "name": node.get("NodeName", ""),
-        "n_gpus": int(resources.get("GPU", 0)),
+        "devices": devices,
         "head": "node:__internal_head__" in resources,
     }
 
@@ -212,7 +246,9 @@ def main(arguments: Sequence[str]) -> int:
     ping_head(arguments[0], HEAD_DEADLINE_S)
     send("answered")
     ray.init(address=arguments[0], namespace="laggard", log_to_driver=False, logging_level=logging.ERROR)
-    send("nodes", nodes=[describe(node) for node in living_nodes()])
+    nodes = living_nodes()
+    devices = devices_of(nodes) if ASK_FOR_DEVICES in arguments else {}
+    send("nodes", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in nodes])
     held = HeldNodes()
     controller = socket.socket(fileno=0)
     while True:

@@ -38,10 +38,17 @@ print(json.dumps({names[node]: int(free[node].get("CPU", 0)) for node in names i
 
 
 class Raylets:
-    """Nodes with two CPUs each, called n1 (the head), n2 and so on."""
+    """Nodes with two CPUs and two GPUs each, called n1 (the head), n2 and so on.
+
+    Attributes
+    ----------
+    devices
+        What ``CUDA_VISIBLE_DEVICES`` lists for a node, by name.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.devices: dict[str, str] = {}
         self._network = loopback_network()
         self._marker = secrets.token_hex(8)
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -67,6 +74,7 @@ class Raylets:
         role = (
             ["--head", f"--port={port}", "--include-dashboard=false"] if name == "n1" else [f"--address={host}:{port}"]
         )
+        devices = {"CUDA_VISIBLE_DEVICES": self.devices[name]} if name in self.devices else {}
         with (self._directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [
@@ -77,7 +85,7 @@ class Raylets:
                     *("--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"),
                     "--include-log-monitor=false",
                 ],
-                env={**os.environ, **self.environment, MARKER: self._marker},
+                env={**os.environ, **self.environment, **devices, MARKER: self._marker},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
@@ -54,10 +55,21 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class SlurmCluster:
-    """A Slurm cluster on a network; use it in a ``with`` block."""
+    """A Slurm cluster on a network; use it in a ``with`` block.
 
-    def __init__(self, folder: Path, network: Network) -> None:
+    Parameters
+    ----------
+    folder
+        Where its files are.
+    network
+        Its machines.
+    n_gpus
+        How many GPUs Slurm has on each node: devices like /dev/null.
+    """
+
+    def __init__(self, folder: Path, network: Network, n_gpus: int = 0) -> None:
         self.folder = folder
+        self._n_gpus = n_gpus
         self.network = network
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
@@ -68,12 +80,19 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         self._start_munge()
         n_cpus = os.cpu_count()
+        gpus = f" Gres=gpu:{self._n_gpus}" if self._n_gpus else ""
         nodes = "\n".join(
-            f"NodeName={name} NodeAddr={machine.address} CPUs={n_cpus} RealMemory=1000 State=UNKNOWN"
+            f"NodeName={name} NodeAddr={machine.address} CPUs={n_cpus} RealMemory=1000{gpus} State=UNKNOWN"
             for name, machine in self.network.nodes.items()
         )
         (self.folder / "state").mkdir()
         configuration = _CONFIGURATION.format(folder=self.folder, login=self.network.login.address, nodes=nodes)
+        if self._n_gpus:
+            configuration = f"GresTypes=gpu\n{configuration}"
+            for gpu in range(self._n_gpus):
+                os.mknod(self.folder / f"gpu{gpu}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+            files = f"{self.folder}/gpu[0-{self._n_gpus - 1}]"
+            (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={files}\n")
         (self.folder / "slurm.conf").write_text(configuration)
         # Without it slurmd uses the control groups of the host.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")

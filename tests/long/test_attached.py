@@ -108,6 +108,22 @@ def test_a_copy_runs_on_every_node_and_nothing_else_does(start_job: Start, three
     wait_until(lambda: not three_nodes.processes_of_jobs(), lambda: str(three_nodes.processes_of_jobs()))
 
 
+def test_the_copies_of_a_program_see_the_devices_of_their_raylets(start_job: Start, three_nodes: Raylets) -> None:
+    three_nodes.devices["n5"] = "6,GPU-7,8"  # of which Ray was told to use two
+    three_nodes.start("n5")
+    try:
+        tell = "echo $LAGGARD_NODE sees $CUDA_VISIBLE_DEVICES"
+        job = start_job("--wlm=ray", "--nodes=4", "--per-node", "sh", "-c", tell)
+        assert job.finish() == 0, job.everything()
+        assert {line for line in job.output.splitlines() if " sees " in line} == {
+            *(f"[{name}] {name} sees 0,1" for name in ("n1", "n2", "n3")),
+            "[n5] n5 sees 6,GPU-7",
+        }
+    finally:
+        three_nodes.kill("n5")
+    wait_until(lambda: "n5" not in three_nodes.free_cpus(), lambda: str(three_nodes.free_cpus()))
+
+
 def test_a_node_that_joins_later_is_held_too(three_nodes: Raylets) -> None:
     driver = DriverProcess(three_nodes.address)
     try:

@@ -93,6 +93,44 @@ def test_no_node_runs_rays_dashboard_agent(start_job: Start) -> None:
     assert_nothing_is_left(job)
 
 
+def test_collectors_see_the_devices_of_their_node_even_if_ray_hides_them(
+    start_job: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As older versions of Ray do: an actor that reserves no GPU sees none."""
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    looking = """
+        import os, time
+        from pathlib import Path
+        import ray
+        from laggard import CollectorGroup
+
+        class Looking(CollectorGroup):
+            metric_name = "looking"
+
+            def collector_test(self, args):
+                names = Path(args, f"{os.environ['LAGGARD_NODE']}-{self.device.gpu}")
+                names.with_suffix(".new").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+                names.with_suffix(".new").rename(names)
+                return 1.0
+
+        @ray.remote(num_cpus=0)
+        def hidden():
+            return os.environ["CUDA_VISIBLE_DEVICES"]
+
+        ray.init(log_to_driver=False)
+        print("hidden from others:", repr(ray.get(hidden.remote())))
+        expected = [Path(f"node{node}-{gpu}") for node in (1, 2) for gpu in (0, 1)]
+        with Looking(collection_rate=0.1, collector_args=os.getcwd()):
+            while not all(path.exists() for path in expected):
+                time.sleep(0.05)
+        print("seen by collectors:", *sorted({path.read_text() for path in expected}))
+    """
+    job = start_job("--local-nodes=2", "--virtual-gpus=2", program=looking)
+    assert job.finish() == 0, job.everything()
+    assert "hidden from others: ''" in job.output
+    assert "seen by collectors: 0,1" in job.output
+
+
 def test_a_lost_ray_head_is_replaced_on_the_same_nodes(start_job: Start) -> None:
     job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
     job.wait_for("counting")

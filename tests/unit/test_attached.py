@@ -14,7 +14,7 @@ from laggard.resilience.ray.worker import node_file
 
 
 def node(number: int, hostname: str, name: str) -> RayNode:
-    return RayNode(f"id{number}", f"10.0.0.{number}", hostname, name, n_gpus=number, head=number == 1)
+    return RayNode(f"id{number}", f"10.0.0.{number}", hostname, name, ("5", "GPU-7")[:number], head=number == 1)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_nodes_get_the_first_kind_of_name_that_distinguishes_them(nodes: list[Ra
     records = records_of(nodes, virtual_gpus=0)
     assert list(records) == ["id1", "id2"]
     assert [record.hostname for record in records.values()] == names
-    assert [record.devices for record in records.values()] == [("0",), ("0", "1")]
+    assert [record.devices for record in records.values()] == [("5",), ("5", "GPU-7")]
     assert {record.devices for record in records_of(nodes, virtual_gpus=1).values()} == {("0",)}
 
 

@@ -444,7 +444,8 @@ def test_in_a_job_each_other_probe_has_its_turn_and_leaves_the_product_right() -
     [
         ({}, ["0", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "5,7"}, ["5", "7"]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-1234, MIG-5678"}, ["GPU-1234", "MIG-5678"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1234, GPU-5678"}, ["GPU-1234", "GPU-5678"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3,9"}, ["2", "3"]),
         ({"CUDA_VISIBLE_DEVICES": "2,3,-1,4"}, ["2", "3"]),  # CUDA stops at the first that is none
     ],
 )
@@ -455,16 +456,38 @@ def test_gpus_have_the_names_by_which_they_were_made_visible(visible: dict[str, 
         assert local_device(visible).gpu == names[0]
 
 
+def test_a_program_keeps_all_its_slices_of_which_a_process_sees_the_first() -> None:
+    visible = {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
+    with cupy_on(Board()):
+        assert gpu_names(visible) == ["MIG-1", "MIG-2"]
+        assert list(device_makers(visible)) == ["MIG-1"]
+    with cupy_on():
+        assert gpu_names(visible) == []
+
+
+def open_but_the_third(number: int) -> int:
+    """Open a device, of which the third is another job's."""
+    if number == 2:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+    return number
+
+
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [({}, ["0", "1"]), ({"CUDA_VISIBLE_DEVICES": "GPU-5,7"}, ["GPU-5", "7"]), ({"CUDA_VISIBLE_DEVICES": ""}, [])],
+    [
+        ({}, ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-5,7"}, ["GPU-5", "7"]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2,MIG-3"}, ["MIG-1", "MIG-2", "MIG-3"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+    ],
 )
 def test_without_cupy_the_driver_counts_the_gpus(
     monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], names: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # its import fails
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", open_but_the_third)
     assert gpu_names(visible) == names
     if names:
         with pytest.raises(CupyMissingError, match=r"laggard\[cuda12\]"):

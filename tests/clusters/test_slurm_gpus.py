@@ -1,0 +1,67 @@
+"""Which GPUs a job's copies see, on real Slurm daemons that have four devices on each node and a stand-in for NVML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import slurm_daemons
+from tests.clusters.conftest import require
+from tests.clusters.jobs import ClusterJob, Watch
+from tests.clusters.machines import Network
+from tests.clusters.slurm_daemons import SlurmCluster
+
+Start = Callable[..., ClusterJob]
+
+pytestmark = pytest.mark.timeout(900)
+
+SEEN = 'echo "node $NODE_RANK sees <$CUDA_VISIBLE_DEVICES>"'
+COPIES = ("laggard", "--virtual-gpus=0", "--per-node", "sh", "-c", SEEN)
+
+
+@pytest.fixture(scope="module")
+def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory, fake_nvml: Path) -> Iterator[SlurmCluster]:
+    require(*slurm_daemons.PROGRAMS)
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, n_gpus=4) as cluster:
+        cluster.environment |= {"LD_LIBRARY_PATH": str(fake_nvml), "FAKE_NVML_COUNT": "4"}
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("options", "n_gpus"),
+    [
+        (["--gpus-per-node=2"], 4),
+        (["--gres=gpu:2"], 4),
+        (["--ntasks=4", "--gpus-per-task=1"], 4),
+        (["--gpus=3"], 3),
+        (["--gpus=4", "--ntasks-per-gpu=1"], 4),
+        (["--exclusive"], 8),
+    ],
+    ids=str,
+)
+def test_the_copies_of_a_program_share_all_gpus_of_the_job(
+    slurm: SlurmCluster, watch: Watch, start: Start, options: Sequence[str], n_gpus: int
+) -> None:
+    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", "--nodes=2", *options, *COPIES)
+    assert job.finish() == 0, job.output
+    seen = dict(re.findall(r"node (\d) sees <(.*)>", job.output))
+    assert seen.keys() == {"0", "1"}, job.output
+    devices = [names.split(",") for names in seen.values() if names]
+    assert devices == [[str(number) for number in range(len(names))] for names in devices]
+    assert sum(map(len, devices)) == n_gpus, job.output
+    watch.expect_nothing()
+
+
+def test_a_batch_script_and_what_it_starts_see_the_same_gpus(
+    slurm: SlurmCluster, watch: Watch, start: Start, tmp_path: Path
+) -> None:
+    copies = f"laggard --virtual-gpus=0 --per-node sh -c '{SEEN}'"
+    (tmp_path / "job.sh").write_text(f'#!/bin/bash\necho "the script sees <$CUDA_VISIBLE_DEVICES>"\nexec {copies}\n')
+    options = ("--nodes=2", "--ntasks=4", "--gpus-per-task=1", "--wait", "--output=output")
+    job = start(slurm.network.login, slurm.environment, "sbatch", *options, "job.sh")
+    assert job.finish() == 0, job.output
+    assert re.findall(r"sees <(.*)>", job.output) == ["0,1"] * 3
+    watch.expect_nothing()
