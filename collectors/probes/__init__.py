@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from laggard.collectors.cuda_errors import is_out_of_memory
 from laggard.collectors.device import Device, GpuDevice
 from laggard.collectors.errors import ProbeUnavailableError
 from laggard.collectors.probes.base import Probe
@@ -32,13 +33,14 @@ def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Prob
     ProbeUnavailableError
         If the device has too little memory for any of them.
     """
-    cannot: tuple[type[Exception], ...] = (ProbeUnavailableError, *_out_of_memory(device))
     probes = []
     for name, make in _makers(device).items():
         if name in names:
             try:
                 probes.append(_warm(make()))
-            except cannot as reason:
+            except Exception as reason:
+                if not isinstance(reason, ProbeUnavailableError) and not is_out_of_memory(reason):
+                    raise
                 _log.info("the probe %s is left out on gpu %s: %s", name, device.gpu, reason)
     return probes
 
@@ -60,10 +62,6 @@ def _makers(device: Device) -> Mapping[str, Callable[[], Probe]]:
         return {name: partial(make, device) for name, make in VIRTUAL_PROBES.items()}
     workspace = Workspace(device)
     return {name: partial(make, workspace) for name, make in GPU_PROBES.items()}
-
-
-def _out_of_memory(device: Device) -> tuple[type[Exception], ...]:
-    return (device.array_module.cuda.memory.OutOfMemoryError,) if isinstance(device, GpuDevice) else ()
 
 
 def _warm(probe: Probe) -> Probe:

@@ -83,3 +83,9 @@ def test_its_methods_are_cupys(cupy: ModuleType, kind: str) -> None:
         method = getattr(theirs, name)
         if inspect.isfunction(value) and method.__doc__:  # a few of the compiled ones tell nothing
             assert set(parameters(value)) <= set(parameters(method)), name
+
+
+def test_memory_that_is_short_is_a_memory_error_and_errors_have_a_status(cupy: ModuleType) -> None:
+    assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
+    assert cupy.cuda.runtime.CUDARuntimeError(2).status == 2
+    assert cupy.cuda.cublas.CUBLASError(3).status == 3

@@ -17,7 +17,7 @@ from laggard.collectors.device_check import DeviceCheck, check_device
 from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
-from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase
+from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase, KernelLaunch
 from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
@@ -380,6 +380,24 @@ def test_where_memory_is_too_short_for_any_probe_the_check_says_so() -> None:
         assert check_device(device) == DeviceCheck(
             "0", device.model, device.uuid, failure="gpu 0 has 79 MiB free: too little for probes"
         )
+
+
+@pytest.mark.parametrize(("status", "is_left_out"), [(2, True), (46, False)])
+def test_a_probe_for_which_cuda_itself_has_no_memory_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, status: int, *, is_left_out: bool
+) -> None:
+    def refuse(_: Probe) -> None:
+        error = CUDARuntimeError(46)
+        error.status = status
+        raise error
+
+    monkeypatch.setattr(KernelLaunch, "prepare", refuse)
+    with cupy_on(Board()):
+        if is_left_out:
+            assert [probe.name for probe in probes_of(GpuDevice("0", 0), ["clock", "launch"])] == ["clock"]
+        else:
+            with pytest.raises(CUDARuntimeError):
+                probes_of(GpuDevice("0", 0), ["clock", "launch"])
 
 
 def test_a_board_with_next_to_no_double_precision_is_not_asked_for_it() -> None:
