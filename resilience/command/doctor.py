@@ -67,7 +67,7 @@ EXIT_NOT_CHECKED = 3
     metavar="N",
     help="Report a node with fewer than N devices as faulty. No virtual devices stand in for them.",
 )
-@click.option("--forget", is_flag=True, help="Discard all past readings first, and which GPUs there were.")
+@click.option("--forget", is_flag=True, help="Discard all past readings and the list of GPUs first, after a change of hardware.")
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
@@ -259,7 +259,8 @@ def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, 
         lines.append("only one device: compared with its own past readings, not with peers")
     lines += [remark] if remark else []
     n_ok = sum(diagnoses[device].condition == "ok" for device in devices)
-    n_silent = len({host for host, _ in checks} - {host for host, _ in devices})
-    silent = f"; no answer from {counted(n_silent, 'node', 'nodes')}" if n_silent else ""
+    hosts = {host for host, _ in checks}
+    n_without = len(hosts - {host for host, _ in devices}) if len(hosts) > 1 else 0
+    without = f"; none checked on {counted(n_without, 'node', 'nodes')}" if n_without else ""
     of_models = f" ({'; '.join(models)})" if models else ""
-    return [*lines, f"{n_ok} of {len(devices)} devices ok{of_models}{silent}"]
+    return [*lines, f"{n_ok} of {len(devices)} devices ok{of_models}{without}"]

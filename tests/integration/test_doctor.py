@@ -198,7 +198,7 @@ def test_of_many_devices_only_the_failing_ones_are_shown() -> None:
 
     assert re.split("  +", head) == ["probe", "unit", "node7 0", "node100"]
     assert before_last == "node100: no answer: no way"
-    assert last == "99 of 100 devices ok (H100); no answer from 1 node"
+    assert last == "99 of 100 devices ok (H100); none checked on 1 node"
 
 
 def test_contradictory_or_wrong_hosts_are_refused() -> None:
