@@ -91,3 +91,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except NotInJobError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -4,15 +4,18 @@ A job writes dumps to its `dump_dir` when it ends, or when it calls `AnalysisCli
 from any nodes and times, are served together:
 
     python examples/mini_telemetry.py dumps/
+    LAGGARD_TELEMETRY_CONFIG=examples/telemetry.yaml python examples/mini_telemetry.py
     python examples/mini_telemetry.py --demo --grafana grafana/
 
-The second command first generates ten minutes of two nodes with one slow device, and writes Grafana's provisioning:
-start Grafana with GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-C ends the server.
+The second command serves the `dump_dir` of the settings, at their port. The third first generates ten minutes of two
+nodes with one slow device, and writes Grafana's provisioning: start Grafana with
+GF_PATHS_PROVISIONING=grafana/provisioning. Ctrl-C ends the server.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -27,7 +30,7 @@ from laggard.telemetry.dump import write_dump
 from laggard.telemetry.errors import DumpError, TelemetryServerError
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.server.runtime import serve_dump
-from laggard.telemetry.settings import TelemetrySettings
+from laggard.telemetry.settings import TELEMETRY_CONFIG, SettingsError, TelemetrySettings, load_settings
 
 DEMO_S = 600
 INTERVAL_S = 0.5
@@ -37,16 +40,31 @@ MAX_PORT = 65535
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Serve dumps of a job's telemetry to Grafana.")
-    parser.add_argument("dumps", type=Path, nargs="*", help="files, or folders of files")
-    parser.add_argument("--port", type=int, default=4242, help="port at 127.0.0.1 (default: %(default)s)")
+    settings = configured(parser)
+    dumps = f"files, or folders of files (default: the dump_dir in the settings that {TELEMETRY_CONFIG} names)"
+    parser.add_argument("dumps", type=Path, nargs="*", help=dumps)
+    port = settings.aggregator_port
+    parser.add_argument("--port", type=int, default=port, help="port at 127.0.0.1 (default: %(default)s)")
     parser.add_argument("--demo", action="store_true", help="generate a dump, for a first look")
     parser.add_argument("--grafana", type=Path, metavar="DIR", help="write Grafana's provisioning there")
     given = parser.parse_args(arguments)
     if not 0 <= given.port <= MAX_PORT:
         parser.exit(2, f"--port {given.port} is not a valid port: give 1 to {MAX_PORT}, or 0 for a free one\n")
+    if not given.dumps and not given.demo and settings.dump_dir:
+        given.dumps = [Path(settings.dump_dir)]
     if not given.dumps and not given.demo:
-        parser.exit(2, "name a dump, or generate one with --demo\n")
+        way_out = f"set {TELEMETRY_CONFIG} to a file with a dump_dir, or generate one with --demo"
+        parser.exit(2, f"name a dump, {way_out}\n")
     return given
+
+
+def configured(parser: argparse.ArgumentParser) -> TelemetrySettings:
+    """Return the telemetry settings that the environment names."""
+    named = os.environ.get(TELEMETRY_CONFIG)
+    try:
+        return load_settings(Path(named)) if named else TelemetrySettings()
+    except SettingsError as error:
+        parser.exit(2, f"{error}\n")
 
 
 def made_up(now_s: float) -> Iterator[TimeSeries]:
@@ -84,10 +102,11 @@ def main() -> int:
         except (DumpError, TelemetryServerError) as error:
             print(error, file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            return 130
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -9,7 +9,9 @@ job's nodes. Nothing else differs. Measurements are sent as metrics at two level
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +46,12 @@ def parse_arguments(description: str, arguments: Sequence[str] | None = None) ->
         default=512 << 20,
         help="bytes of all images, one per pixel (default: %(default)s)",
     )
-    add("--work_time", type=float, default=0.0, help="minimum seconds of work per image (default: %(default)s)")
+    add(
+        *("--work_time", "--runtime"),
+        type=float,
+        default=0.0,
+        help="minimum seconds of work per image (default: %(default)s)",
+    )
     given = parser.parse_args(arguments)
     for name, least in {"num_workers": 1, "iterations": 1, "burns": 0, "size": FILTER_SIZE, "work_time": 0}.items():
         if getattr(given, name) < least:
@@ -88,18 +95,23 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
     """
     if not given.distributed:
         print("using multiprocessing on this node", flush=True)
-        return multiprocessing.get_context("spawn").Pool(given.num_workers)
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: Ctrl-C is for us alone
+        local: AbstractContextManager[Any] = multiprocessing.get_context("spawn").Pool(given.num_workers)
+        signal.signal(signal.SIGINT, handler)
+        return local
     nodes = Job.current(local=False).nodes
     import ray
     from ray.util.multiprocessing import Pool
 
     ray.init()
     processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
-    if given.num_workers > processors:
-        sys.exit(f"--num_workers {given.num_workers} is too many for the job: it has {processors} CPUs")
     print(f"using Ray on {', '.join(node.hostname for node in nodes)}", flush=True)
-    on_a_processor_each = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-    pool: AbstractContextManager[Any] = Pool(given.num_workers, ray_remote_args=on_a_processor_each)
+    processes = min(given.num_workers, processors)
+    if given.num_workers > processes:
+        print(f"{given.num_workers} workers are threads of {processes} processes: the job has {processors} CPUs")
+    threads = math.ceil(given.num_workers / processes)
+    options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_concurrency": threads}
+    pool: AbstractContextManager[Any] = Pool(processes, ray_remote_args=options)
     return pool
 
 
@@ -145,3 +157,5 @@ if __name__ == "__main__":
         run(parse_arguments("Filter images with a pool of workers, and time it."))
     except NotInJobError as error:
         sys.exit(f"--distributed needs the nodes of a job: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -86,7 +86,7 @@ class TelemetrySettings:
     def tunnel_command(self, port: int) -> str:
         """Return the ssh command that forwards the server's port to the user's own machine."""
         jump = f"-J {self.remote_port_forward} " if self.remote_port_forward else ""
-        return f"ssh {jump}-N -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
+        return f"ssh {jump}-NL localhost:{port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ __all__ = ["filter_image", "start_pool"]
 FILTER_SIZE = 4
 
 
-def start_pool(workers: int) -> Any:
-    """Start Ray's multiprocessing pool, its workers spread over the nodes."""
+def start_pool(workers: int, processors: int) -> Any:
+    """Start Ray's multiprocessing pool, its workers spread over the nodes; more of them than processors are threads."""
     from ray.util.multiprocessing import Pool
 
-    return Pool(workers, ray_remote_args={"num_cpus": 1, "scheduling_strategy": "SPREAD"})
+    processes = min(workers, processors)
+    options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_concurrency": math.ceil(workers / processes)}
+    return Pool(processes, ray_remote_args=options)
 
 
 def filter_image(job: tuple[int, int]) -> float:

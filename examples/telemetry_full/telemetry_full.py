@@ -71,16 +71,15 @@ def main() -> int:
     digits = mnist.load_digits(given.data)
     ray.init()
     processors = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
-    if given.scipy_workers > processors:
-        sys.exit(f"--scipy_workers {given.scipy_workers} is too many for the job: it has {processors} CPUs")
     n_devices = 0 if given.no_cuda else sum(len(node.devices) for node in job.nodes)
     n_images = given.mem // given.size**2
+    print(f"Hello from main process {job.primary.hostname}.")
     print(f"Number of nodes: {len(job.nodes)}")
     print(f"Number of scipy workers: {given.scipy_workers}")
     print(f"Number of MNIST workers: {given.mnist_workers}, on {n_devices or 'no'} devices")
     print(f"Number of images: {n_images}", flush=True)
 
-    with telem.watched(job.nodes, view), conv.start_pool(given.scipy_workers) as pool:
+    with telem.watched(job.nodes, view), conv.start_pool(given.scipy_workers, processors) as pool:
         view.say("Launching scipy and mnist jobs")
         images = pool.map_async(conv.filter_image, [(seed, given.size) for seed in range(n_images)])
         # num_gpus=1 gives each worker its own device; workers beyond the last device wait their turn.
@@ -102,3 +101,5 @@ if __name__ == "__main__":
         sys.exit(str(error))
     except ModuleNotFoundError as missing:
         sys.exit(f"these options need {missing.name}: pip install '.[examples,torch]'")
+    except KeyboardInterrupt:
+        sys.exit(130)

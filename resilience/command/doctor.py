@@ -67,7 +67,9 @@ EXIT_NOT_CHECKED = 3
     metavar="N",
     help="Report a node with fewer than N devices as faulty. No virtual devices stand in for them.",
 )
-@click.option("--forget", is_flag=True, help="Discard all past readings and the list of GPUs first, after a change of hardware.")
+@click.option(
+    "--forget", is_flag=True, help="Discard all past readings and the list of GPUs first, after a change of hardware."
+)
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")

@@ -77,7 +77,7 @@ class JobTelemetry:
     def where(self) -> str:
         """Where the server is, and how to reach it from another machine."""
         moved = "" if self.port == self.settings.aggregator_port else f" ({self.settings.aggregator_port} is taken)"
-        return f"http://{LOOPBACK}:{self.port}{moved}; from your machine: {self.settings.tunnel_command(self.port)}"
+        return f"http://{LOOPBACK}:{self.port}{moved}; ssh command: {self.settings.tunnel_command(self.port)}"
 
     def start(self, cluster: Cluster, hosts: tuple[str, ...]) -> None:
         """Start what is not running yet on these hosts; the first one is the primary."""

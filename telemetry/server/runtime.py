@@ -144,7 +144,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
         )
         server = uvicorn.Server(config)
         sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
-        sys.stdout.write(f"from your machine: {settings.tunnel_command(chosen)}\n")
+        sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
         if handle_lines is None or not own_port:

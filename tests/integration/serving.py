@@ -126,7 +126,7 @@ def serve(state_server: StateServer, directory: Path, *, port: int = 0, settings
         assert server.stdout is not None
         assert server.stdin is not None
         port = int(server.stdout.readline().rsplit(":", 1)[1])
-        assert f"ssh -N -L {port}:localhost:{port}" in server.stdout.readline()
+        assert f"ssh command: ssh -NL localhost:{port}:localhost:{port}" in server.stdout.readline()
         token = (directory / "telemetry-token").read_text()
         yield Served(port, token, telnet_port, directory, node)
         server.stdin.close()

@@ -91,7 +91,7 @@ def test_ctrl_c_ends_a_replay_silently(tmp_path: Path) -> None:
         assert server.stdout is not None
         assert server.stderr is not None
         try:
-            while not server.stdout.readline().startswith("from your machine"):
+            while not server.stdout.readline().startswith("ssh command: "):
                 assert server.poll() is None
             server.send_signal(signal.SIGINT)
             assert server.wait(DEADLINE_S) == 130

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import runpy
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import custom_detector
 import merge_sort
@@ -11,6 +17,13 @@ import mini_telemetry
 import pytest
 import scipy_scale_work
 import slow_gpu
+
+from laggard import Job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = [
+    path.relative_to(EXAMPLES).as_posix() for path in sorted(EXAMPLES.rglob("*.py")) if "__main__" in path.read_text()
+]
 
 
 def scipy_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -51,7 +64,11 @@ Parse = Callable[[list[str]], argparse.Namespace]
             "--collection_rate 0",
             "--collection_rate 0.0 is not a valid interval: give seconds above 0",
         ),
-        (mini_telemetry.parse_arguments, "", "name a dump, or generate one with --demo"),
+        (
+            mini_telemetry.parse_arguments,
+            "",
+            "name a dump, set LAGGARD_TELEMETRY_CONFIG to a file with a dump_dir, or generate one with --demo",
+        ),
         (
             mini_telemetry.parse_arguments,
             "--demo --port -1",
@@ -81,6 +98,61 @@ def test_more_memory_than_there_is_is_refused(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("parse", [scipy_arguments, merge_sort.parse_arguments, slow_gpu.parse_arguments])
 def test_what_is_left_out_has_a_default(parse: Parse) -> None:
     assert vars(parse([]))
+
+
+def test_the_dumps_are_by_default_those_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "telemetry.yaml"
+    settings.write_text("dump_dir: there\naggregator_port: 5252\n")
+    monkeypatch.setenv("LAGGARD_TELEMETRY_CONFIG", str(settings))
+    assert mini_telemetry.parse_arguments([]).dumps == [Path("there")]
+    assert mini_telemetry.parse_arguments([]).port == 5252
+    assert mini_telemetry.parse_arguments(["here"]).dumps == [Path("here")]
+    assert mini_telemetry.parse_arguments(["--demo"]).dumps == []
+
+
+def test_settings_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAGGARD_TELEMETRY_CONFIG", "/nowhere.yaml")
+    with pytest.raises(SystemExit) as ended:
+        mini_telemetry.parse_arguments([])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, "/nowhere.yaml" in line) == (2, True)
+
+
+def test_runtime_is_another_name_for_work_time() -> None:
+    assert scipy_arguments(["--runtime", "0.5"]) == scipy_arguments(["--work_time", "0.5"])
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("script", PROGRAMS)
+def test_control_c_ends_an_example_without_a_traceback(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "torch" in script or "telemetry_full" in script:
+        pytest.importorskip("torch")
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", interrupted)
+    monkeypatch.setattr(Job, "current", interrupted)
+    monkeypatch.setattr(sys, "argv", [script])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert ended.value.code == 130
+
+
+def test_control_c_reaches_no_worker_of_a_pool(tmp_path: Path) -> None:
+    """All processes of a terminal get the signal, and each worker would print a traceback."""
+    command = [sys.executable, str(EXAMPLES / "scipy_scale_work.py"), "--size=16", "--mem=4096", "--iterations=1000000"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    while "Time for iteration" not in process.stdout.readline():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in rest
 
 
 def test_dragon_is_another_name_for_distributed() -> None:
