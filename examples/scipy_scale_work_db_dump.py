@@ -9,6 +9,7 @@ Each worker also reports how long each image took, under its own process number.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
@@ -52,4 +53,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from merge_sort import SMALLEST_PIECE
 
@@ -119,6 +122,40 @@ def test_what_the_readme_prints_comes(
 def cut_offs(output: str) -> set[int]:
     """Return the lengths of the pieces at which the merge sort stopped halving."""
     return {int(row[1]) for row in re.findall(r"^ +100000 .* (node\d) +\d+ +(\d+)$", output, re.MULTILINE)}
+
+
+def test_more_workers_than_processors_are_threads(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    script = str(EXAMPLES / "scipy_scale_work.py")
+    work = ("--dragon", "--num_workers=512", "--iterations=1", "--burns=0", "--size=32", "--mem=16384")
+    job = start_job("--local-nodes=1", script, *work)
+    assert job.finish() == 0, job.everything()
+    assert re.search(r"512 workers are threads of (\d+) processes: the job has \1 CPUs", job.output)
+    assert "Time for iteration 0" in job.output
+
+
+@pytest.mark.parametrize(
+    ("script", "sign"),
+    [("slow_gpu.py --no-thrash", "launch 0: "), ("scipy_scale_work.py --dragon --size 32 --mem 65536", "iteration 0")],
+)
+def test_control_c_at_a_job_ends_its_example_without_a_traceback(
+    start_job: Callable[..., RunningJob], script: str, sign: str
+) -> None:
+    name, *arguments = script.split()
+    job = start_job("--local-nodes=1", "--virtual-gpus=2", str(EXAMPLES / name), *arguments)
+    job.wait_for(sign)
+    command = psutil.Process(job.process.pid)
+    group = []
+    for process in [command, *command.children(recursive=True)]:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == os.getpgid(command.pid):
+                group.append(process.pid)
+    for pid in reversed(group):  # as a terminal does, at once
+        os.kill(pid, signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    said = job.everything()
+    assert "Traceback" not in said, said
 
 
 def test_the_readme_has_every_example() -> None:
