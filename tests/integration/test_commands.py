@@ -105,6 +105,7 @@ HERE = {
     PICTURE,
     UNPACKED,
     "laggard doctor",
+    "laggard doctor --forget",
     "laggard grafana provisioning-dir",
     "laggard report",
     "laggard run --help",
@@ -379,6 +380,7 @@ def test_the_shell_accepts_the_completion(command: str, shell: str) -> None:
 
 def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert "devices ok" in output_of("laggard doctor")
+    assert "devices ok" in output_of("laggard doctor --forget")
     assert "--local-nodes N" in output_of("laggard run --help")
     assert "Find the slow GPU" in run("python -m laggard").stderr
 
