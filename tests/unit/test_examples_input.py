@@ -124,7 +124,7 @@ def test_runtime_is_another_name_for_work_time() -> None:
     assert scipy_arguments(["--runtime", "0.5"]) == scipy_arguments(["--work_time", "0.5"])
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
