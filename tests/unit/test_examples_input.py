@@ -21,8 +21,11 @@ import slow_gpu
 from laggard import Job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# Without those of laggard.torch, which load whole frameworks for a while.
 PROGRAMS = [
-    path.relative_to(EXAMPLES).as_posix() for path in sorted(EXAMPLES.rglob("*.py")) if "__main__" in path.read_text()
+    path.relative_to(EXAMPLES).as_posix()
+    for path in sorted(EXAMPLES.rglob("*.py"))
+    if "__main__" in path.read_text() and "laggard.torch" not in path.read_text()
 ]
 
 
