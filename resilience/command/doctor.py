@@ -22,14 +22,14 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment
 from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
-from laggard.detectors.inventory import Inventory, inventoried, with_faults
+from laggard.detectors.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
-from laggard.resilience.command.remote_check import check_hosts
+from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError
 from laggard.resilience.text import counted
 
@@ -38,7 +38,6 @@ __all__ = ["doctor"]
 MAX_COLUMNS = 6
 # Of more devices than this, the healthy ones are only counted.
 MAX_SHOWN = 48
-DEFAULT_VIRTUAL_DEVICES = 2
 _FAILING = "slow", "faulty"
 EXIT_BAD_DEVICE = 1
 EXIT_NOT_CHECKED = 3
@@ -51,7 +50,7 @@ EXIT_NOT_CHECKED = 3
     "--virtual-gpus",
     type=click.IntRange(1, 64),
     metavar="K",
-    help="Check K virtual devices.  [default: the machine's GPUs, or 2 virtual devices if it has none]",
+    help="Check the processor instead, as K virtual devices.",
 )
 @click.option(
     "--past",
@@ -65,7 +64,7 @@ EXIT_NOT_CHECKED = 3
     "--expect",
     type=click.IntRange(1),
     metavar="N",
-    help="Report a node with fewer than N devices as faulty. No virtual devices stand in for them.",
+    help="Report a node with fewer than N devices as faulty.",
 )
 @click.option(
     "--forget", is_flag=True, help="Discard all past readings and the list of GPUs first, after a change of hardware."
@@ -87,20 +86,23 @@ def doctor(
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
-    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. On a machine without GPUs, the
-    processor is checked instead, as virtual devices.
+    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before.
 
     The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
-    not be checked, for a reason that says nothing about it, such as a missing library; 2 for wrong options; else 0.
+    not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2 for wrong
+    options; else 0.
     """
     transports = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
     try:
         past = PastChecks() if forget else read_past(path)
-        checked, boards = _check(transports, virtual_gpus, past.inventory, stand_in=expect is None, shown=not as_json)
+        checked, boards = _check(transports, virtual_gpus or 0, shown=not as_json)
         checks = with_faults(checked, boards, past.inventory, expect or 0)
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards, forget=forget)
+        if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
+            click.echo(f"laggard: {NO_GPU}", err=True)
+            return EXIT_NOT_CHECKED
         click.echo(as_text(checks, diagnoses, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
@@ -114,26 +116,13 @@ def doctor(
 Checked = tuple[dict[DeviceId, DeviceCheck], dict[str, Boards]]
 
 
-def _check(
-    transports: Mapping[str, Transport | None],
-    virtual_gpus: int | None,
-    inventory: Inventory,
-    *,
-    stand_in: bool,
-    shown: bool,
-) -> Checked:
+def _check(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
     if transports:
-        return _check_nodes(transports, virtual_gpus or 0, shown=shown)
+        return _check_nodes(transports, virtual_gpus, shown=shown)
     here = socket.gethostname()
     with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
-        checks = _with_progress(device_environment(virtual_gpus or 0, directory), shown=shown)
+        checks = _with_progress(device_environment(virtual_gpus, directory), shown=shown)
         boards = Boards() if virtual_gpus else boards_here(os.environ)
-        is_missed = boards.is_all and here in inventory
-        if not (checks or virtual_gpus or is_missed) and stand_in:
-            click.echo(
-                f"no GPU found: checking the processor instead, as {DEFAULT_VIRTUAL_DEVICES} virtual devices", err=True
-            )
-            checks = _with_progress(device_environment(DEFAULT_VIRTUAL_DEVICES, directory), shown=shown)
     return {(here, check.gpu): check for check in checks}, {here: boards}
 
 

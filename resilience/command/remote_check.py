@@ -13,7 +13,7 @@ from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
 
-__all__ = ["check_hosts"]
+__all__ = ["NO_GPU", "check_hosts"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
 # Enough for a node with eight devices of which the last seven are stuck.

@@ -25,6 +25,7 @@ from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.server import SNAPSHOT, StateServer
 from laggard.kvstore.state import State
 from laggard.resilience.allocation.slurm import Srun
+from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dump import write_dump
 from tests.clusters.test_slurm import block
 from tests.integration.jobs import ask
@@ -105,6 +106,7 @@ HERE = {
     PICTURE,
     UNPACKED,
     "laggard doctor",
+    "laggard doctor --virtual-gpus=2",
     "laggard doctor --forget",
     "laggard grafana provisioning-dir",
     "laggard report",
@@ -379,8 +381,10 @@ def test_the_shell_accepts_the_completion(command: str, shell: str) -> None:
 
 
 def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
-    assert "devices ok" in output_of("laggard doctor")
-    assert "devices ok" in output_of("laggard doctor --forget")
+    assert "devices ok" in output_of("laggard doctor --virtual-gpus=2")
+    for command in ("laggard doctor", "laggard doctor --forget"):
+        done = run(f"CUDA_VISIBLE_DEVICES= {command}")
+        assert (done.returncode, done.stderr) == (3, f"laggard: {NO_GPU}\n")
     assert "--local-nodes N" in output_of("laggard run --help")
     assert "Find the slow GPU" in run("python -m laggard").stderr
 

@@ -75,10 +75,17 @@ def found_in(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return {device["gpu"]: device for device in json.loads(done.stdout)["devices"]}
 
 
-def test_without_a_gpu_it_says_so_and_checks_the_processor(tmp_path: Path) -> None:
+def test_without_a_gpu_nothing_is_checked_and_nothing_stands_in(tmp_path: Path) -> None:
     done = run_doctor("--past", str(tmp_path / "past.json"), CUDA_VISIBLE_DEVICES="")
 
-    assert "no GPU found: checking the processor instead, as 2 virtual devices" in done.stderr
+    assert done.stderr == "laggard: no GPU found: use --virtual-gpus=K to check the processor instead\n"
+    assert done.stdout == ""
+    assert done.returncode == 3
+
+
+def test_the_processor_is_checked_as_virtual_devices_if_that_is_asked_for(tmp_path: Path) -> None:
+    done = run_doctor("--virtual-gpus=2", "--past", str(tmp_path / "past.json"))
+
     assert "gemm_fp32     Gflop/s" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("of 2 devices ok (virtual)")
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("verdict")]
