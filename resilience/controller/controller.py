@@ -49,7 +49,7 @@ from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.record.account import Account, LaunchEndCause
-from laggard.resilience.text import duration
+from laggard.resilience.text import abbreviated, duration
 
 _log = logging.getLogger("laggard.resilience.controller")
 
@@ -229,7 +229,7 @@ class Controller:
         if verdicts := self._reserve.find_slow(self._roster):
             hosts = frozenset(verdict.host for verdict in verdicts)
             evidence = "; ".join(verdict.evidence for verdict in verdicts)
-            self._account.tell("reserve", f"{', '.join(sorted(hosts))} passed over: {evidence}", "bold yellow")
+            self._account.tell("reserve", f"{abbreviated(sorted(hosts))} passed over: {evidence}", "bold yellow")
             if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
                 self._set_status(decision.status)
 

@@ -43,7 +43,7 @@ from laggard.resilience.decision.strikes import (
     strikes_of,
     with_strike,
 )
-from laggard.resilience.text import duration
+from laggard.resilience.text import abbreviated, duration
 
 __all__ = ["EXIT_NO_PROGRESS", "EXIT_TOO_FEW_NODES", "LIMITS", "RULES", "Limit", "Rule", "begin", "decide"]
 
@@ -558,7 +558,7 @@ def begin(
     past = tuple(kept for e in back if (kept := e.kept()))
     status = JobStatus(Roster(good[: settings.nodes], good[settings.nodes :], excluded, past), now_s, strikes=counting)
     if reason := _too_few(settings, status):
-        return End(EXIT_TOO_FEW_NODES, f"{reason}, and --quarantine=1 would take {', '.join(sorted(out))} back")
+        return End(EXIT_TOO_FEW_NODES, f"{reason}, and --quarantine=1 would take {abbreviated(sorted(out))} back")
     return status
 
 
@@ -607,7 +607,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
         return replace(decision, status=replace(after, launched_s=now_s, waits_since_s=None))
     since_s = now_s if status.waits_since_s is None else status.waits_since_s
     left_s = since_s + settings.wait_for_nodes_s - now_s
-    waiting = f"waiting up to {duration(max(0.0, left_s))} for {', '.join(after.roster.lost_hosts)} to return"
+    waiting = f"waiting up to {duration(max(0.0, left_s))} for {abbreviated(after.roster.lost_hosts)} to return"
     reason = decision.reason.removesuffix(ALONE)  # nobody goes on
     return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{reason}; {waiting}")
 
@@ -627,7 +627,7 @@ def _describe_change(before: Roster, after: Roster) -> str:
     gone = [host for host in before.active if host not in stay]
     came = [host for host in after.active if host not in stay]
     if not gone:
-        return f"with {', '.join(came)} from the reserve" if came else "on the same nodes"
-    swap = f"; {', '.join(came)} comes in from the reserve" if came else ""
+        return f"with {abbreviated(came)} from the reserve" if came else "on the same nodes"
+    swap = f"; {abbreviated(came)} comes in from the reserve" if came else ""
     alone = ALONE if len(after.active) == 1 else ""
     return f"without {', '.join(gone)}{swap}{alone}"

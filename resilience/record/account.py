@@ -16,6 +16,7 @@ from rich.text import Text
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.text import abbreviated
 
 __all__ = ["Account", "Gap", "LaunchEndCause", "LaunchSummary", "SeesProgress", "TakesNote"]
 
@@ -178,8 +179,8 @@ class Account:
         self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap))
         told_gap = None if gap is None else asdict(gap)
         self.take_note("launch", launch=launch, nodes=list(nodes), reserve=list(reserve), gap=told_gap)
-        waiting = f"; reserve: {', '.join(reserve)}" if reserve else ""
-        self.tell("launch", f"{launch} on {', '.join(nodes)} (primary: {nodes[0]}){waiting}", "bold green")
+        waiting = f"; reserve: {abbreviated(reserve)}" if reserve else ""
+        self.tell("launch", f"{launch} on {abbreviated(nodes)} (primary: {nodes[0]}){waiting}", "bold green")
         if gap is not None:
             self.tell("gap", str(gap))
 
@@ -200,14 +201,14 @@ class Account:
         for row in self.launches:
             table.add_row(
                 str(row.launch),
-                Text(", ".join(row.nodes)),
+                Text(abbreviated(row.nodes)),
                 f"{row.began_s:.1f} s",
                 f"{row.ended_s - row.began_s:.1f} s",
                 "" if row.gap is None else f"{row.gap.total_s:.1f} s",
                 Text(row.why if len(row.why) <= MAX_WHY else f"{row.why[: MAX_WHY - 2]} …"),  # it may have [brackets]
             )
         self._console.print(table)
-        names = f" ({', '.join(excluded)})" if excluded else ""
+        names = f" ({abbreviated(excluded)})" if excluded else ""
         self._console.print(
             f"{_count(self.launches, 'launch', 'launches')}, {_count(excluded, 'node', 'nodes')} excluded{names}, "
             f"{self.elapsed_s():.1f} s in all, exit code {exit_code}"

@@ -25,7 +25,7 @@ from laggard.resilience.report.frozen import NO_VALUE
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
-from laggard.resilience.text import abbreviated, clock, duration
+from laggard.resilience.text import abbreviated, clock, duration, folded
 from laggard.telemetry.dump import DumpError, write_dump
 from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
@@ -225,7 +225,30 @@ def test_times_are_formatted_for_people(seconds: float, words: str, time: str) -
 def test_names_are_sorted_naturally_and_abbreviated() -> None:
     assert sorted(["node10", "node2", "gpu"], key=natural) == ["gpu", "node2", "node10"]
     assert abbreviated(["a", "b"]) == "a, b"
-    assert abbreviated([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, … (1000 in all)"
+    assert abbreviated([f"nid{number:05}" for number in range(126)]) == "nid[00000-00125]"
+    assert abbreviated([f"n{number}" for number in (*range(4), 6, *range(8, 1000))]) == "n[0-3,6,8-999]"
+    assert abbreviated([f"{letter}-node" for letter in "abcdefgh"]) == "a-node, b-node, c-node, d-node, … (8 in all)"
+
+
+def unfolded(part: str) -> list[str]:
+    """Return the names that a folded part stands for, by Slurm's rule."""
+    match = re.fullmatch(r"(.*)\[([0-9,-]+)\](.*)", part, re.DOTALL)
+    if match is None:
+        return [part]
+    ends = [(first, last or first) for first, _, last in (run.partition("-") for run in match[2].split(","))]
+    return [
+        f"{match[1]}{number:0{len(first)}}{match[3]}"
+        for first, last in ends
+        for number in range(int(first), int(last) + 1)
+    ]
+
+
+HOSTS = st.from_regex(r"[a-z]{0,2}[0-9]{0,3}(-[a-z]{1,2}[0-9]{0,2})?", fullmatch=True)
+
+
+@given(st.lists(HOSTS, max_size=30))
+def test_folded_names_stand_for_the_same_names(names: list[str]) -> None:
+    assert sorted(name for part in folded(names) for name in unfolded(part)) == sorted(set(names))
 
 
 ARBITRARY = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
