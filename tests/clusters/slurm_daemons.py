@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import stat
 import subprocess
 from pathlib import Path
+
+import psutil
 
 from tests.clusters.machines import Machine, Network, wait_for
 
@@ -103,14 +104,9 @@ class SlurmCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, daemon in reversed(self._daemons.items()):
-            daemon.send_signal(signal.SIGTERM)
-            try:
-                daemon.wait(STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-            assert name
+        # A machine may get another cluster afterwards, on the same ports.
+        for daemon in reversed(self._daemons.values()):
+            _end(daemon)
 
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
@@ -156,3 +152,16 @@ class SlurmCluster:
     def _start(self, name: str, machine: Machine, *argv: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = machine.start(*argv, output=output, environment=self.environment)
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    """End a daemon, which is the child of the process that entered its machine; that one ends with it."""
+    entered = psutil.Process(daemon.pid).children() if daemon.poll() is None else []
+    for process in entered:
+        process.terminate()
+    try:
+        daemon.wait(STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        for process in entered:
+            process.kill()
+        daemon.wait(STOP_DEADLINE_S)
