@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import laggard
 
 ROOT = Path(__file__).parents[2]
 (PACKAGE,) = map(Path, laggard.__path__)
+LINKED = ("kvstore", "telemetry", "collectors", "detectors", "resilience")
+"""What lies at the top of the repository, and inside the package where it is installed."""
 INSTALL_DEADLINE_S = 1500.0
 NO_INDEX = "Could not find a version|Connection|Temporary failure|No matching distribution"
 
@@ -46,10 +49,13 @@ def source() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="laggard-source-"))
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    for name in ("kvstore", "telemetry", "collectors", "detectors", "resilience"):
+    for name in LINKED:
         (folder / name).symlink_to(PACKAGE / name)
     (folder / "src" / "laggard").mkdir(parents=True)
-    for file in PACKAGE.iterdir():
-        if file.is_file():
-            (folder / "src" / "laggard" / file.name).symlink_to(file)
+    for each in PACKAGE.iterdir():
+        place = folder / "src" / "laggard" / each.name
+        if each.is_file():
+            place.symlink_to(each)
+        elif each.name not in {*LINKED, "__pycache__"}:
+            shutil.copytree(each, place)
     return folder
