@@ -206,7 +206,7 @@ def test_a_sidecar_that_ends_is_started_again_until_it_is_stopped(agent: AgentAt
     assert len(count.read_text()) == 3
     (helper,) = (each for each in psutil.Process(agent.process.pid).children() if program in command_line(each))
     agent.send(do="stop-sidecar", name="helper")
-    helper.wait(DEADLINE_S)
+    wait_until(lambda: not is_running(helper.pid))
 
 
 def test_a_task_that_waits_to_be_started_again_can_be_ended(agent: AgentAtWork, tmp_path: Path) -> None:
