@@ -74,6 +74,8 @@ def test_the_users_detector_of_the_guide_accuses_the_slow_host() -> None:
 def test_what_documents_and_examples_import_is_public(module: str, name: str) -> None:
     """No part of the path is private, and the module lists the name."""
     assert not any(part.startswith("_") for part in module.split("."))
+    if is_for_missing_library(module):
+        pytest.skip(f"{module} is for a library that is not installed here")
     assert name in importlib.import_module(module).__all__
 
 
