@@ -2,13 +2,15 @@
 
 A job on virtual nodes has two active ones, with two virtual devices each. In every launch the program starts one actor
 on each device, then a verdict accuses its last node, and the controller relaunches with a reserve node. Also measured:
-the time from the command to the program's first line, with three virtual nodes, and the recovery from a killed worker
-compared with other tools (:mod:`benchmarks.restart_peers`).
+the time from the command to the program's first line, with three virtual nodes, the recovery from a killed worker
+compared with other tools (:mod:`benchmarks.restart_peers`), and that of training with PyTorch
+(:mod:`benchmarks.restart_ddp`).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import statistics
 import subprocess
@@ -21,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
+from benchmarks.restart_ddp import recoveries
 from benchmarks.restart_peers import CANDIDATES, seconds_of
 
 PROGRAM = """
@@ -65,11 +68,16 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--startups", type=int, default=5, help="starts of the command (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="kills of each candidate's worker (default: %(default)s)")
+    parser.add_argument(
+        "--ddp-kills", type=int, default=4, help="kills of a rank of a PyTorch program (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
     if options.kills:
         compare_with_peers(console, options.kills)
+    if options.ddp_kills:
+        compare_training(console, options.ddp_kills)
     if options.relaunches:
         from_verdict_to_first_line(console, options.relaunches, options.startups)
     return 0
@@ -88,6 +96,24 @@ def compare_with_peers(console: Console, kills: int) -> None:
     for candidate in available:
         table.add_row(candidate.name, *spread(seconds[candidate.name]), candidate.replaces)
     console.print(table)
+
+
+def compare_training(console: Console, kills: int) -> None:
+    """Print how long training with DistributedDataParallel takes to recover from a killed rank."""
+    if importlib.util.find_spec("torch") is None:
+        console.print("training is skipped: torch is not installed")
+        return
+    table = Table(title=f"seconds from a kill until all ranks have trained a step again, {kills} kills")
+    for column in ("", "median", "worst", "best", "MiB", "MiB warm"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    found = recoveries(kills)
+    for name, recovery in found.items():
+        seconds = spread(recovery.seconds) if recovery.seconds else ("", "", "")
+        table.add_row(name, *seconds, f"{recovery.mib:.0f}", f"{recovery.warm_mib:.0f}")
+    console.print(table)
+    for name, recovery in found.items():
+        if recovery.is_lost:
+            console.print(f"{name} did not come back from kill {len(recovery.seconds) + 1}")
 
 
 def spread(values: list[float]) -> tuple[str, str, str]:

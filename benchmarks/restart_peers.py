@@ -21,9 +21,18 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["CANDIDATES", "Candidate", "seconds_of"]
+__all__ = [
+    "CANDIDATES",
+    "LAGGARD_LIMITS",
+    "TORCHRUN",
+    "Candidate",
+    "running",
+    "seconds_after_a_kill",
+    "seconds_of",
+    "wait",
+]
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 POLL_S = 0.01
 RANKS = (0, 1)
 WORK = """
@@ -141,15 +150,16 @@ def seconds_of(candidates: Sequence[Candidate], repeats: int) -> dict[str, list[
     """
     seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     with contextlib.ExitStack() as stack:
-        running = {candidate.name: stack.enter_context(_running(candidate)) for candidate in candidates}
+        in_progress = {candidate.name: stack.enter_context(running(candidate)) for candidate in candidates}
         for _ in range(repeats):
-            for name, (toy, process) in running.items():
-                seconds[name].append(_seconds_after_a_kill(toy, process))
+            for name, (toy, process) in in_progress.items():
+                seconds[name].append(seconds_after_a_kill(toy, process))
     return seconds
 
 
 @contextlib.contextmanager
-def _running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+def running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Run a candidate's program; yields its folder, where its log is, and the command's process."""
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp", ignore_cleanup_errors=True) as name:  # short, for Ray
         toy = Path(name)
         (toy / "work.py").write_text(WORK)
@@ -169,9 +179,10 @@ def _running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[byte
                 _end(process)
 
 
-def _seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
+def seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
+    """Kill a worker; return the seconds until every worker is working again."""
     _wait_until_all_work(toy, process)
-    _wait(
+    wait(
         lambda: all(_newest_pid(toy / f"settled{rank}") == _newest_pid(toy / f"steps{rank}") for rank in RANKS),
         toy,
         process,
@@ -179,17 +190,18 @@ def _seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
     victim = _newest_pid(toy / "steps1")
     began_s = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    _wait(lambda: _newest_pid(toy / "steps1") != victim, toy, process)
+    wait(lambda: _newest_pid(toy / "steps1") != victim, toy, process)
     _wait_until_all_work(toy, process)
     return time.monotonic() - began_s
 
 
 def _wait_until_all_work(toy: Path, process: subprocess.Popen[bytes]) -> None:
     before = [_size(toy, rank) for rank in RANKS]
-    _wait(lambda: all(_size(toy, rank) > before[rank] for rank in RANKS), toy, process)
+    wait(lambda: all(_size(toy, rank) > before[rank] for rank in RANKS), toy, process)
 
 
-def _wait(done: Callable[[], bool], toy: Path, process: subprocess.Popen[bytes]) -> None:
+def wait(done: Callable[[], bool], toy: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait for a condition; raise with the end of the log if the command ends, or it takes too long."""
     until_s = time.monotonic() + DEADLINE_S
     while not done():
         if time.monotonic() > until_s or process.poll() is not None:

@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -29,10 +28,12 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import description
 from benchmarks.telemetry_fuzz import BadAnswerError, fuzz
-from laggard.kvstore.connection import Session
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from benchmarks.telemetry_hung_node import print_hung_node
+from benchmarks.telemetry_job import DEADLINE_S, Job, cpu_s, post, running_job, started, wait_for
+from benchmarks.telemetry_load import print_load
+from benchmarks.telemetry_scale import print_scale
+from laggard.kvstore.environment import NODE
 from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.server import StateServer
 from laggard.telemetry.batches import socket_name
 from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.sender import BatchSocket
@@ -40,7 +41,6 @@ from laggard.telemetry.server.runtime import TOKEN_FILE
 
 __all__ = ["main"]
 
-DEADLINE_S = 60.0
 QUERY_SERIES, QUERY_POINTS = 64, 300
 FAKE_NVML = Path(__file__).parents[1] / "tests" / "integration" / "fake_nvml.c"
 SLICE_S = 0.5
@@ -107,47 +107,26 @@ class Amount:
     slices: int = 10
     load_s: float = 20.0
     windows_s: tuple[int, ...] = (300, 3600)
+    under_load_s: float = 30.0
+    load_rate: int = 180_000
+    scale_nodes: int = 1000
+    scale_s: float = 40.0
+    hangs: int = 10
 
 
-QUICK = Amount(timings=50, exits=1, slices=1, load_s=1.0, windows_s=(10,))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job on one node, with its agent and its server."""
-
-    session: Session
-    variables: dict[str, str]
-    agent: psutil.Process
-    server: psutil.Process
-    state_server: psutil.Process
-    port: int
-
-    @property
-    def processes(self) -> list[psutil.Process]:
-        """All processes that take part in a query."""
-        return [self.server, self.agent, self.state_server]
-
-    def run(self, source: str, *arguments: object) -> list[float]:
-        """Run a program in the job; return the numbers that it prints."""
-        done = subprocess.run(
-            [sys.executable, "-c", source, *map(str, arguments)],
-            env=self.variables,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return [float(word) for word in done.stdout.split()]
-
-    def newest(self, metric: str) -> dict[str, tuple[float, float]]:
-        """Return time and value of the newest sample of each series of a metric, by its tag ``run``."""
-        found = NodeAsker(self.session.client, self.session.endpoint).ask({"kind": "newest"}).by_host["node1"]
-        series = [each for each in found if each["metric"] == metric]
-        return {each["tags"].get("run", ""): (each["time_us"] / 1e6, each["value"]) for each in series}
-
-    def samples(self) -> int:
-        """Return the number of samples on the node."""
-        return int(self.newest("telemetry_samples").get("", (0, 0))[1])
+QUICK = Amount(
+    timings=50,
+    exits=1,
+    slices=1,
+    load_s=1.0,
+    windows_s=(10,),
+    under_load_s=4.0,
+    load_rate=20_000,
+    scale_nodes=20,
+    scale_s=12.0,
+    hangs=1,
+)
+_PARTS = ("add", "query", "read", "agent", "store", "fuzz", "load", "scale", "hung-node")
 
 
 def main(argv: list[str]) -> int:
@@ -162,23 +141,37 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="measure only a little of everything else, as a smoke test"
     )
+    parser.add_argument("--only", choices=_PARTS, action="append", help="measure only this part; may be repeated")
     options = parser.parse_args(argv)
 
     amount = QUICK if options.quick else Amount()
+    only = options.only or _PARTS
     print(description(), end="\n\n")
-    with tempfile.TemporaryDirectory(prefix="laggard-") as directory, _job(Path(directory)) as job:
-        _print_add(job, options.rate, options.seconds, amount, options.dragon)
-        _print_query(job, amount.slices, options.dragon)
-        _print_read(job)
-        _print_agent(job, amount.load_s)
-        _print_store(amount.windows_s)
-        return _print_fuzz(job, options.requests, options.seed)
+    with tempfile.TemporaryDirectory(prefix="laggard-") as directory, running_job(Path(directory)) as job:
+        if "add" in only:
+            _print_add(job, options.rate, options.seconds, amount, options.dragon)
+        if "query" in only:
+            _print_query(job, amount.slices, options.dragon)
+        if "read" in only:
+            _print_read(job)
+        if "agent" in only:
+            _print_agent(job, amount.load_s)
+        if "store" in only:
+            _print_store(amount.windows_s)
+        wrong = _print_fuzz(job, options.requests, options.seed) if "fuzz" in only else 0
+    if "load" in only:
+        print_load(amount.under_load_s, amount.load_rate)
+    if "scale" in only:
+        print_scale(amount.scale_nodes, amount.scale_s)
+    if "hung-node" in only:
+        print_hung_node(amount.hangs)
+    return wrong
 
 
 def _print_add(job: Job, rate: int, seconds: float, amount: Amount, dragon: Path | None) -> None:
     before = job.samples()
     median, p95, count, reached, dropped = job.run(ADD, rate, seconds, amount.timings)
-    _wait_for(lambda: job.samples() - before >= count - dropped)
+    wait_for(lambda: job.samples() - before >= count - dropped)
     print("add_data, in the calling thread     median   95th percentile       samples/s   dropped")
     us, p95_us = median / 1000, p95 / 1000
     print(f"  laggard                     {us:9.2f} us  {p95_us:12.2f} us  {reached:14,.0f}  {dropped:8.0f}")
@@ -198,7 +191,7 @@ def _print_add(job: Job, rate: int, seconds: float, amount: Amount, dragon: Path
 def _exit_loss_s(job: Job, exits: int) -> float:
     """Return the longest time before an abrupt exit from which samples are missing."""
     ends = {str(run): job.run(EXIT, run)[0] for run in range(exits)}
-    _wait_for(lambda: job.newest("exit").keys() == ends.keys())
+    wait_for(lambda: job.newest("exit").keys() == ends.keys())
     return max(ends[run] - time_s for run, (time_s, _) in job.newest("exit").items())
 
 
@@ -215,7 +208,7 @@ def _print_query(job: Job, slices: int, dragon: Path | None) -> None:
         marked = {**query, "downsample": "1s-avg", "number": number}
         return json.dumps({"start": start, "end": start + QUERY_POINTS + 1, "queries": [marked]}).encode()
 
-    _wait_for(lambda: _n_points(_post(job.port, ours(next(numbers)))) == QUERY_SERIES * QUERY_POINTS)
+    wait_for(lambda: _n_points(post(job.port, ours(next(numbers)))) == QUERY_SERIES * QUERY_POINTS)
     with contextlib.ExitStack() as stack:
         rows = [
             _Queried("laggard, distinct queries", job.port, lambda: ours(next(numbers)), job.processes),
@@ -257,11 +250,11 @@ class _Queried:
 
     def ask(self, n_clients: int) -> None:
         """Query the server for one time slice, with this number of clients at once."""
-        begun_s = sum(map(_cpu_s, self.processes))
+        begun_s = sum(map(cpu_s, self.processes))
         with ThreadPoolExecutor(n_clients) as clients:
             for times_s in clients.map(lambda _: self._ask(), range(n_clients)):
                 self.times_s += times_s
-        self.cpu_s += sum(map(_cpu_s, self.processes)) - begun_s
+        self.cpu_s += sum(map(cpu_s, self.processes)) - begun_s
 
     def _ask(self) -> list[float]:
         times_s: list[float] = []
@@ -303,11 +296,6 @@ def _print_queried(rows: Sequence[_Queried], n_clients: int, slices: int) -> Non
     print()
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    used = process.cpu_times()
-    return used.user + used.system
-
-
 def _n_points(answer: bytes) -> int:
     return sum(len(element["dps"]) for element in json.loads(answer))
 
@@ -329,8 +317,8 @@ def _print_agent(job: Job, load_s: float) -> None:
         if built.returncode == 0:
             variables = {name: value for name, value in job.variables.items() if "VIRTUAL" not in name}
             variables |= {NODE: "node2", "LD_LIBRARY_PATH": directory, "FAKE_NVML_COUNT": "8"}
-            with _process([sys.executable, "-m", "laggard.collectors.metrics.process"], variables) as agent:
-                _wait_for(lambda: "node2" in NodeAsker(job.session.client, job.session.endpoint).hosts())
+            with started([sys.executable, "-m", "laggard.collectors.metrics.process"], variables) as agent:
+                wait_for(lambda: "node2" in NodeAsker(job.session.client, job.session.endpoint).hosts())
                 load = _load(psutil.Process(agent.pid), load_s)
                 print(f"  8 devices through NVML's binding on a test library: {load}")
     print()
@@ -338,9 +326,9 @@ def _print_agent(job: Job, load_s: float) -> None:
 
 def _load(agent: psutil.Process, load_s: float) -> str:
     time.sleep(load_s / 10)  # until the agent has settled
-    used_s, begun_s = _cpu_s(agent), time.monotonic()
+    used_s, begun_s = cpu_s(agent), time.monotonic()
     time.sleep(load_s)
-    share = (_cpu_s(agent) - used_s) / (time.monotonic() - begun_s)
+    share = (cpu_s(agent) - used_s) / (time.monotonic() - begun_s)
     return f"{100 * share:.2f} % of a core, {agent.memory_info().rss / 2**20:.0f} MiB"
 
 
@@ -404,43 +392,13 @@ def _print_fuzz(job: Job, n_requests: int, seed: int) -> int:
 
 
 @contextlib.contextmanager
-def _job(directory: Path) -> Iterator[Job]:
-    variables = {ENDPOINT_FILE: str(directory / "endpoint.json"), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
-    variables |= {"LAGGARD_VIRTUAL_DEVICES": "8", "LAGGARD_VIRTUAL_DEVICE_DIR": str(directory)}
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(StateServer.start(directory / "state", job="benchmark"))
-        server.endpoint.save(directory / "endpoint.json")
-        agent = stack.enter_context(_process([sys.executable, "-m", "laggard.collectors.metrics.process"], variables))
-        asker = NodeAsker(server.endpoint.connect(), server.endpoint)
-        _wait_for(lambda: asker.hosts() == ["node1"])
-        http_server = stack.enter_context(
-            _process([sys.executable, "-m", "laggard.telemetry.server", "--port", "0"], variables)
-        )
-        assert http_server.stdout is not None  # noqa: S101
-        port = int(http_server.stdout.readline().rsplit(b":", 1)[1])
-        session = Session(JobEnvironment.current(variables), server.endpoint, server.endpoint.connect())
-        agent_process, server_process, state_server = map(psutil.Process, (agent.pid, http_server.pid, server.pid))
-        yield Job(session, variables, agent_process, server_process, state_server, port)
-
-
-@contextlib.contextmanager
-def _process(command: Sequence[str], variables: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
-
-
-@contextlib.contextmanager
 def _dragon(python: Path, command: str, *numbers: int) -> Iterator[tuple[int, psutil.Process]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     arguments = [str(python), "-m", "benchmarks.telemetry_peer", command, str(port), *map(str, numbers)]
-    with _process(arguments) as process:
-        _wait_for(lambda: _listens(port))
+    with started(arguments) as process:
+        wait_for(lambda: _listens(port))
         yield port, psutil.Process(process.pid)
 
 
@@ -452,21 +410,6 @@ def _listens(port: int) -> bool:
 def _numbers(command: Sequence[str]) -> list[float]:
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [float(word) for word in done.stdout.split()]
-
-
-def _post(port: int, body: bytes) -> bytes:
-    connection = http.client.HTTPConnection("localhost", port, timeout=DEADLINE_S)
-    with contextlib.closing(connection):
-        connection.request("POST", "/api/query", body, {"Content-Type": "application/json"})
-        return connection.getresponse().read()
-
-
-def _wait_for(done: Callable[[], object]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not done():
-        if time.monotonic() > until_s:
-            raise TimeoutError("timed out waiting for a process of the benchmark")
-        threading.Event().wait(0.05)
 
 
 if __name__ == "__main__":

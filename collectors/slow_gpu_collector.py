@@ -6,20 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from laggard.collectors.group import CollectorGroup
+from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
 from laggard.collectors.probes import GEMM_PROBE, PROBE_NAMES
 from laggard.collectors.probing import Probing
 
-__all__ = ["PROBE_SEPARATOR", "PROBE_TIME", "SlowGPUCollector", "known_probes", "metric_of_probe"]
-
-PROBE_TIME = "gpu-probe-time"
-"""The metric of the main test's readings."""
-PROBE_SEPARATOR = "."
-"""Between a detector's metric and the name of the probe, in the metrics of the probes that run in turn."""
-
-
-def metric_of_probe(metric_name: str, probe: str) -> str:
-    """Return the metric of a probe that runs in turn."""
-    return f"{metric_name}{PROBE_SEPARATOR}{probe}"
+__all__ = ["SlowGPUCollector", "known_probes"]
 
 
 def known_probes(names: Collection[str]) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES, DeviceId
 from laggard.collectors.group import NodeCollector
+from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
 from laggard.collectors.ray_actors import NodeActors
-from laggard.collectors.slow_gpu_collector import PROBE_TIME, SlowGPUCollector, known_probes, metric_of_probe
+from laggard.collectors.slow_gpu_collector import SlowGPUCollector, known_probes
 from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
 from laggard.detectors.groups import Groups
 from laggard.detectors.keeping import Keeper

@@ -132,7 +132,8 @@ class SlowGPUJudge:
             Returns what the program has shown of itself by now; ``None`` if that is not known.
         """
         self._run = run
-        self._excluded = launch.excluded
+        keeper = () if launch.book_keeper is None else (launch.book_keeper.hostname,)
+        self._excluded = (*launch.excluded, *keeper)
         self._restarts.begin(launch)
         self._read_signs = read_signs
 

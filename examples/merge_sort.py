@@ -18,9 +18,12 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-import ray
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import AnalysisClient, Job, State, Telemetry
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import ray
+
+    from laggard import AnalysisClient, Job, State, Telemetry
 
 SMALLEST_PIECE = 5000  # never split, whatever the watcher says
 WATCH_INTERVAL_S = 0.1

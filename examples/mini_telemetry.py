@@ -22,15 +22,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
+from laggard.interrupts import ended_by_interrupts
 
-from laggard.kvstore.timeseries import TimeSeries
-from laggard.telemetry.dashboards import write_grafana
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.errors import DumpError, TelemetryServerError
-from laggard.telemetry.events import Event, series_of_events
-from laggard.telemetry.server.runtime import serve_dump
-from laggard.telemetry.settings import TELEMETRY_CONFIG, SettingsError, TelemetrySettings, load_settings
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import numpy as np
+
+    from laggard.kvstore.timeseries import TimeSeries
+    from laggard.telemetry.dashboards import write_grafana
+    from laggard.telemetry.dump import write_dump
+    from laggard.telemetry.errors import DumpError, TelemetryServerError
+    from laggard.telemetry.events import Event, series_of_events
+    from laggard.telemetry.server.runtime import serve_dump
+    from laggard.telemetry.settings import TELEMETRY_CONFIG, SettingsError, TelemetrySettings, load_settings
 
 DEMO_S = 600
 INTERVAL_S = 0.5

@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from laggard.interrupts import ended_by_interrupts
 
-import laggard.torch
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    import laggard.torch
 
 FEATURES = 8
 
@@ -28,6 +31,7 @@ def main() -> int:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=40, help="steps in all (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="size of the hidden layer (default: %(default)s)")
     parser.add_argument("--fail-at", type=int, metavar="STEP", help="where the last rank fails, in the first launch")
     arguments = parser.parse_args()
     torch.manual_seed(1)
@@ -39,7 +43,8 @@ def main() -> int:
     inputs = torch.randn(128, FEATURES)
     dataset = TensorDataset(inputs, inputs.sin().sum(dim=1, keepdim=True))
     loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, ranks, rank))
-    model: nn.Module = nn.Sequential(nn.Linear(FEATURES, 32), nn.Dropout(0.1), nn.Tanh(), nn.Linear(32, 1))
+    width = arguments.width
+    model: nn.Module = nn.Sequential(nn.Linear(FEATURES, width), nn.Dropout(0.1), nn.Tanh(), nn.Linear(width, 1))
     if ranks > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -17,11 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import Job
-from laggard.torch.transformers import Checkpoints
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    from laggard import Job
+    from laggard.torch.transformers import Checkpoints
 
 OUTPUT = Path("trained")
 

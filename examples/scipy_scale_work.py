@@ -18,12 +18,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-import psutil
-from numpy.typing import NDArray
-from scipy.signal import convolve2d
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import Job, NotInJobError, Telemetry
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import numpy as np
+    import psutil
+    from numpy.typing import NDArray
+    from scipy.signal import convolve2d
+
+    from laggard import Job, NotInJobError, Telemetry
 
 FILTER_SIZE = 4
 
@@ -96,7 +99,10 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
     if not given.distributed:
         print("using multiprocessing on this node", flush=True)
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: Ctrl-C is for us alone
-        local: AbstractContextManager[Any] = multiprocessing.get_context("spawn").Pool(given.num_workers)
+        # Forked from a process that has the libraries loaded: hundreds of workers take seconds, and share the memory.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["scipy.signal", "laggard.resilience.job", "laggard.telemetry.sender"])
+        local: AbstractContextManager[Any] = context.Pool(given.num_workers)
         signal.signal(signal.SIGINT, handler)
         return local
     nodes = Job.current(local=False).nodes
@@ -137,11 +143,13 @@ def run(
     with open_pool(given) as pool:
         telemetry.add_data("pool_start_time", time.perf_counter() - begun_s)
         work = draw_images(given)
+        # Ray's pool would divide the work among its processes, however many threads each of them has.
+        chunksize = math.ceil(len(work) / (4 * given.num_workers))
         print(f"Number of images: {len(work)}")
         print(f"Number of workers: {given.num_workers}", flush=True)
         for iteration in range(given.iterations + given.burns):
             begun_s = time.perf_counter()
-            pool.map(function, work)
+            pool.map(function, work, chunksize)
             times_s.append(time.perf_counter() - begun_s)
             telemetry.add_data("iteration_time", times_s[-1])  # from --telemetry-level=1 on
             telemetry.add_data("iteration", iteration, telemetry_level=3)  # only from --telemetry-level=3 on

@@ -13,9 +13,12 @@ import signal
 import sys
 import time
 
-from scipy_scale_work import Work, convolve, parse_arguments, run
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import AnalysisClient, Telemetry
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    from scipy_scale_work import Work, convolve, parse_arguments, run
+
+    from laggard import AnalysisClient, Telemetry
 
 DUMP_EVERY = 5
 

@@ -22,13 +22,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import ray
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import FencedError, Job, NotInJobError, SlowGPUDetector, State, Telemetry, local_device, node_strategy
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import numpy as np
+    import ray
+    from numpy.typing import NDArray
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from laggard import FencedError, Job, NotInJobError, SlowGPUDetector, State, Telemetry, local_device, node_strategy
 
 PLOT_FILE = Path("eigvals.png")
 THRASHER_SIZE = 1500
@@ -46,6 +49,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of sizes and matrices (default: %(default)s)")
     parser.add_argument("--no-thrash", action="store_true", help="load no device: nothing should be flagged")
+    parser.add_argument("--thrash-primary", action="store_true", help="load a device of the primary, and no other")
     parser.add_argument("--plot", action="store_true", help=f"write the eigenvalues' histogram to {PLOT_FILE}")
     given = parser.parse_args(arguments)
     for name, least in {"num_iters": 1, "min_size": 1, "max_size": given.min_size, "seed": 0}.items():
@@ -129,10 +133,10 @@ def start_workers(n_devices: int, n_ranks: int) -> list[Any]:
 
 
 @contextlib.contextmanager
-def thrasher(job: Job) -> Iterator[None]:
-    """Load device 0 of the last node, unless only the primary is left."""
-    victim = job.nodes[-1]
-    if victim == job.primary:
+def thrasher(job: Job, *, on_primary: bool) -> Iterator[None]:
+    """Load device 0 of the last node, unless only the primary is left; or that of the primary, while it is in use."""
+    victim = job.nodes[0 if on_primary else -1]
+    if (victim == job.primary) is not on_primary or (on_primary and len(job.nodes) == 1):
         yield
         return
     device = {"env_vars": {"CUDA_VISIBLE_DEVICES": victim.devices[0]}}
@@ -201,7 +205,7 @@ def main() -> int:
     print(f"launch {job.launch}: {n_ranks} ranks on {n_devices} devices of {len(job.nodes)} {nodes}", flush=True)
 
     ray.init()
-    thrashing = contextlib.nullcontext() if arguments.no_thrash else thrasher(job)
+    thrashing = contextlib.nullcontext() if arguments.no_thrash else thrasher(job, on_primary=arguments.thrash_primary)
     # A job this short cannot wait until a slow device has cost as much as a relaunch: it wants one at once.
     with SlowGPUDetector(arguments.collection_rate, state=state, restart_cost=0), thrashing:
         running = start_workers(n_devices, n_ranks)

@@ -17,13 +17,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import psutil
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import Checkpointer, Job, State
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import psutil
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from laggard import Checkpointer, Job, State
 
 SEED = 1
 FEATURES = 16

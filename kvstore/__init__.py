@@ -1,7 +1,7 @@
 """State, series and control records in a Redis-compatible server.
 
-``State`` and ``Checkpointer`` are loaded on first use, with NumPy and the server's client: a node's agent, which needs
-none of these, starts quickly.
+``State``, ``Checkpointer`` and what belongs to them are loaded on first use, with NumPy and the server's client: a
+node's agent, which needs none of these, starts quickly.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from laggard.kvstore.errors import (
     FencedError,
     KVStoreError,
     LocalStateError,
+    MissingElementsError,
     NoCheckpointError,
     NoLaunchRecordError,
     NotACounterError,
     NotAListError,
     NotInJobError,
     OpenTransactionError,
+    ReshardingError,
     StateFullError,
     StateUnavailableError,
     UnsupportedValueError,
 )
 
 if TYPE_CHECKING:
+    from laggard.kvstore.blocks import Block, Region
     from laggard.kvstore.checkpoint import Checkpointer
     from laggard.kvstore.state import State, Transaction
 
 __all__ = [
+    "Block",
     "Checkpointer",
     "ClosedTransactionError",
     "ConflictError",
@@ -43,12 +47,15 @@ __all__ = [
     "FencedError",
     "KVStoreError",
     "LocalStateError",
+    "MissingElementsError",
     "NoCheckpointError",
     "NoLaunchRecordError",
     "NotACounterError",
     "NotAListError",
     "NotInJobError",
     "OpenTransactionError",
+    "Region",
+    "ReshardingError",
     "State",
     "StateFullError",
     "StateUnavailableError",
@@ -57,7 +64,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Block": "laggard.kvstore.blocks",
     "Checkpointer": "laggard.kvstore.checkpoint",
+    "Region": "laggard.kvstore.blocks",
     "State": "laggard.kvstore.state",
     "Transaction": "laggard.kvstore.state",
 }

@@ -7,39 +7,40 @@ A value becomes a *header*, which describes it in JSON, followed by the raw byte
 In the header a plain number, short text, ``null``, ``true`` or list represents itself; every JSON object has one member
 whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one.
 Decoding allocates what the header describes and fills it; nothing that was stored can make it run code.
-PyTorch's tensors are described in :mod:`laggard.kvstore.tensors`.
+PyTorch's tensors are described in :mod:`laggard.kvstore.tensors`; decoding is in :mod:`laggard.kvstore.decoding`.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import struct
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kvstore.blocks import Block, Region
+from laggard.kvstore.decoding import (
+    LENGTH,
+    Buffer,
+    Stream,
+    Value,
+    dtype_of,
+    leaf_in_place,
+    naming_errors,
+    raw_bytes,
+    read_header,
+    rebuild,
+)
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
-from laggard.kvstore.tensors import TensorError, describe_tensor, is_size, is_tensor, new_size, rebuild_tensor
+from laggard.kvstore.tensors import TensorError, describe_tensor, is_size, is_tensor
 
-__all__ = ["Buffer", "Encoded", "Value", "decode", "encode"]
-
-Value: TypeAlias = Any
-"""A NumPy or CuPy array, a PyTorch tensor, a NumPy scalar, int, float, bool, None, str, bytes, or containers of these.
-
-The containers are list, tuple, torch.Size, and dict, OrderedDict and Counter, whose keys are text or whole numbers.
-Only exactly these types: a subclass would come back as its base class, so it is refused.
-"""
-
-Buffer: TypeAlias = bytes | memoryview
+__all__ = ["Buffer", "Encoded", "Value", "decode", "decode_in_place", "encode"]
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_LENGTH = struct.Struct("<I")
 # Text up to this length stays in the header, where it needs no part of its own.
 _SHORT_TEXT_BYTES = 1024
 # Python limits the length of decimal integers, as in JSON; those beyond 64 bits are written in hexadecimal.
@@ -86,31 +87,6 @@ class Encoded:
             yield bytes(small)
 
 
-class _Reader:
-    """Reads from a sequence of buffers as if they were one."""
-
-    def __init__(self, key: str, buffers: Iterable[Buffer]) -> None:
-        self._key = key
-        self._buffers = iter(buffers)
-        self._rest = memoryview(b"")
-
-    def read_into(self, target: memoryview) -> None:
-        while len(target):
-            while not len(self._rest):
-                buffer = next(self._buffers, None)
-                if buffer is None:
-                    raise CorruptValueError(self._key, "it ends too early")
-                self._rest = memoryview(buffer)
-            count = min(len(target), len(self._rest))
-            target[:count] = self._rest[:count]
-            target, self._rest = target[count:], self._rest[count:]
-
-    def read(self, count: int) -> bytes:
-        data = bytearray(count)
-        self.read_into(memoryview(data))
-        return bytes(data)
-
-
 def encode(key: str, value: Value) -> Encoded:
     """Convert a value to bytes.
 
@@ -140,8 +116,25 @@ def encode(key: str, value: Value) -> Encoded:
         raise UnsupportedValueError(
             key, "a str with an unpaired surrogate, which is not valid text; use bytes"
         ) from None
-    parts = (_LENGTH.pack(len(text)) + text, *leaves)
+    parts = (LENGTH.pack(len(text)) + text, *leaves)
     return Encoded(parts, sum(len(part) for part in parts))
+
+
+class _Leaves:
+    """Makes arrays that lie where their bytes are: each leaf is a buffer of its own, which may be written to."""
+
+    def __init__(self, key: str, leaves: Iterator[Buffer]) -> None:
+        self._key = key
+        self._leaves = leaves
+
+    def leaf(self, kind: str, content: Any) -> Value:
+        found = next(self._leaves, None)
+        if found is None:
+            raise CorruptValueError(self._key, "it ends too early")
+        return leaf_in_place(kind, content, memoryview(found))
+
+    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> Value:
+        return Block(rebuild(data, self), region, shape)
 
 
 def decode(key: str, buffers: Iterable[Buffer]) -> Value:
@@ -152,16 +145,30 @@ def decode(key: str, buffers: Iterable[Buffer]) -> Value:
     CorruptValueError
         If the bytes are not what `encode` produces.
     """
-    reader = _Reader(key, buffers)
-    (length,) = _LENGTH.unpack(reader.read(_LENGTH.size))
-    try:
-        return _rebuild(json.loads(reader.read(length)), reader)
-    except TensorError as error:
-        raise UnsupportedValueError(key, str(error)) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
-    except ImportError as error:
-        raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
+    stream = Stream(key, buffers)
+    with naming_errors(key):
+        return rebuild(read_header(stream.read_into), stream)
+
+
+def decode_in_place(key: str, header: Buffer, leaves: Iterator[Buffer]) -> Value:
+    """Convert the parts of an encoded value back to the value; its arrays lie where the parts are.
+
+    Parameters
+    ----------
+    key : str
+        The value's key, named in errors.
+    header : Buffer
+        The first part.
+    leaves : iterator of Buffer
+        The others, aligned for any number, in memory that may be written to.
+
+    Raises
+    ------
+    CorruptValueError
+        If the parts are not what `encode` produces.
+    """
+    with naming_errors(key):
+        return rebuild(read_header(Stream(key, [header]).read_into), _Leaves(key, leaves))
 
 
 def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
@@ -198,7 +205,18 @@ def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
         return {"cupy": _describe_array(key, value.get(), leaves)}
     if is_tensor(value):
         return {"tensor": _describe_tensor(key, value, leaves)}
+    if kind is Block:
+        return {"block": [value.region.start, value.shape, _describe_data(key, value, leaves)]}
     raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {_advice(value)}")
+
+
+def _describe_data(key: str, block: Block, leaves: list[Buffer]) -> object:
+    """Describe a block's data, whose elements are stored in the order of its indices."""
+    if type(block.data) in (np.ndarray, np.memmap):
+        return _describe(key, np.ascontiguousarray(block.data).reshape(block.region.shape), leaves)
+    if is_tensor(block.data):
+        return _describe(key, block.data.contiguous(), leaves)
+    raise UnsupportedValueError(key, f"the data of a Block is a {_name(type(block.data))}; use an array or a tensor")
 
 
 def _describe_mapping(key: str, value: Mapping[Any, Value], leaves: list[Buffer]) -> object:
@@ -229,21 +247,13 @@ def _describe_tensor(key: str, tensor: Value, leaves: list[Buffer]) -> object:
 
 def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
     described = _describe_dtype(array.dtype)
-    if array.dtype.hasobject or _dtype(described) != array.dtype:
+    if array.dtype.hasobject or dtype_of(described) != array.dtype:
         raise UnsupportedValueError(
             key, f"dtype {array.dtype} holds Python objects or cannot be described; convert the array"
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    leaves.append(_raw(array if fortran else np.ascontiguousarray(array)))
+    leaves.append(raw_bytes(array if fortran else np.ascontiguousarray(array)))
     return [described, list(array.shape), "F" if fortran else "C"]
-
-
-def _raw(array: NDArray[Any]) -> memoryview:
-    """Return a view of a contiguous array's memory as bytes."""
-    if array.nbytes == 0:
-        return memoryview(b"")
-    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
-    return flat.view(np.uint8).data
 
 
 def _describe_dtype(dtype: np.dtype[Any]) -> object:
@@ -264,92 +274,9 @@ def _describe_dtype(dtype: np.dtype[Any]) -> object:
     return dtype.str
 
 
-def _dtype(described: object) -> np.dtype[Any]:
-    """Return the dtype of a description."""
-    if isinstance(described, str):
-        return np.dtype(described)
-    parts: Any = described
-    if "ml_dtypes" in parts:
-        scalar = getattr(importlib.import_module("ml_dtypes"), parts["ml_dtypes"])
-        if not issubclass(scalar, np.generic):
-            raise TypeError(f"{parts['ml_dtypes']} is not a number type of ml_dtypes")
-        return cast("np.dtype[Any]", np.dtype(scalar))
-    if "base" in parts:
-        spec: Any = (_dtype(parts["base"]), tuple(parts["shape"]))
-    else:
-        spec = {**parts, "formats": [_dtype(part) for part in parts["formats"]]}
-    return cast("np.dtype[Any]", np.dtype(spec))
-
-
-def _rebuild(node: object, reader: _Reader) -> Value:
-    if isinstance(node, list):
-        return [_rebuild(item, reader) for item in node]
-    if not isinstance(node, dict):
-        return node
-    content: Any
-    ((kind, content),) = node.items()
-    match kind:
-        case "dict":
-            return {name: _rebuild(item, reader) for name, item in content.items()}
-        case "map":
-            return dict(_pairs(content, reader))
-        case "counter":
-            return Counter(dict(_pairs(content, reader)))
-        case "ordered":
-            items, attributes = content
-            ordered = OrderedDict(_pairs(items, reader))
-            vars(ordered).update(_rebuild(attributes, reader))
-            return ordered
-        case "tuple":
-            return tuple(_rebuild(content, reader))
-        case "size":
-            return new_size(_rebuild(content, reader))
-        case "tensor":
-            return rebuild_tensor(content, reader.read_into)
-        case "int":
-            return int(content, 16)
-        case "text":
-            return reader.read(content).decode()
-        case "bytes":
-            return reader.read(content)
-        case "np.str":
-            return np.str_(reader.read(content).decode())
-        case "np.bytes":
-            return np.bytes_(reader.read(content))
-        case "scalar":
-            return _rebuild_array(content, reader)[()]
-        case "array":
-            return _rebuild_array(content, reader)
-        case "cupy":
-            return _to_device(_rebuild_array(content, reader))
-    raise ValueError(f"unknown kind {kind!r}")
-
-
-def _pairs(items: list[Any], reader: _Reader) -> Iterator[tuple[Value, Value]]:
-    for name, item in items:
-        yield _rebuild(name, reader), _rebuild(item, reader)
-
-
-def _rebuild_array(content: list[Any], reader: _Reader) -> NDArray[Any]:
-    described, shape, order = content
-    array = np.empty(tuple(shape), _dtype(described), order=order)
-    if array.nbytes:
-        reader.read_into(_raw(array))
-    return array
-
-
 def _is_cupy(value: object) -> bool:
     cupy = sys.modules.get("cupy")
     return cupy is not None and type(value) is cupy.ndarray
-
-
-def _to_device(array: NDArray[Any]) -> Value:
-    """Move an array to the current GPU; if there is none, keep it in host memory, so that any node can read it."""
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError:
-        return array
-    return cupy.asarray(array) if cupy.is_available() else array
 
 
 def _name(kind: type) -> str:

@@ -33,7 +33,7 @@ __all__ = [
     "Signs",
 ]
 
-RequestKind = Literal["verdicts", "notices", "reboot"]
+RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
 
 _REQUESTS = "requests"
 _PROGRESS = "progress"
@@ -58,7 +58,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """The nodes of one launch; the first active node is the primary.
+    """The nodes of one launch.
 
     Attributes
     ----------
@@ -72,6 +72,8 @@ class LaunchRecord:
         Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
     commits, step
         Number of commits to State before it, and the highest step that a launch before it has reported.
+    book_keeper
+        The primary, if its devices are not in use; ``None``: it is the first of the nodes.
     """
 
     launch: int
@@ -84,6 +86,12 @@ class LaunchRecord:
     ends_s: float | None = None
     commits: int = 0
     step: float | None = None
+    book_keeper: NodeRecord | None = None
+
+    @property
+    def primary(self) -> NodeRecord:
+        """The node that holds State and the controller."""
+        return self.book_keeper or self.nodes[0]
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -93,12 +101,11 @@ class LaunchRecord:
     def from_json(cls, text: str | bytes) -> LaunchRecord:
         """Return the record that :meth:`to_json` wrote."""
         fields = json.loads(text)
-        nodes, reserve = (
-            tuple(NodeRecord(n["hostname"], n["address"], tuple(n["devices"])) for n in fields[part])
-            for part in ("nodes", "reserve")
-        )
-        plain = {name: value for name, value in fields.items() if name not in ("nodes", "reserve", "excluded")}
-        return cls(nodes=nodes, reserve=reserve, excluded=tuple(fields["excluded"]), **plain)
+        for part in ("nodes", "reserve"):
+            fields[part] = tuple(map(_node_of, fields[part]))
+        if keeper := fields.get("book_keeper"):
+            fields["book_keeper"] = _node_of(keeper)
+        return cls(**fields | {"excluded": tuple(fields["excluded"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ class Request:
     ----------
     kind
         ``verdicts``: a detector's verdicts of one round; ``notices``: other things the user should know; ``reboot``:
-        the program asks for a relaunch.
+        the program asks for a relaunch; ``shards``: it has checkpoints for which the nodes need shard servers.
     launch
         The launch it is about.
     body
@@ -333,6 +340,10 @@ class Control:
 
     def _launch_key(self, launch: int) -> str:
         return self._endpoint.key("launch", str(launch))
+
+
+def _node_of(fields: Mapping[str, Any]) -> NodeRecord:
+    return NodeRecord(fields["hostname"], fields["address"], tuple(fields["devices"]))
 
 
 def _request_of(fields: Mapping[bytes, bytes]) -> Request:

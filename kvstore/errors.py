@@ -15,6 +15,10 @@ LaggardError
 ├── StateFullError                           no room left, on disk or in memory
 ├── NoCheckpointError (LookupError)          no complete checkpoint of that step
 ├── DamagedCheckpointError                   a checkpoint whose bytes do not match their checksums
+├── ShardMemoryError                         a shard does not fit into the memory of its node
+├── ShardServerError                         the shard server of this node does not answer
+├── MissingElementsError (LookupError)       elements of an array that no rank saved
+├── ReshardingError (ValueError)             a part of an array that cannot be put together, or was not said
 ├── NotInJobError (LookupError)              the process was not started by laggard
 ├── NoLaunchRecordError (LookupError)        the controller has not written the launch's record
 ├── UnknownRequestError (ValueError)         a request to the controller that is none of ours
@@ -41,6 +45,7 @@ __all__ = [
     "FencedError",
     "KVStoreError",
     "LocalStateError",
+    "MissingElementsError",
     "NoCheckpointError",
     "NoLaunchRecordError",
     "NotACounterError",
@@ -48,8 +53,11 @@ __all__ = [
     "NotInJobError",
     "OpenTransactionError",
     "PortTakenError",
+    "ReshardingError",
     "ServerError",
     "ServerStartError",
+    "ShardMemoryError",
+    "ShardServerError",
     "StaleLaunchError",
     "StateDirectoryError",
     "StateFullError",
@@ -60,6 +68,13 @@ __all__ = [
 
 MEMORY_ADVICE = "delete keys that are no longer needed, keep less in State, or give the primary node more memory"
 """What to do when State fills the memory."""
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} bytes"
 
 
 class KVStoreError(LaggardError):
@@ -215,6 +230,60 @@ class DamagedCheckpointError(KVStoreError):
     def __str__(self) -> str:
         advice = "there is none before it" if self.before is None else f"restore the one before, of step {self.before}"
         return f"the checkpoint of step {self.step} is damaged ({self.reason}); {advice}"
+
+
+class ShardMemoryError(KVStoreError):
+    """A shard of a checkpoint does not fit into the memory of its node; earlier checkpoints are untouched.
+
+    Attributes
+    ----------
+    host : str
+        The node.
+    need_bytes : int
+        Size of the shard.
+    bound_bytes, used_bytes : int
+        How much there may be there, and how much of that is in use.
+    reason : str
+        Whose limit it is: ``bound`` (of the job's setting) or ``file system``.
+    """
+
+    def __init__(self, host: str, need_bytes: int, bound_bytes: int, used_bytes: int, reason: str) -> None:
+        super().__init__(host, need_bytes, bound_bytes, used_bytes, reason)
+        self.host = host
+        self.need_bytes = need_bytes
+        self.bound_bytes = bound_bytes
+        self.used_bytes = used_bytes
+        self.reason = reason
+
+    def __str__(self) -> str:
+        need, bound, used = (_size(each) for each in (self.need_bytes, self.bound_bytes, self.used_bytes))
+        if self.reason == "bound":
+            limit = f"may hold {bound} of checkpoints in memory, and {used} are in use"
+            advice = "raise --checkpoint-memory, or keep fewer checkpoints"
+        else:
+            limit = f"has no more room in /dev/shm, where checkpoints use {used}"
+            advice = "make /dev/shm larger, or keep fewer checkpoints"
+        return f"a shard of {need} does not fit: {self.host} {limit}; {advice}"
+
+
+class ShardServerError(KVStoreError):
+    """The shard server of this node does not answer.
+
+    Attributes
+    ----------
+    host : str
+        The node.
+    reason : str
+        What was seen of it.
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(host, reason)
+        self.host = host
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the shard server of {self.host} does not answer ({self.reason}); its log is shards.log (--verbose)"
 
 
 class LocalStateError(KVStoreError):
@@ -386,3 +455,47 @@ class ServerStartError(ServerError):
 
     def __str__(self) -> str:
         return f"the state server did not start: {self.reason}\n{self.log_tail}".rstrip()
+
+
+class MissingElementsError(KVStoreError, LookupError):
+    """A checkpoint does not hold elements of an array that a rank is to have.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the checkpoint, with slashes.
+    missing : tuple of str
+        Which elements, as boxes ``[start:stop, ...]``.
+    shape : tuple of int
+        Shape of the whole array.
+    """
+
+    def __init__(self, name: str, missing: tuple[str, ...], shape: tuple[int, ...]) -> None:
+        super().__init__(name, missing, shape)
+        self.name = name
+        self.missing = missing
+        self.shape = shape
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.missing[:3]) + (f" and {len(self.missing) - 3} more" if len(self.missing) > 3 else "")
+        return f"no rank saved {self.name}{shown} of shape {self.shape}; save every part of it as a Block on some rank"
+
+
+class ReshardingError(KVStoreError, ValueError):
+    """A part of an array that cannot be put together, or was not said.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the checkpoint, with slashes.
+    reason : str
+        What is wrong, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be resharded: {self.reason}"

@@ -131,6 +131,11 @@ class FileLayout:
         """Where State is, for messages."""
         return str(self._path)
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     @classmethod
     def begin_launch(cls, path: Path, run: str) -> int:
         """Create the file if it is missing, and return the number of a run, a new one if the run is not known yet."""

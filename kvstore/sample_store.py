@@ -36,7 +36,11 @@ SeriesKey = tuple[str, Tags]
 
 BLOCK_SAMPLES = 128
 _LARGEST_BLOCK = 4096
+# Blocks of a quick series are larger, which takes less time and room for each sample.
+_BLOCK_US = 2_000_000
 _SECOND_US = 1_000_000
+# A sample whose time is further ahead than this does not count when it is dropped: its clock is wrong.
+_FUTURE_US = 3600 * _SECOND_US
 # A series' object, its key and its two arrays, measured with tracemalloc.
 SERIES_OVERHEAD_BYTES = 700
 _READ_TOGETHER = 256
@@ -102,6 +106,14 @@ class SampleStore:
         Beyond this the oldest samples are dropped early, and counted.
     clock
         Returns Unix time in seconds.
+    observe
+        Called with all that is added, before anybody can read it: the key, and times and values as the memory of arrays
+        of 64-bit integers and floats.
+
+    Attributes
+    ----------
+    complete_from_us
+        Nothing of this time or later has been dropped; Unix time in microseconds.
     """
 
     def __init__(
@@ -111,8 +123,11 @@ class SampleStore:
         clock: Callable[[], float],
         max_series: int = 20_000,
         max_bytes: int = 256 << 20,
+        observe: Callable[[SeriesKey, bytes, bytes], None] = lambda _key, _times, _values: None,
     ) -> None:
         self.window_s = window_s
+        self.complete_from_us = 0
+        self._observe = observe
         self._clock = clock
         self._max_series = max_series
         self._max_bytes = max_bytes
@@ -125,31 +140,34 @@ class SampleStore:
 
     def extend(self, key: SeriesKey, times_us: Times, values: Floats) -> None:
         """Add samples to a series."""
-        with self._lock:
-            stored = self._find_or_add(key)
-            if stored is None:
-                self._dropped += len(times_us)
-                return
-            stored.times_us.frombytes(np.ascontiguousarray(times_us, dtype=np.int64).tobytes())
-            stored.values.frombytes(np.ascontiguousarray(values, dtype=np.float64).tobytes())
-            self._count(stored, len(times_us))
+        times = np.ascontiguousarray(times_us, dtype=np.int64).tobytes()
+        self._append(key, times, np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
     def add(self, metric: str, tags: Mapping[str, str], time_us: int, value: float) -> None:
         """Add one sample."""
+        self._append(key_of(metric, tags), array("q", (time_us,)).tobytes(), array("d", (value,)).tobytes())
+
+    def _append(self, key: SeriesKey, times: bytes, values: bytes) -> None:
         with self._lock:
-            stored = self._find_or_add(key_of(metric, tags))
+            stored = self._find_or_add(key)
             if stored is None:
-                self._dropped += 1
+                self._dropped += len(times) // 8
                 return
-            stored.times_us.append(time_us)
-            stored.values.append(value)
-            self._count(stored, 1)
+            self._observe(key, times, values)
+            stored.times_us.frombytes(times)
+            stored.values.frombytes(values)
+            self._count(stored, len(times) // 8)
 
     def _count(self, stored: _StoredSeries, added: int) -> None:
         self._samples += added
-        if added and stored.times_us[-1] >= stored.newest_us:
+        if not added:
+            return
+        if stored.times_us[-1] >= stored.newest_us:
             stored.newest_us, stored.newest_value = stored.times_us[-1], stored.values[-1]
-        if len(stored.times_us) >= BLOCK_SAMPLES:
+        waiting = len(stored.times_us)
+        if waiting >= BLOCK_SAMPLES and (
+            waiting >= _LARGEST_BLOCK or abs(stored.times_us[-1] - stored.times_us[0]) >= _BLOCK_US
+        ):
             self._pack(stored)
 
     def trim(self) -> None:
@@ -184,6 +202,21 @@ class SampleStore:
                 pieces = [self._pieces(stored, start_us, end_us) for _, stored in chosen]
                 found = zip(chosen, assemble(pieces, start_us, end_us), strict=True)
                 yield from (TimeSeries(metric, named, *samples) for (named, _), samples in found if len(samples[0]))
+
+    def count(
+        self, metrics: Iterable[str], start_us: int, end_us: int, wanted: Callable[[Mapping[str, str]], bool]
+    ) -> int:
+        """Return about how many samples :meth:`read` would yield, without reading them."""
+        samples = 0
+        for metric in metrics:
+            with self._lock:
+                pairs = list(self._metrics.get(metric, {}).items())
+            for stored in [stored for tags, stored in pairs if wanted(dict(tags))]:
+                with self._lock:
+                    spans = [block_span(block) for block in stored.blocks]
+                    samples += len(stored.times_us)
+                samples += sum(n for first_us, last_us, n in spans if last_us >= start_us and first_us <= end_us)
+        return samples
 
     def series_keys(self) -> list[SeriesKey]:
         """Return the keys of all series."""
@@ -254,22 +287,34 @@ class SampleStore:
         forgotten = 0
         while stored.blocks and block_span(stored.blocks[0])[1] < oldest_us:
             block = stored.blocks.pop(0)
-            forgotten += block_span(block)[2]
+            _, last_us, count = block_span(block)
+            forgotten += count
+            self._lacks_before(last_us + 1)
             self._packed_bytes -= len(block) + BLOCK_OVERHEAD_BYTES
         if stored.times_us and stored.times_us[0] < oldest_us:
-            kept = [(t, v) for t, v in zip(stored.times_us, stored.values, strict=True) if t >= oldest_us]
-            forgotten += len(stored.times_us) - len(kept)
-            stored.times_us, stored.values = array("q", (t for t, _ in kept)), array("d", (v for _, v in kept))
+            times_us, values = np.array(stored.times_us), np.array(stored.values)
+            kept = times_us >= oldest_us
+            forgotten += len(times_us) - int(kept.sum())
+            self._lacks_before(oldest_us)
+            stored.times_us, stored.values = array("q", times_us[kept].tobytes()), array("d", values[kept].tobytes())
         self._samples -= forgotten
         return forgotten
 
+    def _lacks_before(self, time_us: int) -> None:
+        latest_us = round(self._clock() * _SECOND_US) + _FUTURE_US
+        self.complete_from_us = max(self.complete_from_us, min(time_us, latest_us))
+
     def _shrink(self) -> None:
+        """Drop the oldest blocks; of the samples that are not packed, none."""
         every = [stored for by_tags in self._metrics.values() for stored in by_tags.values()]
-        blocks = [(block_span(block)[1], stored) for stored in every for block in stored.blocks]
-        for last_us, stored in sorted(blocks, key=lambda block: block[0]):
-            if self._nbytes() <= self._max_bytes * _TRIM_TO:
+        blocks = sorted((block_span(block)[1], at) for at, stored in enumerate(every) for block in stored.blocks)
+        excess = self._nbytes() - round(self._max_bytes * _TRIM_TO)
+        for last_us, at in blocks:
+            if excess <= 0:
                 return
-            self._dropped += self._forget(stored, last_us + 1)
+            before = self._packed_bytes
+            self._dropped += self._forget(every[at], last_us + 1)
+            excess -= before - self._packed_bytes
 
     def _nbytes(self) -> int:
         open_samples = sum(len(stored.times_us) for by_tags in self._metrics.values() for stored in by_tags.values())

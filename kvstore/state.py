@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Self, TypeVar, cast
 
 import redis
@@ -116,6 +117,11 @@ class State(MutableMapping[str, Value]):
     def launch(self) -> int:
         """The launch that every write of this object carries."""
         return self._launch
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it is, in a program that runs without a job."""
+        return self._layout.path if isinstance(self._layout, FileLayout) else None
 
     @classmethod
     def current(cls) -> Self:

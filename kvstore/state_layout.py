@@ -55,6 +55,7 @@ __all__ = [
     "CHUNK_BYTES",
     "KEY_SET",
     "MAX_COUNT",
+    "UPKEEP",
     "Gone",
     "Layout",
     "Record",
@@ -78,6 +79,8 @@ _LIST_PAGE = 256
 # So many keys are listed in one step; of more, the server lists some at a time, unless the set keeps changing.
 _KEYS_AT_ONCE = 20_000
 _SCAN_COUNT = 2000
+# How many commits were made beside the program, to keep what it has saved.
+UPKEEP = "upkeep"
 _SCAN_ATTEMPTS = 3
 _LONGEST_VERSION = 64
 # Beyond this the server cannot count without rounding.
@@ -221,8 +224,8 @@ class Layout:
                 return
 
     def commits(self) -> int:
-        """Return the number of commits so far."""
-        return self._counter("commits")
+        """Return the number of commits so far, without those that are no work of the program's."""
+        return self._counter("commits") - self._counter(UPKEEP)
 
     def key_set_version(self) -> int:
         """Return a number that changes whenever a key is added or deleted."""

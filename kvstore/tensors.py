@@ -60,8 +60,21 @@ def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
     return [name, list(plain.shape), order if order != sorted(order) else None], _bytes_of(torch, dense)
 
 
-def rebuild_tensor(described: list[Any], read_into: Callable[[memoryview], None]) -> Tensor:
-    """Return the tensor of a description, on the CPU, filled by `read_into`.
+def rebuild_tensor(
+    described: list[Any],
+    read_into: Callable[[memoryview], None],
+    take: Callable[[], bytes | memoryview] | None = None,
+) -> Tensor:
+    """Return the tensor of a description, on the CPU.
+
+    Parameters
+    ----------
+    described
+        From `describe_tensor`.
+    read_into
+        Fills memory with its elements.
+    take
+        Returns memory that holds them, for the tensor to lie in, in place of `read_into`.
 
     Raises
     ------
@@ -76,8 +89,13 @@ def rebuild_tensor(described: list[Any], read_into: Callable[[memoryview], None]
     if not isinstance(dtype, torch.dtype):
         raise TensorError(f"this version of PyTorch has no dtype {name!r}")
     order = list(range(len(shape))) if order is None else order
-    dense = torch.empty([shape[axis] for axis in order], dtype=dtype)
-    read_into(_bytes_of(torch, dense))
+    lengths = [shape[axis] for axis in order]
+    content = None if take is None else memoryview(take())
+    if content is not None and content.nbytes:
+        dense = torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(lengths)
+    else:
+        dense = torch.empty(lengths, dtype=dtype)
+        read_into(_bytes_of(torch, dense))
     return dense.permute([order.index(axis) for axis in range(len(shape))])
 
 

@@ -14,7 +14,7 @@
     │   └── LeftoversError                     processes of an old launch would not end on some nodes
     └── ProcessesStillRunningError             processes of this machine that would not end (TimeoutError)
 
-All of them can be pickled. ``StopRequested`` (:mod:`laggard.resilience.controller.controller`) is not among them: a
+All of them can be pickled. ``StopRequested`` (:mod:`laggard.resilience.controller.stopping`) is not among them: a
 stop that the user asks for is not an error, and ``except LaggardError`` must not catch it.
 """
 
@@ -24,6 +24,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from laggard.errors import LaggardError
+from laggard.resilience.text import abbreviated, counted
 
 __all__ = [
     "AllocationError",
@@ -37,6 +38,9 @@ __all__ = [
     "UnreachableNodesError",
     "UsageError",
 ]
+
+# What so many groups of hosts complained of says enough.
+MAX_COMPLAINTS = 2
 
 
 class UsageError(LaggardError, ValueError):
@@ -127,7 +131,12 @@ class UnreachableNodesError(AllocationError):
         self.args = (transport, self.complaints, self.example)
 
     def __str__(self) -> str:
-        hosts = ", ".join(f"{host} ({complaint})" for host, complaint in self.complaints.items())
+        by_complaint: dict[str, list[str]] = {}
+        for host, complaint in self.complaints.items():
+            by_complaint.setdefault(complaint.replace(host, ""), []).append(host)  # it often begins with the host
+        parts = [f"{abbreviated(hosts)} ({self.complaints[hosts[0]]})" for hosts in by_complaint.values()]
+        left = len(parts) - MAX_COMPLAINTS
+        hosts = ", ".join(parts[:MAX_COMPLAINTS]) + (f", and {counted(left, 'other', 'others')}" if left > 0 else "")
         return f"no answer by {self.transport} from {hosts}: try {shlex.join(self.example)}"
 
 
@@ -185,7 +194,7 @@ class LeftoversError(ClusterError):
         self.args = (processes, self.hosts)
 
     def __str__(self) -> str:
-        return f"{self.processes} could not be ended on {', '.join(self.hosts)}"
+        return f"{self.processes} could not be ended on {abbreviated(self.hosts)}"
 
 
 class ProcessesStillRunningError(LaggardError, TimeoutError):

@@ -31,21 +31,30 @@ class Job:
     launch
         Number of this launch, from 0.
     nodes
-        The active nodes, the primary first; each has ``hostname``, ``address`` and ``devices``.
+        The active nodes, the primary first if it is one of them; each has ``hostname``, ``address`` and ``devices``.
     reserve
         The nodes kept in reserve.
     excluded
         Host names of the excluded nodes.
+    book_keeper
+        The primary, if its devices are not in use; ``None``: it is the first of the nodes.
     """
 
     launch: int
     nodes: tuple[NodeRecord, ...]
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
+    book_keeper: NodeRecord | None = None
 
     def __repr__(self) -> str:
-        parts = {"launch": [str(self.launch)], "on": self._names(self.nodes), "reserve": self._names(self.reserve)}
-        said = [f"{name} {', '.join(names)}" for name, names in {**parts, "excluded": self.excluded}.items() if names]
+        parts = {
+            "launch": [str(self.launch)],
+            "on": self._names(self.nodes),
+            "reserve": self._names(self.reserve),
+            "excluded": self.excluded,
+            "book-keeper": [] if self.book_keeper is None else [self.book_keeper.hostname],
+        }
+        said = [f"{name} {', '.join(names)}" for name, names in parts.items() if names]
         return f"<Job: {'; '.join(said)}>"
 
     @classmethod
@@ -70,7 +79,7 @@ class Job:
             return cls(local_session().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
         record = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        return cls(record.launch, record.nodes, record.reserve, record.excluded)
+        return cls(record.launch, record.nodes, record.reserve, record.excluded, record.book_keeper)
 
     def progress(self, step: float) -> None:
         """Report that the program has reached a step, counted over the whole job and not anew in each launch.
@@ -124,8 +133,8 @@ class Job:
 
     @property
     def primary(self) -> NodeRecord:
-        """The node that runs the state server; it is never excluded."""
-        return self.nodes[0]
+        """The node that runs the state server; it is never excluded, but may go on without its devices."""
+        return self.book_keeper or self.nodes[0]
 
     @staticmethod
     def _names(nodes: tuple[NodeRecord, ...]) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 
-__all__ = ["abbreviated", "clock", "counted", "duration", "folded", "printable"]
+from laggard.node_names import folded
 
-_NUMBERED = re.compile(r"(?P<before>.*?)(?P<digits>[0-9]+)(?P<after>[^0-9]*)", re.DOTALL)
+__all__ = ["abbreviated", "clock", "counted", "duration", "printable", "wrapped"]
 
 
 def clock(seconds: float) -> str:
@@ -35,43 +35,41 @@ def counted(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 
-def abbreviated(names: Sequence[str], at_most: int = 6) -> str:
-    """Return names separated by commas; a long list is folded, and if it is still long, only its beginning is shown."""
-    if len(names) <= at_most:
-        return ", ".join(names)
-    parts = folded(names)
-    if len(parts) <= at_most:
-        return ", ".join(parts)
-    return f"{', '.join(parts[: at_most - 2])}, … ({len(names)} in all)"
+def abbreviated(names: Sequence[str], at_most: int = 6, width: int = 60) -> str:
+    """Return names separated by commas; a long list is folded, and if it is still long, only its beginning is shown.
 
-
-def folded(names: Iterable[str]) -> list[str]:
-    """Return names with their numbers folded as Slurm does, ``nid[00000-00125]``, each name once.
-
-    Names are folded together if they differ in their last number only, and are written with as many digits.
+    Parameters
+    ----------
+    names
+        The names, each once.
+    at_most, width
+        More names than this, or more columns, are long.
     """
-    matches = {name: _NUMBERED.fullmatch(name) for name in names}
-    parts = [match.group("before", "digits", "after") for match in matches.values() if match is not None]
-    padded = {
-        (before, after, len(digits)) for before, digits, after in parts if len(digits) > 1 and digits.startswith("0")
-    }
-    numbers: dict[tuple[str, str, int], set[int]] = {}
-    for before, digits, after in parts:
-        width = len(digits) if (before, after, len(digits)) in padded else 0
-        numbers.setdefault((before, after, width), set()).add(int(digits))
-    plain = [name for name, match in matches.items() if match is None]
-    return [*(_bracketed(*shape, sorted(found)) for shape, found in numbers.items()), *plain]
+    for parts in (names, folded(names)):
+        if len(parts) <= at_most and len(text := ", ".join(parts)) <= width:
+            return text
+    shown = _cut(parts[0], width)
+    for part in parts[1 : at_most - 2]:
+        if len(shown) + 2 + len(part) > width:
+            break
+        shown += f", {part}"
+    if len(parts) > 1:
+        shown += ", …"
+    return shown if shown == parts[0] else f"{shown} ({len(names)} in all)"
 
 
-def _bracketed(before: str, after: str, width: int, numbers: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    shown = ",".join("-".join(f"{each:0{width}}" for each in dict.fromkeys((run[0], run[-1]))) for run in runs)
-    return f"{before}{shown}{after}" if len(numbers) == 1 else f"{before}[{shown}]{after}"
+def _cut(part: str, width: int) -> str:
+    """Return folded names with the numbers that do not fit left out: ``nid[00001,00003,…]``."""
+    if len(part) <= width or "," not in part:
+        return part
+    end = part.rfind(",", 0, width)
+    return f"{part[: end if end > 0 else part.index(',')]},…]"
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> str:
+    """Return text in lines of at most ``width`` columns, all but the first indented; long words stay whole."""
+    lines = textwrap.wrap(text, max(20, width - indent), break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * indent}".join(lines)
 
 
 def printable(text: object) -> str:

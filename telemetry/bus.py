@@ -15,23 +15,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import orjson
 import redis
 
-from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.codec import Value, encode
 from laggard.kvstore.connection import Endpoint
 from laggard.telemetry.errors import NodeError
+from laggard.telemetry.mailbox import ASK, PULSE, REPLY, Mailbox, hosts_that_listen, subscription
+from laggard.telemetry.watch import NodeWatch
 
 __all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
 
 _log = logging.getLogger("laggard.telemetry")
 
-ASK = "telemetry-ask"
-REPLY = "telemetry-reply"
 DEADLINE_S = 1.5
 WAIT_S = 1.0
 RECONNECT_S = 1.0
@@ -40,6 +39,10 @@ STOP_DEADLINE_S = 3.0
 HOSTS_LIFE_S = 0.1
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
+# How often to see whether the nodes that have not answered yet are worth waiting for.
+LOOK_S = 0.03
+# For nodes that are silent, if there are no others: one may just have come back.
+BRIEF_S = 0.1
 
 
 @dataclass(slots=True)
@@ -96,10 +99,10 @@ class Listener:
     def _listen(self) -> None:
         while not self._ended.is_set():
             try:
-                with _subscription(self._client) as subscription:
-                    subscription.subscribe(*self._channels)
+                with subscription(self._client) as subscribed:
+                    subscribed.subscribe(*self._channels)
                     while not self._ended.is_set():
-                        self._take(subscription.get_message(timeout=WAIT_S / 4))
+                        self._take(subscribed.get_message(timeout=WAIT_S / 4))
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 _log.info("the state server does not answer, retrying: %s", error)
                 self._ended.wait(RECONNECT_S)
@@ -126,8 +129,9 @@ class NodeAnswerer:
     host
         Name of the node.
     answer
-        Returns the answer to a question; a ValueError is sent back as the refusal. The question's ``expires_s`` is
-        the Unix time until which the answer is waited for.
+        Returns the answer to a question; a ValueError is sent back as the refusal. The question's ``until_s`` is the
+        time on this node's monotonic clock until which the answer is waited for. A pulse is answered in the thread
+        that listens, so that large answers do not delay it.
     """
 
     def __init__(
@@ -151,20 +155,23 @@ class NodeAnswerer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, message: bytes) -> None:
-        self._threads.submit(self._reply, message)
-
-    def _reply(self, message: bytes) -> None:
         try:
             envelope = orjson.loads(message)
-            reply_to, number, question = envelope["reply"], envelope["number"], envelope["question"]
-            expires_s = envelope["expires_s"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            reply_to, number, question = envelope["reply"], envelope["number"], dict(envelope["question"])
+            question["until_s"] = time.monotonic() + envelope["expires_in_s"]
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             _log.warning("ignored a malformed question: %s", error)
             return
-        if time.time() > expires_s:
+        if question.get("kind") == PULSE:
+            self._reply(reply_to, number, question)
+        else:
+            self._threads.submit(self._reply, reply_to, number, question)
+
+    def _reply(self, reply_to: str, number: int, question: dict[str, Any]) -> None:
+        if time.monotonic() > question["until_s"]:
             return  # nobody is waiting for it any more
         try:
-            answer = {"answer": self._answer({**question, "expires_s": expires_s})}
+            answer = {"answer": self._answer(question)}
         except ValueError as refusal:
             answer = {"refusal": str(refusal)}
         except Exception as error:  # noqa: BLE001 - a bug must not look like a lost node
@@ -184,19 +191,29 @@ class NodeAsker:
     ----------
     client, endpoint
         The job's state server.
+    watch
+        Knows which nodes are not worth waiting for; None: each is waited for until the deadline.
+    deadline_s
+        How long to wait for answers, unless a question says otherwise.
     """
 
-    def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        watch: NodeWatch | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self._idle: deque[_Mailbox] = deque(maxlen=IDLE_MAILBOXES)
+        self._watch = watch
+        self.deadline_s = deadline_s
+        self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
         self._recent: tuple[float, list[str]] = (-math.inf, [])
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
-        prefix = self._endpoint.key(ASK, "")
-        channels = cast("list[bytes]", self._client.pubsub_channels(f"{prefix}*"))
-        return sorted(channel.decode().removeprefix(prefix) for channel in channels)
+        return hosts_that_listen(self._client, self._endpoint)
 
     def recent_hosts(self) -> list[str]:
         """Return :meth:`hosts`, which may be a moment old."""
@@ -210,7 +227,7 @@ class NodeAsker:
         question: dict[str, Any],
         *,
         hosts: Collection[str] | None = None,
-        deadline_s: float = DEADLINE_S,
+        deadline_s: float | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
@@ -224,7 +241,11 @@ class NodeAsker:
         redis.ConnectionError
             If the state server does not answer.
         """
-        asked = sorted(self.hosts() if hosts is None else hosts)
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        wanted = sorted(self.hosts() if hosts is None else hosts)
+        asked = [host for host in wanted if self._watch is None or not self._watch.is_silent(host)]
+        if wanted and not asked:
+            asked, deadline_s = wanted, min(deadline_s, BRIEF_S)
         mailbox = self._mailbox()
         try:
             replies = self._ask(mailbox, question, asked, deadline_s, meanwhile)
@@ -232,73 +253,40 @@ class NodeAsker:
             self._idle.append(mailbox)
             raise
         except BaseException:
-            mailbox.subscription.close()
+            mailbox.close()
             raise
         self._idle.append(mailbox)
-        replies.missing = [host for host in asked if host not in replies.by_host]
+        replies.missing = [host for host in wanted if host not in replies.by_host]
         return replies
 
-    def _mailbox(self) -> _Mailbox:
+    def _mailbox(self) -> Mailbox:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Mailbox(self._client, self._endpoint)
+            return Mailbox(self._client, self._endpoint)
 
     def _ask(
         self,
-        mailbox: _Mailbox,
+        mailbox: Mailbox,
         question: dict[str, Any],
         asked: Sequence[str],
         deadline_s: float,
         meanwhile: Callable[[], object],
     ) -> Replies:
         until_s = time.monotonic() + deadline_s
-        mailbox.number += 1
-        envelope = {
-            "reply": mailbox.name,
-            "number": mailbox.number,
-            "question": question,
-            "expires_s": time.time() + deadline_s,
-        }
-        message = orjson.dumps(envelope)
-        with self._client.pipeline(transaction=False) as pipeline:
-            for host in asked:
-                pipeline.publish(self._endpoint.key(ASK, host), message)
-            counts = pipeline.execute()
+        waiting = set(mailbox.send(question, asked, deadline_s))
         meanwhile()
-        waiting = {host for host, count in zip(asked, counts, strict=True) if count}
         replies = Replies(received=len(waiting))
         while waiting and (left_s := until_s - time.monotonic()) > 0:
-            reply = mailbox.take(left_s)
-            if reply is None or reply["number"] != mailbox.number:
+            reply = mailbox.take(left_s if self._watch is None else min(left_s, LOOK_S))
+            if reply is None:
+                if self._watch is not None and replies.by_host and self._watch.all_late(waiting):
+                    break
+                continue
+            if reply["number"] != mailbox.number:
                 continue  # a late answer to an earlier question
             if "refusal" in reply:
                 raise NodeError(reply["refusal"])
             replies.by_host[reply["host"]] = reply["answer"]
             waiting.discard(reply["host"])
         return replies
-
-
-def _subscription(client: redis.Redis) -> Any:
-    # The library's default handler formats each message for a log that is off: a millisecond for a large one.
-    return client.pubsub(push_handler_func=_unchanged)  # type: ignore[no-untyped-call]
-
-
-def _unchanged(message: Any) -> Any:
-    return message
-
-
-class _Mailbox:
-    """A channel for answers; it is kept, because opening a connection costs more than most questions."""
-
-    def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        self.name = token_hex(8)
-        self.number = 0
-        self.subscription = _subscription(client)
-        self.subscription.subscribe(endpoint.key(REPLY, self.name))
-        self.subscription.get_message(timeout=WAIT_S)  # wait until it is open, before asking anybody to write to it
-
-    def take(self, wait_s: float) -> dict[str, Any] | None:
-        """Return the next answer, or None if there was none in this time."""
-        found = self.subscription.get_message(ignore_subscribe_messages=True, timeout=wait_s)
-        return None if found is None else cast("dict[str, Any]", decode(REPLY, [found["data"]]))

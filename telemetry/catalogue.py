@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CATALOGUE", "EVENTS", "Metric"]
+__all__ = ["CATALOGUE", "EVENTS", "SERVED", "Metric"]
 
 EVENTS = "laggard.events"
 """Name of the metric under which events (XIDs, verdicts, launches) can be queried; its answers have annotations."""
@@ -156,3 +156,43 @@ _OWN = (
 )
 
 CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_NODE, *_DEVICE, *_OWN)}
+
+_SERVED = (
+    Metric("laggard.node_up", 0, "", "1: the node's telemetry answers; 0: it does not", "laggard_node_up"),
+    Metric(
+        "laggard.node_lag", 0, "s", "Time its last answer took, or that it has owed one", "laggard_node_lag_seconds"
+    ),
+    Metric(
+        "laggard.node_clock_skew",
+        0,
+        "s",
+        "How far the node's clock is ahead of the primary's",
+        "laggard_node_clock_skew_seconds",
+    ),
+    Metric(
+        "laggard.node_dropped",
+        0,
+        "",
+        "Samples that the node's store refused or dropped early",
+        "laggard_node_samples_dropped_total",
+        "counter",
+    ),
+    Metric("laggard.launch", 0, "", "Number of the current launch", "laggard_launch"),
+    Metric(
+        "laggard.slow_since",
+        0,
+        "s",
+        "Time of the newest verdict that found the device slow",
+        "laggard_device_slow_timestamp_seconds",
+    ),
+    Metric(
+        "laggard.progress",
+        0,
+        "s",
+        "Time of the job's last commit to State or reported step",
+        "laggard_progress_timestamp_seconds",
+    ),
+)
+
+SERVED: Mapping[str, Metric] = {metric.name: metric for metric in _SERVED}
+"""What the server itself knows of the job, for ``/metrics``: it cannot be queried over time."""

@@ -18,6 +18,7 @@ from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.errors import NodeError, NotConnectedError
 from laggard.telemetry.gathering import gather
+from laggard.telemetry.mailbox import SERVER_NAME
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.settings import job_settings
 
@@ -27,6 +28,8 @@ _log = logging.getLogger("laggard.telemetry")
 
 CONNECT_TIMEOUT_S = 5.0
 DUMP_DEADLINE_S = 120.0
+# Of nodes in a warning, the others are only counted.
+MAX_NAMED = 5
 
 
 class DataSeries(TypedDict):
@@ -112,7 +115,9 @@ class AnalysisClient:
                 tag_keys=keys,
             )
         if found.missing:
-            _log.warning("no samples from %s: no answer in time", ", ".join(found.missing))
+            first, left = found.missing[:MAX_NAMED], len(found.missing) - MAX_NAMED
+            more = f" and {left} others" if left > 0 else ""
+            _log.warning("no samples from %s%s: no answer in time", ", ".join(first), more)
         return [_data_series(each) for each in found.series]
 
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
@@ -159,13 +164,17 @@ class Dumps:
 
 def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> Dumps:
     """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
-    replies = asker.ask({"kind": "dump"}, hosts=[dump_node] if dump_node else None, deadline_s=deadline_s)
-    answers = sorted(replies.by_host.items())
+    nodes = [dump_node] if dump_node else asker.hosts()
+    replies = asker.ask({"kind": "dump"}, hosts=[*nodes, SERVER_NAME], deadline_s=deadline_s)
+    if replies.received <= len(nodes) and SERVER_NAME in replies.missing:
+        replies.missing.remove(SERVER_NAME)  # no server, no rollups
+    answers = sorted((host or "server", answer) for host, answer in replies.by_host.items())
     written = [f"{host}:{answer['path']}" for host, answer in answers if "path" in answer]
     failed = [
         f"{host} could not write its dump: {answer['failure']}" for host, answer in answers if "failure" in answer
     ]
-    return Dumps(written, failed + [f"{host} did not write its dump in time" for host in replies.missing])
+    late = [f"{host or 'the server'} did not write its dump in time" for host in replies.missing]
+    return Dumps(written, failed + late)
 
 
 @contextmanager

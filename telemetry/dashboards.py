@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -10,16 +10,17 @@ from pathlib import Path
 import yaml
 
 from laggard.kvstore.connection import write_private
+from laggard.telemetry.fitting import JobShape, fitted
+from laggard.telemetry.server_client import TOKEN_HEADER
 
 __all__ = ["DASHBOARDS", "write_grafana"]
 
 DASHBOARDS = ("overview.json", "device.json", "verdicts.json")
-TOKEN_HEADER = "X-Laggard-Token"  # noqa: S105 - a header's name
 _PACKAGE = "laggard.telemetry"
 _FOLDER = "grafana"
 
 
-def write_grafana(directory: Path, url: str, token: str = "") -> Sequence[Path]:
+def write_grafana(directory: Path, url: str, token: str = "", shape: JobShape | None = None) -> Sequence[Path]:
     """Write what Grafana needs to show a job: start it with ``GF_PATHS_PROVISIONING=<directory>/provisioning``.
 
     Parameters
@@ -30,6 +31,8 @@ def write_grafana(directory: Path, url: str, token: str = "") -> Sequence[Path]:
         Address at which Grafana reaches the telemetry server, for example ``http://localhost:4242``.
     token
         The server's token, so that it accepts annotations made in Grafana; only the owner can read the file with it.
+    shape
+        The job that the dashboards are for; None: any.
 
     Returns
     -------
@@ -41,7 +44,10 @@ def write_grafana(directory: Path, url: str, token: str = "") -> Sequence[Path]:
     for folder in (boards, provisioning / "datasources", provisioning / "dashboards"):
         folder.mkdir(parents=True, exist_ok=True)
     with as_file(files(_PACKAGE) / _FOLDER) as source:
-        written = [Path(shutil.copyfile(source / name, boards / name)) for name in DASHBOARDS]
+        for name in DASHBOARDS:
+            dashboard = json.loads((source / name).read_text(encoding="utf-8"))
+            shown = dashboard if shape is None else fitted(dashboard, shape)
+            (boards / name).write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
         data_source = yaml.safe_load((source / "custom.yaml").read_text(encoding="utf-8"))
     (laggard,) = data_source["datasources"]
     laggard["url"] = url
@@ -53,4 +59,4 @@ def write_grafana(directory: Path, url: str, token: str = "") -> Sequence[Path]:
     provider = {"name": "laggard", "type": "file", "allowUiUpdates": True, "options": {"path": str(boards)}}
     providers = provisioning / "dashboards" / "laggard.yaml"
     providers.write_text(yaml.safe_dump({"apiVersion": 1, "providers": [provider]}, sort_keys=False), encoding="utf-8")
-    return [*written, sources, providers]
+    return [*(boards / name for name in DASHBOARDS), sources, providers]

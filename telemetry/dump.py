@@ -7,6 +7,9 @@ A dump is CSV, compressed with gzip, with a line for each sample. One line reads
     zcat node1-20260131T120000.csv.gz > node1.csv                       # a spreadsheet opens the result
 
 Columns: ``time_s`` (Unix time), ``metric``, ``value``, ``host``, ``gpu``, and ``tags`` (all tags, as a URL's query).
+Times of which the samples were dropped have a line for each summary instead: then ``time_s`` and ``interval_s`` say of
+which time, ``value`` is the average, and ``count``, ``sum``, ``min``, ``max``, ``last`` and ``last_s`` (the time of the
+last sample) are filled in. :mod:`laggard.telemetry.dump_reader` reads dumps.
 """
 
 from __future__ import annotations
@@ -15,31 +18,34 @@ import csv
 import gzip
 import io
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode
+from typing import TypeAlias
+from urllib.parse import urlencode
 
-import numpy as np
-
-from laggard.kvstore.sample_store import SampleStore, key_of
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import Event, series_of_events
-from laggard.telemetry.gathering import gather
-from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.history import Summarized
+from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.sources import unpack_series, unpack_summaries
 
-__all__ = ["DumpError", "dump_nodes", "read_dump", "write_dump"]
+__all__ = ["COLUMNS", "SAMPLE_COLUMNS", "SUFFIX", "DumpError", "Part", "dump_nodes", "write_dump"]
 
-COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
+SAMPLE_COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
+SUMMARY_COLUMNS = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
+COLUMNS = (*SAMPLE_COLUMNS, *SUMMARY_COLUMNS)
 SUFFIX = ".csv.gz"
 GATHER_DEADLINE_S = 60.0
-_FOR_EVER_S = 1e11
+
+Part: TypeAlias = TimeSeries | Summarized
+"""Samples or summaries of one series."""
 
 
-def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSeries]) -> Path:
-    """Write series, atomically, to a new file ``<name>-<time>.csv.gz`` and return its path.
+def write_dump(directory: str, name: str, now_s: float, parts: Iterable[Part]) -> Path:
+    """Write samples and summaries, atomically, to a new file ``<name>-<time>.csv.gz`` and return its path.
 
     Parameters
     ----------
@@ -49,7 +55,7 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
         Beginning of the file's name.
     now_s
         Unix time, for the file's name.
-    series
+    parts
         What to write.
     """
     folder = Path(directory or ".")
@@ -59,81 +65,47 @@ def write_dump(directory: str, name: str, now_s: float, series: Iterable[TimeSer
         draft = Path(drafts, path.name)
         with gzip.open(draft, "wt", compresslevel=3, encoding="utf-8", newline="") as file:
             file.write(",".join(COLUMNS) + "\n")
-            for each in series:
+            for each in parts:
                 file.writelines(_lines(each))
         return draft.replace(path)
 
 
-def dump_nodes(asker: NodeAsker, directory: str, now_s: float, start_us: int, events: Iterable[Event]) -> Path:
-    """Write one file with the samples of all nodes, which are gathered node by node, and the job's events."""
+def dump_nodes(asker: NodeAsker, directory: str, now_s: float, events: Iterable[Event]) -> Path:
+    """Write one file with all that all nodes have, which is gathered node by node, and the job's events."""
 
-    def gathered() -> Iterator[TimeSeries]:
+    def gathered() -> Iterator[Part]:
         for host, keys in sorted(replies.by_host.items()):
             for metric in sorted({metric for metric, _ in keys}):
-                found = gather(asker, [metric], start_us, ALL_TIME_US, hosts=[host], deadline_s=GATHER_DEADLINE_S)
-                yield from found.series
+                question = {"kind": "everything", "metric": metric}
+                for reply in asker.ask(question, hosts=[host], deadline_s=GATHER_DEADLINE_S).by_host.values():
+                    yield from unpack_summaries(reply["summaries"])
+                    yield from unpack_series(reply)
         yield from series_of_events(events)
 
     replies = asker.ask({"kind": "keys", "metric": ""})
     return write_dump(directory, "all", now_s, gathered())
 
 
-def read_dump(paths: Sequence[Path]) -> SampleStore:
-    """Read dumps, of any number of nodes and times, into one store; samples that several dumps have count once.
-
-    Parameters
-    ----------
-    paths
-        Files, or folders of files.
-
-    Raises
-    ------
-    DumpError
-        If a file is not a dump; the message names file and line.
-    """
-    files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
-    if not files:
-        raise DumpError(", ".join(map(str, paths)), f"there is no dump (*{SUFFIX}) here")
-    found: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-    for file in files:
-        for number, row in enumerate(_rows(file), start=2):
-            try:
-                time_s, metric, value, _, _, tags = row
-                times, values = found.setdefault((metric, tags), ([], []))
-                times.append(float(time_s))
-                values.append(float(value))
-            except ValueError as error:
-                raise DumpError(str(file), f"line {number}: {error}") from error
-    store = SampleStore(_FOR_EVER_S, clock=lambda: 0.0, max_series=10**9, max_bytes=1 << 62)
-    for (metric, tags), (times, values) in found.items():
-        times_us, numbers = np.rint(np.array(times) * SECOND_US).astype(np.int64), np.array(values)
-        order = np.lexsort((numbers, times_us))
-        times_us, numbers = times_us[order], numbers[order]
-        new = np.append([True], (np.diff(times_us) != 0) | (np.diff(numbers) != 0))
-        store.extend(key_of(metric, dict(parse_qsl(tags))), times_us[new], numbers[new])
-    return store
-
-
-def _lines(series: TimeSeries) -> Iterator[str]:
-    text = io.StringIO()
-    tags = dict(series.tags)
-    csv.writer(text, lineterminator="").writerow([series.metric])
-    metric = text.getvalue()
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([tags.get("host", ""), tags.get("gpu", ""), urlencode(tags)])
-    rest = text.getvalue()
-    times_s = (series.times_us / SECOND_US).tolist()
+def _lines(part: Part) -> Iterator[str]:
+    metric, tags = (part.metric, dict(part.tags)) if isinstance(part, TimeSeries) else (part.key[0], dict(part.key[1]))
+    name = _csv([metric])
+    about = _csv([tags.get("host", ""), tags.get("gpu", ""), urlencode(tags)])
+    if isinstance(part, TimeSeries):
+        times_s, values = (part.times_us / SECOND_US).tolist(), part.values.tolist()
+        return (
+            f"{time_s:.6f},{name},{value!r},{about},,,,,,,\n" for time_s, value in zip(times_s, values, strict=True)
+        )
+    rows, width = part.rows, f"{part.width_us / SECOND_US:g}"
+    columns = [rows["start_us"] / SECOND_US, rows["sum"] / rows["count"]]
+    columns += [rows[column] for column in ("count", "sum", "min", "max", "last")]
+    columns.append(rows["last_us"] / SECOND_US)
     return (
-        f"{time_s:.6f},{metric},{value!r},{rest}" for time_s, value in zip(times_s, series.values.tolist(), strict=True)
+        f"{start_s:.6f},{name},{average!r},{about},{width},{count:.0f},{total!r},{low!r},{high!r},{last!r},{last_s:.6f}\n"
+        for start_s, average, count, total, low, high, last, last_s in zip(*(c.tolist() for c in columns), strict=True)
     )
 
 
-def _rows(file: Path) -> Iterator[list[str]]:
-    try:
-        with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
-            rows = csv.reader(text)
-            if next(rows, None) != list(COLUMNS):
-                raise DumpError(str(file), f"not a dump: its first line is not {','.join(COLUMNS)}")
-            yield from rows
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise DumpError(str(file), f"it cannot be read: {error}") from error
+def _csv(fields: list[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()

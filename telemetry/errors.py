@@ -5,10 +5,12 @@ LaggardError
 ├── BadQueryError (ValueError)           the query has no meaning
 │   └── QueryTooLargeError               the answer, or the work for it, exceeds a limit
 ├── PointError (ValueError)              what was sent is not a valid sample
+├── NoAnswerError (RuntimeError)         no node answered a question in time
 ├── NodeError (ValueError)               a node refused a question, or could not do what it was asked to
 ├── SettingsError (ValueError)           the settings cannot be used
 ├── DumpError (ValueError)               a dump cannot be read
 ├── NotConnectedError (RuntimeError)     AnalysisClient was used before connect()
+├── ServerUnreachableError (RuntimeError) an HTTP server did not answer as ours does
 ├── RequestError                         an HTTP request was refused
 └── TelemetryServerError (RuntimeError)  the HTTP server cannot start
 """
@@ -20,11 +22,13 @@ from laggard.errors import LaggardError
 __all__ = [
     "BadQueryError",
     "DumpError",
+    "NoAnswerError",
     "NodeError",
     "NotConnectedError",
     "PointError",
     "QueryTooLargeError",
     "RequestError",
+    "ServerUnreachableError",
     "SettingsError",
     "TelemetryError",
     "TelemetryServerError",
@@ -53,6 +57,23 @@ class PointError(TelemetryError, ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class NoAnswerError(TelemetryError, RuntimeError):
+    """No node answered a question in time.
+
+    Attributes
+    ----------
+    deadline_s : float
+        How long the answers were waited for.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        super().__init__(deadline_s)
+        self.deadline_s = deadline_s
+
+    def __str__(self) -> str:
+        return f"no node answered within {self.deadline_s:g} s: ask for less, or raise the setting query_deadline"
 
 
 class NodeError(TelemetryError, ValueError):
@@ -150,3 +171,23 @@ class TelemetryServerError(TelemetryError, RuntimeError):
 
     def __str__(self) -> str:
         return f"cannot listen on {self.host} port {self.port}: {self.reason}"
+
+
+class ServerUnreachableError(TelemetryError, RuntimeError):
+    """A telemetry server did not answer as ours does.
+
+    Attributes
+    ----------
+    url : str
+        Its address.
+    reason : str
+        What happened instead.
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no telemetry server at {self.url}: {self.reason}"

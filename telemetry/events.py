@@ -101,6 +101,8 @@ class EventLog:
         Name of the job; empty until events have been read, or if nobody records the job.
     launches
         The launches so far; none until events have been read, or if nobody records the job.
+    progress_s
+        Unix time of the last progress; None until there was some, and until events have been read.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
@@ -111,6 +113,7 @@ class EventLog:
         self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
         self.job = ""
         self.launches: list[LaunchSpan] = []
+        self.progress_s: float | None = None
 
     def add(self, event: Event) -> None:
         """Write one event."""
@@ -136,7 +139,9 @@ class EventLog:
         time_us = round(entry["time_s"] * 1_000_000)
         match entry["event"]:
             case "job":
-                self.job, self.launches = str(entry["name"]), []
+                self.job, self.launches, self.progress_s = str(entry["name"]), [], None
+            case "progress" if entry["commits"] or entry["step"] is not None:
+                self.progress_s = entry["seen_s"]
             case "launch" if all(launch.number != entry["launch"] for launch in self.launches):
                 nodes, reserve = tuple(entry["nodes"]), tuple(entry["reserve"])
                 self.launches.append(LaunchSpan(entry["launch"], nodes, reserve, time_us))
@@ -176,14 +181,19 @@ def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable
     match kind:
         case "verdicts":
             for verdict in body:
-                text = f"{verdict.get('evidence', '')} ({verdict.get('severity', '')}, {verdict.get('action', '')})"
-                yield Event(time_us, "verdict", text, verdict.get("host", ""), verdict.get("gpu") or "")
+                yield Event(time_us, "verdict", _words(verdict), verdict.get("host", ""), verdict.get("gpu") or "")
         case "reboot":
             hosts = ", ".join(map(str, body))
             yield Event(time_us, "request", f"the program asks for a relaunch{' without ' if hosts else ''}{hosts}")
         case "notices":
             for notice in body:
                 yield Event(time_us, "notice", str(notice))
+
+
+def _words(verdict: Mapping[str, Any]) -> str:
+    cause = verdict.get("cause") or "unknown"
+    likely = "" if cause == "unknown" else f"; likely cause: {cause}"
+    return f"{verdict.get('evidence', '')}{likely} ({verdict.get('severity', '')}, {verdict.get('action', '')})"
 
 
 def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laggard.kvstore.timeseries import TimeSeries
-from laggard.telemetry.bus import DEADLINE_S, NodeAsker
+from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.sources import MAX_TRAVELLING_SAMPLES, unpack_series
 
 __all__ = ["Gathered", "gather"]
@@ -30,7 +30,7 @@ def gather(
     tags: Mapping[str, str] | None = None,
     tag_keys: Collection[str] = (),
     hosts: Collection[str] | None = None,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float | None = None,
 ) -> Gathered:
     """Return the series of some metrics, with all of their samples in a time range.
 
@@ -47,7 +47,7 @@ def gather(
     hosts
         Which nodes to ask; by default all that listen.
     deadline_s
-        How long to wait for the nodes.
+        How long to wait for the nodes; None: as long as the asker does.
     """
     question: dict[str, Any] = {
         "kind": "samples",

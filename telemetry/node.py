@@ -1,4 +1,4 @@
-"""One node's telemetry: its sample store, the socket that fills it, its answers to queries, its rollups and dumps."""
+"""One node's telemetry: its samples and summaries, the socket that fills them, answers to queries, rollups, dumps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,23 +15,25 @@ import redis
 from laggard.kvstore.codec import Value
 from laggard.kvstore.connection import Session
 from laggard.kvstore.sample_store import SampleStore
+from laggard.telemetry.anew import tell_if_anew
 from laggard.telemetry.batches import Batch, Ingest, socket_name
 from laggard.telemetry.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.dump import dump_nodes, write_dump
+from laggard.telemetry.dump import Part, dump_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
+from laggard.telemetry.history import History
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
-from laggard.telemetry.rollups import INTERVAL_US, ROLLUPS, roll_up
+from laggard.telemetry.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.sources import answer_question
+from laggard.telemetry.tiers import Tiers
 
 __all__ = ["NodeTelemetry"]
 
 _log = logging.getLogger("laggard.telemetry")
 
-TRIM_INTERVAL_S = 2.0
-# A sample that arrives later than this after the end of its interval is not in the rollup.
-ROLLUP_DELAY_S = 1.0
+# How long samples wait until they are added to the tiers; a query adds up those that wait.
+KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
 
 
@@ -52,6 +53,8 @@ class NodeTelemetry:
     ----------
     store
         The node's samples; collectors in this process add to it directly.
+    history
+        The same samples, and the summaries of all that there were.
     """
 
     def __init__(self, session: Session, settings: TelemetrySettings, clock: Callable[[], float] = time.time) -> None:
@@ -60,7 +63,13 @@ class NodeTelemetry:
         self._clock = clock
         self._host = session.environment.node
         self._events = EventLog(session.client, session.endpoint)
-        self.store = SampleStore(settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20)
+        tiers = Tiers(settings.tier_windows_s, max_bytes=settings.tiers_megabytes << 20, clock=clock)
+        self.store = SampleStore(
+            settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20, observe=tiers.add
+        )
+        self.history = History(tiers, self.store)
+        self._run = Run.new(self._host, round(clock() * SECOND_US))
+        self._publisher = Publisher(self._run, tiers)
         self._ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
         self._open = contextlib.ExitStack()
@@ -71,6 +80,8 @@ class NodeTelemetry:
         client = self._session.client
         self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self._answer))
         self._keeper.start()
+        had = "what it had read before is gone, but for what the primary has of it"
+        tell_if_anew(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
         return self
 
     def __exit__(
@@ -90,45 +101,51 @@ class NodeTelemetry:
                 return {"path": self._dump()}
             except (OSError, NodeError, redis.RedisError) as error:
                 return {"failure": str(error)}
-        return answer_question(self.store, question)
+        return answer_question(self.history, self._run, question)
 
     def _dump(self) -> str:
         """Write a dump, of this node or of all nodes, and return its path."""
-        start_us = round((self._clock() - self._settings.default_tmdb_window) * SECOND_US)
         if self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint)
-            path = dump_nodes(
-                asker, self._settings.dump_dir, self._clock(), start_us, self._events.between(0, ALL_TIME_US)
-            )
+            path = dump_nodes(asker, self._settings.dump_dir, self._clock(), self._events.between(0, ALL_TIME_US))
         else:
-            series = self.store.read(sorted(self.store.metrics()), start_us, ALL_TIME_US)
-            events = series_of_events(self._events.between(0, ALL_TIME_US))
-            path = write_dump(self._settings.dump_dir, self._host, self._clock(), chain(series, events))
+            path = write_dump(self._settings.dump_dir, self._host, self._clock(), self._everything())
         return str(path)
 
+    def _everything(self) -> Iterator[Part]:
+        for metric in sorted(self.history.metrics()):
+            summaries, samples = self.history.everything(metric)
+            yield from summaries
+            yield from samples
+        yield from series_of_events(self._events.between(0, ALL_TIME_US))
+
     def _keep(self) -> None:
-        """Trim the store, publish rollups and write dumps, each when it is due."""
-        rolled_up_us = self._last_whole_interval_us()
-        dumped_s = self._clock()
-        while not self._ended.wait(TRIM_INTERVAL_S):
+        """Fold what has arrived, trim, publish rollups and write dumps, each when it is due."""
+        published, dumped_s = self._interval(), self._clock()
+        while not self._ended.wait(KEEP_INTERVAL_S):
+            self._publisher.add(self.history.tiers.fold())
             self.store.trim()
-            while rolled_up_us < self._last_whole_interval_us():
-                rolled_up_us += INTERVAL_US
-                self._publish(roll_up(self.store, rolled_up_us))
+            self.history.tiers.trim()
+            if published != (interval := self._interval()):
+                published = interval
+                self._publish()
             interval_s = self._settings.dump_interval
             if interval_s and self._clock() - dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
                 dumped_s = self._clock()
                 self._dump_or_warn()
+        self._publisher.add(self.history.tiers.fold())
+        self._publish()
 
-    def _last_whole_interval_us(self) -> int:
-        until_us = round((self._clock() - ROLLUP_DELAY_S) * SECOND_US)
-        return until_us - until_us % INTERVAL_US - INTERVAL_US
+    def _interval(self) -> int:
+        return round(self._clock() * SECOND_US) // INTERVAL_US
 
-    def _publish(self, rollups: bytes) -> None:
+    def _publish(self) -> None:
+        message = self._publisher.message()
         try:
-            self._session.client.publish(self._session.endpoint.key(ROLLUPS), rollups)
+            if message is not None and self._session.client.publish(self._session.endpoint.key(ROLLUPS), message):
+                self._publisher.received()
         except redis.RedisError as error:
-            _log.info("lost the rollups of one interval: %s", error)
+            _log.info("the rollups of one interval wait for the state server: %s", error)
 
     def _dump_or_warn(self) -> None:
         try:

@@ -1,144 +1,262 @@
-"""Rollups: count, sum, extremes and last value of every series in each ten seconds.
+"""Rollups: what each node publishes of its summaries every ten seconds, and the primary's tiers of all nodes.
 
-Each node computes its own and publishes them; the primary keeps them for hours. They answer a query in buckets of ten
-seconds, or a multiple of it, exactly and without asking any node.
+A message holds a table of what has arrived since the last one, packed by columns. The table numbers the series; their
+keys are sent once, and again every minute for a primary that has been started since. The primary's tiers answer
+overviews of many nodes without asking them, and for nodes that are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import secrets
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
-from laggard.kvstore.codec import Value, decode, encode
-from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.sample_store import SampleStore, SeriesKey
-from laggard.kvstore.timeseries import TimeSeries
-from laggard.telemetry.query.downsampling import Downsample, buckets, downsample
-from laggard.telemetry.query.engine import Span, is_wanted, read_start_us
+from laggard.kvstore.sample_store import SeriesKey
+from laggard.telemetry.chunks import Chunk, chunk_from_bytes, pack_rows
+from laggard.telemetry.history import Downsampled, History, Summarized
+from laggard.telemetry.query.downsampling import Downsample
+from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.parsing import SubQuery
+from laggard.telemetry.query.planning import plan
 from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.summaries import COLUMNS, Summaries, concatenated, merged, n_rows, where
+from laggard.telemetry.tiers import MINUTE_US, TEN_SECONDS_US, Tiers
 
-__all__ = ["INTERVAL_US", "ROLLUPS", "Rollups", "roll_up"]
+__all__ = ["INTERVAL_US", "ROLLUPS", "Publisher", "Rollups", "Run"]
+
+_log = logging.getLogger("laggard.telemetry")
 
 ROLLUPS = "telemetry-rollups"
 """Name of the channel on which nodes publish them."""
-INTERVAL_US = 10 * SECOND_US
-_STATISTICS = ("count", "sum", "min", "max", "last")
-# Which statistic a downsampling function needs, and the function that downsamples each statistic further.
-_FUNCTIONS: Mapping[str, str] = {
-    "count": "count",
-    **dict.fromkeys(("sum", "zimsum", "pfsum"), "sum"),
-    **dict.fromkeys(("min", "mimmin"), "min"),
-    **dict.fromkeys(("max", "mimmax"), "max"),
-    "last": "last",
-}
-_DOWNSAMPLED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max", "last": "last"}
+INTERVAL_US = TEN_SECONDS_US
+MAX_SERIES = 400_000
+MAX_KEYS_BYTES = 64 << 20
+BATCH_ROWS = 131_072
+KEYS_EVERY = 6
+# While nobody listens, so much is kept for a server that comes back: an hour of 500 series.
+MAX_WAITING_ROWS = 180_000
+_LENGTHS = struct.Struct("<III")
+"""Lengths of a message's head, of its keys, deflated, and of these keys as they were."""
 
 
-def roll_up(store: SampleStore, start_us: int) -> bytes:
-    """Return a store's rollups of one interval, as they are published."""
-    end_us = start_us + INTERVAL_US - 1
-    series, rows = [], []
-    for each in store.read(sorted(store.metrics()), start_us, end_us):
-        values = each.values[np.isfinite(each.values)]
-        if len(values):
-            series.append([each.metric, [part for pair in each.tags.items() for part in pair]])
-            rows.append([len(values), values.sum(), values.min(), values.max(), values[-1]])
-    table = np.array(rows, dtype=np.float64).reshape(-1, len(_STATISTICS))
-    return encode(ROLLUPS, {"start_us": start_us, "series": series, "table": table}).joined()
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a node's telemetry process: the node, a name of the run, and since when it has taken samples."""
+
+    host: str
+    name: str
+    since_us: int
+
+    @classmethod
+    def new(cls, host: str, since_us: int) -> Run:
+        """Return a source with a name that no other has."""
+        return cls(host, secrets.token_hex(6), since_us)
 
 
-class Rollups:
-    """The rollups of all nodes.
+class Publisher:
+    """Makes the messages of one node.
 
     Parameters
     ----------
-    window_s
-        How long they are kept.
-    node_window_s
-        How long the nodes keep samples.
+    source
+        Who publishes.
+    tiers
+        Number the series.
+    """
+
+    def __init__(self, source: Run, tiers: Tiers) -> None:
+        self._source = source
+        self._tiers = tiers
+        self._waiting: list[Summaries] = []
+        self._keys = 0
+        self._received_keys = 0
+        self._received = 0
+
+    def add(self, rows: Summaries) -> None:
+        """Add what :meth:`Tiers.fold` returned."""
+        if n_rows(rows):
+            self._waiting.append(rows)
+
+    def message(self) -> bytes | None:
+        """Return all that was added since the last message that was received; None if there is nothing."""
+        if not self._waiting:
+            return None
+        rows = merged(concatenated(self._waiting), INTERVAL_US)
+        if n_rows(rows) > MAX_WAITING_ROWS:
+            rows = where(rows, np.sort(np.argsort(rows["start_us"], kind="stable")[-MAX_WAITING_ROWS:]))
+        self._waiting = [rows]
+        first = 0 if self._received % KEYS_EVERY == 0 else self._received_keys
+        known = self._tiers.known()
+        keys = orjson.dumps([[each.key[0], [part for pair in each.key[1] for part in pair]] for each in known[first:]])
+        self._keys = len(known)
+        head = orjson.dumps([self._source.host, self._source.name, self._source.since_us, first])
+        packed = zlib.compress(keys, level=1)
+        return b"".join(
+            (
+                _LENGTHS.pack(len(head), len(packed), len(keys)),
+                head,
+                packed,
+                pack_rows(rows, INTERVAL_US).to_bytes(),
+            )
+        )
+
+    def received(self) -> None:
+        """Say that somebody has received the last message; until then its rows are part of the next one."""
+        self._waiting = []
+        self._received, self._received_keys = self._received + 1, self._keys
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A source that has published, and our numbers of its series; -1: not known."""
+
+    source: Run
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+class Rollups:
+    """The tiers of all nodes, on the primary.
+
+    Parameters
+    ----------
+    windows_s
+        For how long each tier is kept, by the width of its buckets; those below ten seconds are not.
+    max_bytes
+        Limit for all of it.
     clock
         Returns Unix time in seconds.
     """
 
-    def __init__(self, window_s: float, node_window_s: float, clock: Callable[[], float]) -> None:
-        self._stores = {
-            name: SampleStore(window_s, clock=clock, max_series=200_000, max_bytes=512 << 20) for name in _STATISTICS
-        }
-        self._node_window_s = node_window_s
-        self._clock = clock
+    def __init__(self, windows_s: Mapping[int, float], *, max_bytes: int, clock: Callable[[], float]) -> None:
+        kept = {width_us: windows_s[width_us] for width_us in (TEN_SECONDS_US, MINUTE_US)}
+        self._tiers = Tiers(kept, max_bytes=max_bytes, clock=clock, max_series=MAX_SERIES, batch_rows=BATCH_ROWS)
+        self._lock = threading.Lock()
+        self._senders: dict[str, _Sender] = {}
+        self.history = History(self._tiers)
 
     def take(self, message: bytes) -> None:
-        """Add the rollups of one interval of one node.
+        """Add what a node has published.
 
         Raises
         ------
         ValueError
-            If they cannot be read.
+            If it cannot be read.
         """
-        try:
-            found: Value = decode(ROLLUPS, [message])
-            start = np.array([found["start_us"]], dtype=np.int64)
-            keys = [(metric, tuple(zip(tags[::2], tags[1::2], strict=True))) for metric, tags in found["series"]]
-            for key, row in zip(keys, found["table"], strict=True):
-                for name, value in zip(_STATISTICS, row, strict=True):
-                    self._stores[name].extend(key, start, np.array([value]))
-        except (KVStoreError, KeyError, TypeError) as error:
-            raise ValueError(f"not valid rollups: {error}") from error
+        source, first, keys, chunk = _parsed(message)
+        with self._lock:
+            sender = self._senders.setdefault(source.name, _Sender(source))
+            self._learn(sender, first, keys)
+            rows = chunk.unpack(COLUMNS)
+            if int(rows["series"].min()) < 0:
+                raise ValueError("not valid rollups: a series has a negative number")
+            rows = where(rows, rows["series"] < len(sender.numbers))
+            places = sender.numbers[rows["series"]]
+            known = places >= 0
+            if int(known.sum()) < chunk.n_rows:
+                unknown = chunk.n_rows - int(known.sum())
+                _log.info("%d of %d rollups of %s are of unknown series", unknown, chunk.n_rows, source.host)
+            self._tiers.add_rows(where({**rows, "series": places}, known), INTERVAL_US)
 
     def trim(self) -> None:
-        """Drop rollups that are older than the window."""
-        for store in self._stores.values():
-            store.trim()
+        """Drop rollups that are too old, or too many."""
+        self._tiers.trim()
+
+    def nbytes(self) -> int:
+        """Return their memory in bytes."""
+        return self._tiers.nbytes()
 
     def series_keys(self) -> list[SeriesKey]:
         """Return the keys of all series that have rollups."""
-        return self._stores["last"].series_keys()
+        return self.history.series_keys()
 
-    def can_answer(self, spec: Downsample | None) -> bool:
-        """Return whether rollups give this downsampling exactly."""
-        return (
-            spec is not None
-            and spec.calendar is None
-            and spec.interval_us > 0
-            and spec.interval_us % INTERVAL_US == 0
-            and (spec.function in _FUNCTIONS or spec.function == "avg")
-        )
-
-    def reach_further_than_nodes(self, start_us: int) -> bool:
-        """Return whether there are rollups of a time for which the nodes have already dropped samples."""
-        oldest_on_nodes_us = (self._clock() - self._node_window_s) * SECOND_US
-        if start_us >= oldest_on_nodes_us:
+    def can_answer(self, query: SubQuery, span: Span) -> bool:
+        """Return whether the rollups have the whole range, and give this downsampling exactly."""
+        if query.downsample is None or not query.metrics:
             return False
-        first = self._first_us()
-        return first is not None and first < oldest_on_nodes_us
+        grid = self.history.grid(query, span)
+        first_us = self.history.origins()[-1].complete_from_us
+        return first_us <= grid.begin_us and all(each.exact for each in plan(grid, self.history.origins()))
 
-    def downsampled(self, query: SubQuery, span: Span) -> list[TimeSeries]:
-        """Return the series that a query selects, downsampled as it asks."""
-        assert query.downsample is not None  # noqa: S101 - for the type checker: can_answer has said yes
-        function = query.downsample.function
-        if function != "avg":
-            return list(self._read(_FUNCTIONS[function], query, span).values())
-        sums, counts = self._read("sum", query, span), self._read("count", query, span)
-        return [
-            TimeSeries(each.metric, each.tags, each.times_us, each.values / counts[key].values)
-            for key, each in sums.items()
-        ]
+    def downsampled(self, query: SubQuery, span: Span) -> Downsampled:
+        """Return the series of all nodes that a query selects, downsampled as it asks."""
+        return self.history.downsampled(query, span)
 
-    def _read(self, statistic: str, query: SubQuery, span: Span) -> dict[SeriesKey, TimeSeries]:
-        assert query.downsample is not None  # noqa: S101 - as above
-        spec = Downsample(query.downsample.interval_us, _DOWNSAMPLED_BY[statistic])
-        starts = buckets(spec, span.start_us, span.end_us)
-        found = {}
-        series = self._stores[statistic].read(
-            query.metrics, read_start_us(query, span), span.end_us, lambda tags: is_wanted(query, tags)
-        )
-        for each in series:
-            at, values = downsample(spec, starts, each.times_us, each.values)
-            key = each.metric, tuple(each.tags.items())
-            found[key] = TimeSeries(each.metric, each.tags, starts[at], values)
+    def beside(self, query: SubQuery, span: Span, answered: Mapping[str, Run]) -> Downsampled:
+        """Return what the answers of some nodes lack: other nodes, and what a node had before it was started anew.
+
+        Parameters
+        ----------
+        query, span
+            The sub-query and its range.
+        answered
+            The sources that have answered, by the names of their runs.
+        """
+        with self._lock:
+            senders = [each.source for each in self._senders.values() if each.source.name not in answered]
+        since_us = {source.host: source.since_us for source in answered.values()}
+        gone = {source.name for source in senders if source.host not in since_us}
+        found = self.history.downsampled(query, span, from_source=gone.__contains__) if gone else Downsampled([])
+        for host in sorted({source.host for source in senders} & since_us.keys()):
+            runs = {source.name for source in senders if source.host == host}
+            end_us = _first_bucket_us(query.downsample, since_us[host])
+            if span.start_us < end_us:
+                earlier = Span(span.start_us, min(span.end_us, end_us - 1), span.milliseconds)
+                more = self.history.downsampled(query, earlier, from_source=runs.__contains__)
+                found.series += more.series
+                found.approximate_us = max(found.approximate_us, more.approximate_us)
         return found
 
-    def _first_us(self) -> int | None:
-        return self._stores["last"].oldest_us()
+    def lost(self, hosts: Collection[str]) -> Iterator[Summarized]:
+        """Yield the summaries of all runs but the last ones of the given nodes, which are still there."""
+        with self._lock:
+            senders = sorted((each.source for each in self._senders.values()), key=lambda run: run.since_us)
+        newest = {run.host: run.name for run in senders}
+        lost = {run.name for run in senders} - {newest[host] for host in hosts if host in newest}
+        for metric in sorted({each.key[0] for each in self._tiers.known() if each.source in lost}):
+            summaries, _ = self.history.everything(metric, lost.__contains__)
+            yield from summaries
+
+    def _learn(self, sender: _Sender, first: int, keys: list[SeriesKey]) -> None:
+        if first + len(keys) > MAX_SERIES or first < 0:
+            raise ValueError(f"not valid rollups: more than {MAX_SERIES} series")
+        numbers = np.full(max(len(sender.numbers), first + len(keys)), -1, dtype=np.int64)
+        numbers[: len(sender.numbers)] = sender.numbers
+        for place, key in enumerate(keys, first):
+            if numbers[place] < 0:
+                number = self._tiers.number_of(key, sender.source.name)
+                numbers[place] = -1 if number is None else number
+        sender.numbers = numbers
+
+
+def _first_bucket_us(spec: Downsample | None, since_us: int) -> int:
+    """Return where the first bucket begins that a source has a part of, if its samples begin at a time."""
+    width_us = SECOND_US if spec is None else spec.interval_us
+    return since_us - since_us % width_us if width_us else since_us
+
+
+def _parsed(message: bytes) -> tuple[Run, int, list[SeriesKey], Chunk]:
+    try:
+        n_head, n_keys, keys_bytes = _LENGTHS.unpack_from(message)
+        body = memoryview(message)[_LENGTHS.size :]
+        host, name, since_us, first = orjson.loads(body[:n_head])
+        inflated = zlib.decompressobj().decompress(body[n_head : n_head + n_keys], min(keys_bytes, MAX_KEYS_BYTES) or 1)
+        keys = [_key(metric, tags) for metric, tags in orjson.loads(inflated)]
+        run = Run(str(host), str(name), int(since_us))
+        return run, int(first), keys, chunk_from_bytes(bytes(body[n_head + n_keys :]))
+    except (ValueError, TypeError, struct.error, zlib.error) as error:
+        raise ValueError(f"not valid rollups: {error}") from error
+
+
+def _key(metric: Any, tags: Any) -> SeriesKey:
+    if not all(isinstance(part, str) for part in (metric, *tags)):
+        raise ValueError("names must be text")
+    return metric, tuple(zip(tags[::2], tags[1::2], strict=True))

@@ -37,10 +37,15 @@ class TelemetrySettings:
         Seconds between two readings of a node's metrics and its devices'.
     default_tmdb_window
         Seconds for which each node keeps samples.
-    rollup_window
-        Seconds for which the primary keeps ten-second averages, extremes and counts.
+    second_window, ten_second_window, minute_window
+        Seconds for which each node keeps summaries (count, sum, extremes, last value) of every second, of ten seconds
+        and of every minute; the primary keeps the last two of all nodes as long.
     store_megabytes
-        Limit on a node's store; beyond it the oldest samples are dropped early.
+        Limit on a node's samples; beyond it the oldest samples are dropped early.
+    tiers_megabytes
+        Limit on a node's summaries; beyond it the oldest of every second, then of ten seconds, are dropped early.
+    primary_megabytes
+        Limit on the summaries of all nodes, on the primary.
     remote_port_forward
         Login node to name in the ssh command that is printed.
     dump_dir
@@ -52,6 +57,8 @@ class TelemetrySettings:
         Seconds between two dumps; 0: only on request and when the job ends.
     unknown_metric_is_error
         Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series.
+    query_deadline
+        Seconds that nodes have to answer a query; the answer comes without those that have not.
     max_answer_series
         Maximum number of series in the answer to a query.
     reading_needs_token
@@ -67,17 +74,27 @@ class TelemetrySettings:
     aggregator_port: int = 4242
     collector_rate: float = 0.5
     default_tmdb_window: float = 300.0
-    rollup_window: float = 21_600.0
-    store_megabytes: int = 256
+    second_window: float = 3600.0
+    ten_second_window: float = 86_400.0
+    minute_window: float = 2_592_000.0
+    store_megabytes: int = 64
+    tiers_megabytes: int = 48
+    primary_megabytes: int = 512
     remote_port_forward: str = ""
     dump_dir: str = ""
     dump_node: str = ""
     dump_interval: float = 0.0
     unknown_metric_is_error: bool = False
+    query_deadline: float = 1.5
     max_answer_series: int = 2000
     reading_needs_token: bool = False
     server_names: str = ""
     telnet_port: int = 0
+
+    @property
+    def tier_windows_s(self) -> dict[int, float]:
+        """For how long each tier of summaries is kept, in seconds, by the width of its buckets in microseconds."""
+        return {1_000_000: self.second_window, 10_000_000: self.ten_second_window, 60_000_000: self.minute_window}
 
     def to_yaml(self) -> str:
         """Return the settings in the form that :func:`load_settings` reads."""
@@ -94,9 +111,14 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "telnet_port": (0, 65535),
     "collector_rate": (0.05, 3600),
     "default_tmdb_window": (10, 7 * 86_400),
-    "rollup_window": (60, 30 * 86_400),
+    "second_window": (10, 366 * 86_400),
+    "ten_second_window": (60, 366 * 86_400),
+    "minute_window": (600, 366 * 86_400),
     "store_megabytes": (1, 1 << 20),
+    "tiers_megabytes": (1, 1 << 20),
+    "primary_megabytes": (1, 1 << 20),
     "dump_interval": (0, 7 * 86_400),
+    "query_deadline": (0.1, 25),
     "max_answer_series": (1, 1_000_000),
 }
 

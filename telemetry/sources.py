@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
@@ -19,27 +19,29 @@ import numpy as np
 import orjson
 
 from laggard.kvstore.codec import Value
-from laggard.kvstore.sample_store import Newest, SampleStore, SeriesKey
+from laggard.kvstore.sample_store import Newest, SampleStore, SeriesKey, key_of
 from laggard.kvstore.timeseries import TimeSeries, distinct_times
-from laggard.telemetry.bus import DEADLINE_S, NodeAsker, Replies
-from laggard.telemetry.errors import NodeError, QueryTooLargeError
+from laggard.telemetry.bus import NodeAsker, Replies
+from laggard.telemetry.chunks import chunk_from_bytes, pack_rows
+from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
+from laggard.telemetry.history import Downsampled, History, Summarized
+from laggard.telemetry.program_metrics import answer_program
 from laggard.telemetry.query.engine import (
     Answer,
     GroupPart,
     Span,
-    downsample_all,
     evaluate,
     finish_parts,
     is_wanted,
     n_buckets,
     n_groups,
     parts_of,
-    read_start_us,
 )
 from laggard.telemetry.query.merging import Partial
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
 from laggard.telemetry.query.times import parse_zone
-from laggard.telemetry.rollups import Rollups
+from laggard.telemetry.rollups import Rollups, Run
+from laggard.telemetry.summaries import COLUMNS
 
 __all__ = ["MAX_TRAVELLING_SAMPLES", "Found", "LocalSource", "NodesSource", "Source", "answer_question"]
 
@@ -54,10 +56,21 @@ _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer node
 
 @dataclass(slots=True)
 class Found:
-    """The series of an answer, and the nodes that are missing from it."""
+    """An answer.
+
+    Attributes
+    ----------
+    answers
+        The series.
+    missing
+        The nodes that did not answer.
+    approximate_us
+        Width of the buckets whose averages stood for samples that are no longer there; 0: the answer is exact.
+    """
 
     answers: list[Answer]
     missing: list[str] = field(default_factory=list)
+    approximate_us: int = 0
 
 
 class Source(Protocol):
@@ -76,20 +89,21 @@ class Source(Protocol):
 class LocalSource:
     """Answers from one store of this process."""
 
-    def __init__(self, store: SampleStore) -> None:
-        self._store = store
+    def __init__(self, history: History) -> None:
+        self._history = history
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:  # noqa: ARG002
         """Answer one sub-query; ``meanwhile`` is not called."""
-        return Found(evaluate(query, span, _series(self._store, query, span, time.time() + LOCAL_DEADLINE_S)))
+        found = _downsampled(self._history, query, span, time.monotonic() + LOCAL_DEADLINE_S)
+        return Found(evaluate(query, span, found.series, downsampled=True), [], found.approximate_us)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
-        return [key for key in self._store.series_keys() if metric in {"", key[0]}]
+        return [key for key in self._history.series_keys() if metric in {"", key[0]}]
 
     def newest(self) -> list[Newest]:
         """Return the newest sample of every series."""
-        return self._store.newest()
+        return self._history.newest()
 
 
 class NodesSource:
@@ -111,21 +125,31 @@ class NodesSource:
         self._expected = expected
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
-        """Answer one sub-query; nodes that do not answer in time are listed as missing."""
+        """Answer one sub-query; nodes that do not answer in time are listed as missing.
+
+        Raises
+        ------
+        NoAnswerError
+            If there are nodes, and none of them answers in time.
+        QueryTooLargeError
+            If a node refuses.
+        """
         hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
-        if self._rollups.can_answer(query.downsample) and self._is_overview(query, span, len(hosts)):
-            downsampled = self._rollups.downsampled(query, span)
-            return Found(evaluate(query, span, downsampled, downsampled=True))
+        if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
+            return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
         merge = query.aggregator.mergeable and query.downsample is not None
         replies = self._ask(query, span, "parts" if merge else "series", hosts, meanwhile)
-        if replies.received and not replies.by_host:
-            raise QueryTooLargeError(f"no node answered within {DEADLINE_S:g} s: filter, or ask for less")
+        beside = self._rollups.beside(query, span, _answered(replies))
+        if replies.received and not replies.by_host and not beside.series:
+            raise NoAnswerError(self._asker.deadline_s)
+        approximate_us = max([beside.approximate_us, *(reply["approximate_us"] for reply in replies.by_host.values())])
         series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
+        series = _joined(series, beside.series)
         parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
         if not parts:
-            return Found(evaluate(query, span, series, downsampled=True), replies.missing)
+            return Found(evaluate(query, span, series, downsampled=True), replies.missing, approximate_us)
         parts += parts_of(query, span, series, downsampled=True)
-        return Found(finish_parts(query, span, parts), replies.missing)
+        return Found(finish_parts(query, span, parts), replies.missing, approximate_us)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -146,9 +170,6 @@ class NodesSource:
         replies = self._asker.ask({"kind": "newest"})
         return [Newest(**each) for reply in replies.by_host.values() for each in reply]
 
-    def _is_overview(self, query: SubQuery, span: Span, n_hosts: int) -> bool:
-        return n_hosts > ROLLUPS_ABOVE_NODES or self._rollups.reach_further_than_nodes(read_start_us(query, span))
-
     def _ask(
         self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str], meanwhile: Callable[[], object]
     ) -> Replies:
@@ -168,8 +189,8 @@ class NodesSource:
             raise QueryTooLargeError(str(refusal)) from refusal
 
 
-def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
-    """Answer one of :class:`NodesSource`'s questions for one node.
+def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> Value:
+    """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process.
 
     Raises
     ------
@@ -181,23 +202,33 @@ def answer_question(store: SampleStore, question: Mapping[str, Any]) -> Value:
             span = Span(question["start_us"], question["end_us"], question["milliseconds"])
             zone = parse_zone(question["zone"])
             query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
-            expires_s = question.get("expires_s", math.inf)
-            downsampled = downsample_all(query, span, list(_series(store, query, span, expires_s)))
+            until_s = question.get("until_s", math.inf)
+            found = _downsampled(history, query, span, until_s)
+            downsampled, about = found.series, {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
             # A part has six arrays, a series one and its times: parts are smaller if a group has several series.
             if kind == "parts" and len(downsampled) > SERIES_A_PART * (groups := n_groups(query, downsampled)):
                 if groups * n_buckets(query, span) > question["samples"]:
                     raise ValueError(_TOO_MUCH)
-                return {"parts": [_pack_part(part) for part in parts_of(query, span, downsampled, downsampled=True)]}
-            return pack_series(downsampled, question["samples"])
+                parts = parts_of(query, span, downsampled, downsampled=True)
+                return {**about, "parts": [_pack_part(part) for part in parts]}
+            return {**about, **pack_series(downsampled, question["samples"])}
         case "samples":
-            return pack_series(_samples(store, question), question["samples"])
+            return pack_series(_samples(history.samples, question), question["samples"])
+        case "everything":
+            summaries, series = history.everything(question["metric"])
+            return {"summaries": pack_summaries(summaries), **pack_series(series, MAX_TRAVELLING_SAMPLES)}
         case "keys":
-            keys = [key for key in store.series_keys() if question["metric"] in {"", key[0]}]
+            keys = [key for key in history.series_keys() if question["metric"] in {"", key[0]}]
             return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
+        case "program":
+            return answer_program(history, question)
         case "newest":
-            return [asdict(each) for each in store.newest()]
+            return [asdict(each) for each in history.newest()]
         case "room":
-            return store.room()
+            return history.samples.room()
+        case "pulse":
+            dropped = history.samples.size().dropped
+            return {"asked_s": question["asked_s"], "clock_s": time.time(), "dropped": dropped}
         case unknown:
             raise ValueError(f"unknown question {unknown!r}")
 
@@ -226,6 +257,29 @@ def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
     }
 
 
+def pack_summaries(summaries: Iterable[Summarized]) -> Value:
+    """Pack summaries for sending."""
+    return [
+        [each.key[0], [part for pair in each.key[1] for part in pair], pack_rows(each.rows, each.width_us).to_bytes()]
+        for each in summaries
+    ]
+
+
+def unpack_summaries(packed: Value) -> list[Summarized]:
+    """Return the summaries that :func:`pack_summaries` packed.
+
+    Raises
+    ------
+    ValueError
+        If they are damaged.
+    """
+    chunks = [(metric, tags, chunk_from_bytes(data)) for metric, tags, data in packed]
+    return [
+        Summarized(chunk.width_us, (metric, tuple(zip(tags[::2], tags[1::2], strict=True))), chunk.unpack(COLUMNS))
+        for metric, tags, chunk in chunks
+    ]
+
+
 def unpack_series(packed: Value) -> list[TimeSeries]:
     """Return the series that :func:`pack_series` packed."""
     grids, values = packed["grids"], packed["values"]
@@ -237,13 +291,33 @@ def unpack_series(packed: Value) -> list[TimeSeries]:
     return series
 
 
-def _series(store: SampleStore, query: SubQuery, span: Span, expires_s: float) -> Iterable[TimeSeries]:
+def _answered(replies: Replies) -> dict[str, Run]:
+    """Return the runs that have answered, by their names."""
+    return {reply["run"][0]: Run(host, *reply["run"]) for host, reply in replies.by_host.items()}
+
+
+def _joined(series: Sequence[TimeSeries], earlier: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """Return series with what is known of an earlier run of their node in front, and then all others of those."""
+    before = {key_of(each.metric, each.tags): each for each in earlier}
+    found = []
+    for each in series if before else ():
+        first = before.pop(key_of(each.metric, each.tags), None)
+        if first is not None and len(each.times_us):
+            kept = first.times_us < each.times_us[0]
+            times_us = np.concatenate([first.times_us[kept], each.times_us])
+            found.append(replace(each, times_us=times_us, values=np.concatenate([first.values[kept], each.values])))
+        else:
+            found.append(each)
+    return [*found, *before.values()] if earlier else list(series)
+
+
+def _downsampled(history: History, query: SubQuery, span: Span, until_s: float) -> Downsampled:
     def wanted(tags: Mapping[str, str]) -> bool:
-        if time.time() > expires_s:  # a regular expression on many long values can be slow
+        if time.monotonic() > until_s:  # a regular expression on many long values can be slow
             raise QueryTooLargeError("the filters take too long: use simpler ones")
         return is_wanted(query, tags)
 
-    return store.read(query.metrics, read_start_us(query, span), span.end_us, wanted)
+    return history.downsampled(query, span, wanted)
 
 
 def _samples(store: SampleStore, question: Mapping[str, Any]) -> Iterable[TimeSeries]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ GROUPS = {
 THEN = ("tests/long/", "tests/integration/", "tests/property/", "tests/unit/")
 PLACES = [*GROUPS.values(), *((folder,) for folder in THEN)]
 
+BEGAN_S = time.monotonic()
+
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile("laggard", deadline=None)
 hypothesis.settings.load_profile("laggard")
@@ -56,6 +59,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests into the order of their groups."""
     items.sort(key=lambda item: _place_of(item.nodeid))  # which leaves the tests of a group in theirs
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run be bounded: CI has less time than all long tests take."""
+    parser.addoption(
+        "--begin-within", type=float, metavar="MINUTES", help="skip the tests that have not begun after this time"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that comes too late for --begin-within."""
+    limit = item.config.getoption("--begin-within")
+    if limit is not None and time.monotonic() - BEGAN_S > limit * 60:
+        pytest.skip(f"not begun within {limit:g} min")
 
 
 def _group_of(test: str) -> str:

@@ -21,7 +21,11 @@ from laggard.resilience.folders import PREFIX
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.telemetry.bus import NodeAnswerer
 from laggard.telemetry.dump import write_dump
+from laggard.telemetry.history import History
+from laggard.telemetry.rollups import Run
+from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.sources import answer_question
+from laggard.telemetry.tiers import Tiers
 
 T0 = 1_700_000_000.0
 LENGTH_S = 600
@@ -99,7 +103,8 @@ def running_job(
         begin_launch(client, server.endpoint, 1)
         # Its newest samples lie in the future, so that they never go out of date.
         last_us = round((time.time() + AHEAD_S) * 1e6)
-        store = SampleStore(LENGTH_S, clock=time.time)
+        tiers = Tiers(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=time.time)
+        store = SampleStore(LENGTH_S, clock=time.time, observe=tiers.add)
         samples = []
         for each in series(n_nodes, n_gpus):
             if each.metric == "DeviceUtilization":
@@ -110,6 +115,7 @@ def running_job(
                 samples.append(Sample(each.metric, time.time(), seconds, dict(each.tags)))
         store.extend(key_of("loss", {"host": "node1"}), times_us, np.full(len(times_us), 1.5))
         Series(client, server.endpoint, 1).add(samples)
-        with NodeAnswerer(client, server.endpoint, "node1", lambda question: answer_question(store, question)):
+        history, run = History(tiers, store), Run.new("node1", round(time.time() * 1e6))
+        with NodeAnswerer(client, server.endpoint, "node1", lambda question: answer_question(history, run, question)):
             yield server
     shutil.rmtree(folder)

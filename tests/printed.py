@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "ARRAY",
     "ATTACHED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
+    "HETEROGENEOUS",
     "HOST_FILE_JOB",
     "IDLE_JOB",
+    "INSIDE_SRUN",
     "MAIN_JOB",
+    "PRELOAD_JOB",
     "PROLOG",
     "REQUEUE",
     "RESUME_JOBS",
+    "RESUME_NODE",
     "SECTIONS_JOB",
     "SSH_CHECK",
     "SSH_JOB",
@@ -96,11 +101,16 @@ SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node t
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/long/test_torchrun.py`` runs it."""
+PRELOAD_JOB = _only("docs/guides/pytorch.md", r"--preload")
+"""``tests/long/test_warm_torch.py`` runs it."""
 HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")
 """``tests/integration/test_per_device.py`` runs it."""
 RESUME_JOBS = {
-    name: _only("docs/guides/pytorch.md", rf"^laggard .*examples/resume_{name}\.py")
-    for name in ("loop", "lightning", "trainer")
+    **{
+        name: _only("docs/guides/pytorch.md", rf"^laggard .*examples/resume_{name}\.py --(fail|kill)-at")
+        for name in ("loop", "lightning", "trainer")
+    },
+    "large": _only("docs/guides/pytorch.md", r"^laggard .*--checkpoint-dir="),
 }
 """``tests/long/test_resume.py`` runs them."""
 DOCTORS_ROUNDS = {
@@ -118,8 +128,12 @@ IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
 PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))
 REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")
 STATUS_STEP = _only("docs/guides/looking.md", r"^srun .*laggard status")
-SUBMIT = _only("docs/guides/slurm.md", r"^sbatch ")
-"""``tests/clusters/test_slurm.py`` runs them, with the ids and names of its jobs and nodes."""
+SUBMIT = _only("docs/guides/slurm.md", r"^sbatch job\.sh")
+ARRAY = _only("docs/guides/slurm.md", r"^sbatch --array")
+HETEROGENEOUS = _only("docs/guides/slurm.md", r"^sbatch .* : ")
+INSIDE_SRUN = _only("docs/guides/slurm.md", r"^srun -N2 laggard")
+RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
+"""``tests/clusters/test_slurm.py`` and ``test_site_slurm.py`` run them, with the ids and names of jobs and nodes."""
 
 TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
 """Probes in turn; ``tests/integration/test_detect.py`` runs it, and looks at what they read."""

@@ -17,17 +17,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import ray
+from laggard.interrupts import ended_by_interrupts
 
-try:
-    import conv
-    import mnist
-    import telem
-except ModuleNotFoundError as missing:
-    sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
+with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import numpy as np
+    import ray
 
-from laggard import Job, NotInJobError
+    try:
+        import conv
+        import mnist
+        import telem
+    except ModuleNotFoundError as missing:
+        sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
+
+    from laggard import Job, NotInJobError
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -82,7 +85,8 @@ def main() -> int:
 
     with telem.watched(job.nodes, view), conv.start_pool(given.scipy_workers, processors) as pool:
         view.say("Launching scipy and mnist jobs")
-        images = pool.map_async(conv.filter_image, [(seed, given.size) for seed in range(n_images)])
+        chunksize = -(-n_images // (4 * given.scipy_workers))  # else Ray's pool counts processes, not their threads
+        images = pool.map_async(conv.filter_image, [(seed, given.size) for seed in range(n_images)], chunksize)
         # num_gpus=1 gives each worker its own device; workers beyond the last device wait their turn.
         device = {"num_cpus": 0, "num_gpus": 1 if n_devices else 0}
         train = ray.remote(mnist.train).options(**device, scheduling_strategy="SPREAD")

@@ -20,6 +20,8 @@ the controller sends                                     the agent
 ``{"do": "ping"}``                                       sends ``pong``, after everything that it has noticed
 ``{"do": "start-task", "name", "command", ...}``         starts a process of one launch (:mod:`.tasks`)
 ``{"do": "signal-task", "name", "signal"}``              sends it a signal
+``{"do": "keep-warm", "command", "modules", ...}``       keeps a process that tasks are forked from (:mod:`.warm`)
+``{"do": "fork-ahead", "tasks"}``                        forks processes for tasks that are about to start
 ``{"do": "printed", "bytes"}``                           passes on more of the tasks' output
 ``{"do": "send-logs"}``                                  sends the end of each log on this node
 ``{"do": "check-node", "devices", "probe"}``             has the node checked (:mod:`.node_check`), and sends the result
@@ -27,8 +29,9 @@ the controller sends                                     the agent
 =======================================================  ============================================================
 
 It sends ``alive`` twice a second, from a thread that does nothing else, and ``ray-started``, ``ray-ended``,
-``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-ended``, ``task-restarts``, ``log``, ``logs-sent``,
-``node-checked``, ``stacks``, ``crashed`` and ``pong``.
+``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``, ``warm``,
+``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``told-to-end``, ``crashed`` and
+``pong``.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -53,6 +57,8 @@ import psutil
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
+from laggard.resilience.agent.hook import hook_variables
+from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.inquiries import Inquiries, Inquiry
 from laggard.resilience.agent.later import Later
 from laggard.resilience.agent.processes import (
@@ -63,8 +69,9 @@ from laggard.resilience.agent.processes import (
     reap_orphans,
 )
 from laggard.resilience.agent.sidecars import Sidecars
-from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.agent.tasks import Tasks, TaskStart
+from laggard.resilience.agent.warm import WarmProcess
+from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import lock_folder, remove_stale_folders
 
@@ -76,6 +83,9 @@ HEARTBEAT_INTERVAL_S = 0.5
 LOOK_INTERVAL_S = 1.0
 LEASE_S = 300.0
 ORDERLY_STOP_S = 2.0
+EXIT_TERMINATED = 128 + signal.SIGTERM
+# After SIGTERM: longer than the controller, which is told the same, gives the program to save.
+SAVE_S = 8.0
 FORCED_STOP_S = 5.0
 # No command takes longer. An agent that does is stuck, and its heartbeats must not hide that.
 STUCK_S = 15.0
@@ -105,10 +115,13 @@ class Agent:
         self._exits: list[int] = []  # readable once Ray's process, or one that it depends on, has ended
         self._later = Later()
         self._sidecars = Sidecars(self._spawn, self._send, self._last_line_of, self._later)
-        self._tasks = Tasks(self._selector, self._send, self._later)
+        self._warm = WarmProcess(self._selector, self._send, self._later)
+        self._tasks = Tasks(self._selector, self._send, self._later, self._warm)
+        self._imports = Imports()
         self._inquiries = Inquiries(self._selector, self._send, self._later)
         self._unread = b""
         self._pinged = False
+        self._told_to_end = False
         self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -119,6 +132,7 @@ class Agent:
         self._selector.register(self._children, selectors.EVENT_READ, self._reap_children)
         signal.set_wakeup_fd(self._child_ended, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         ended = threading.Event()
         threading.Thread(target=self._send_heartbeats, args=(ended,), name="heartbeat", daemon=True).start()
         is_alone = False  # whether the controller is gone, whose program on this machine may have left something
@@ -147,6 +161,10 @@ class Agent:
                 if key.data() is False:
                     return
             self._later.run_due()
+            if self._told_to_end:
+                self._told_to_end = False
+                self._send("told-to-end")
+                self._later.after(SAVE_S, partial(sys.exit, EXIT_TERMINATED))
             if self._pinged:
                 self._pinged = False
                 self._send("pong", time_s=time.time())
@@ -154,7 +172,17 @@ class Agent:
                 if time.monotonic() > self._heard_s + self._lease_s:
                     return
                 self._watch_parts()
+                if self._imports.begins():
+                    self._send("hooked")
+                if names := self._imports.look():
+                    self._send("imports", names=names)
                 self._looked_s = time.monotonic()
+
+    def _on_sigterm(self, *_: object) -> None:
+        """End, but with copies of the program not at once: Slurm ends everything at one moment, and they may save."""
+        if not self._tasks.pids:
+            sys.exit(EXIT_TERMINATED)
+        self._told_to_end = True  # the signal has also ended the selector's wait
 
     def _send_heartbeats(self, ended: threading.Event) -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
@@ -203,6 +231,10 @@ class Agent:
                 self._start_task(command)
             case "signal-task":
                 self._tasks.signal(command["name"], command["signal"])
+            case "keep-warm":
+                self._keep_warm(command)
+            case "fork-ahead":
+                self._warm.fork_ahead(command["tasks"])
             case "printed":
                 self._tasks.printed(command["bytes"])
             case "send-logs":
@@ -233,13 +265,38 @@ class Agent:
     def _start_task(self, command: dict[str, Any]) -> None:
         self._write_private(command.get("files", {}))
         log = None if command["relayed"] else self._directory / f"{command['name']}.log"
+        imports = self._directory / f"imports-{command['name']}.txt" if command.get("records_imports") else None
+        if imports is not None:
+            self._imports.watch(imports)
+        self._tasks.start(
+            TaskStart(
+                command["name"],
+                command["command"],
+                self._environment_of(command),
+                command["directory"] or str(self._directory),
+                log,
+                restarts=command["restarts"],
+                may_be_warm=command.get("may_be_warm", False),
+                imports=imports,
+            )
+        )
+
+    def _environment_of(self, command: dict[str, Any]) -> dict[str, str]:
         environment = {**self._environment, **command["environment"]}
         if command.get("writes_stacks"):
-            environment |= stack_variables({**os.environ, **environment})
-        directory = command["directory"] or str(self._directory)
-        self._tasks.start(
-            TaskStart(command["name"], command["command"], environment, directory, log, restarts=command["restarts"])
+            environment |= hook_variables({**os.environ, **environment})
+        return environment
+
+    def _keep_warm(self, command: dict[str, Any]) -> None:
+        wanted = Wanted(
+            tuple(command["command"]),
+            {**os.environ, **self._environment_of(command)},
+            frozenset(command["varying"]),
+            command["directory"],
+            tuple(command["modules"]),
+            tuple(command["asked"]),
         )
+        self._warm.keep(wanted, self._directory / "warm.log")
 
     def _send_logs(self) -> None:
         for name, text in ends_of_logs(self._directory).items():
@@ -282,13 +339,14 @@ class Agent:
         return self._pids_beside_ray() | ({self._ray.pid} if self._ray else set())
 
     def _pids_beside_ray(self) -> set[int]:
-        return self._sidecars.pids | self._tasks.pids | self._inquiries.pids
+        return self._sidecars.pids | self._tasks.pids | self._inquiries.pids | self._warm.pids
 
     def _reap_children(self) -> bool:
         """Report sidecars that have ended and reap adopted processes; called after each SIGCHLD."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._children, 1 << 16)
         self._sidecars.report_ended()
+        self._warm.reap()
         reap_orphans(own=self._own_pids())
         return True
 
@@ -387,7 +445,9 @@ def _create_private(folder: Path) -> bool:
 def main(arguments: Sequence[str] = ()) -> int:
     """Run the agent on standard input and output; the argument is how long the controller may be silent, in seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's, some time before the end, to every step of the job
+        signal.signal(warning, lambda *_: None)  # not ignored: the program would inherit that
     configure_logging()
     # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
     with (

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         probes_in_turn=options.probes,
         inline_probes=options.inline_probes,
     )
-    if session.environment.node == launch.nodes[0].hostname:
+    if session.environment.node == launch.primary.hostname:
         detector.start()
         signal.sigwait({signal.SIGTERM})
         with contextlib.suppress(FencedError):  # the next launch has begun; what was learned is in State

@@ -8,19 +8,27 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from laggard.collectors.device import gpu_names
 
-__all__ = ["main"]
+__all__ = ["main", "own_gpus"]
 
 # How long the controller may be silent before the agent takes it for gone: a cut network does not close the pipe.
 LEASE_S = 30
 
 
+def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the GPUs that the job has here, as in ``CUDA_VISIBLE_DEVICES``."""
+    ordinal = environ.get("GPU_DEVICE_ORDINAL", "")
+    if ordinal and "SLURM_SHARDS_ON_NODE" in environ and "CUDA_VISIBLE_DEVICES" not in environ:
+        environ = {**environ, "CUDA_VISIBLE_DEVICES": ordinal}  # for shards Slurm 22.05 sets only the other
+    return gpu_names(environ)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the handshake, with the names of the GPUs if ``--gpus`` is given, and become the agent."""
-    gpus = gpu_names() if "--gpus" in arguments else []
+    gpus = own_gpus() if "--gpus" in arguments else []
     handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
     sys.stdout.write(json.dumps(handshake) + "\n")
     sys.stdout.flush()

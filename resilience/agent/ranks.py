@@ -9,13 +9,14 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, RANK_VARIABLES
+from laggard.resilience.agent.hook import WARM
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters
 
@@ -98,14 +99,16 @@ class RankFinder:
         known: dict[psutil.Process, _Member | None] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                known[process] = self._known[process] if process in self._known else self._look_at(process)
+                if process in self._known:
+                    known[process] = self._known[process]
+                elif WARM not in (environment := environment_of(process)):  # else it may become a rank, at any time
+                    known[process] = self._look_at(process, environment)
         self._known = {process: member for process, member in known.items() if _is_settled(process)}
         members = {process.pid: member for process, member in known.items() if member is not None}
         parents = {process.pid: _parent(process.pid) for process, member in known.items() if member is not None}
         return list(_ranks(members, parents))
 
-    def _look_at(self, process: psutil.Process) -> _Member | None:
-        environment = environment_of(process)
+    def _look_at(self, process: psutil.Process, environment: Mapping[str, str]) -> _Member | None:
         if environment.get(LAUNCH) != self._launch or environment.get(ENDPOINT_FILE) != self._endpoint_file:
             return None
         numbers = (environment.get(name, "") for name in RANK_VARIABLES)

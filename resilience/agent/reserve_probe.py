@@ -17,6 +17,7 @@ from collections.abc import Callable
 from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, device_makers
 from laggard.collectors.group import ERROR, in_a_line
+from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG, Probe, gemm_probe
 from laggard.kvstore.connection import Session, current_session
 from laggard.kvstore.environment import LAUNCH
@@ -25,9 +26,8 @@ from laggard.kvstore.fence import current_launch
 from laggard.kvstore.series import Sample, Series
 from laggard.logs import configure_logging
 
-__all__ = ["LONGEST_INTERVAL_S", "METRIC", "main"]
+__all__ = ["LONGEST_INTERVAL_S", "main"]
 
-METRIC = "reserve-probe-time"
 # Doubled each time, so that a node that is needed early has more than its first reading, taken cold.
 FIRST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 32.0
@@ -64,9 +64,9 @@ def _sample(host: str, gpu: str, probe_of: Callable[[], Probe]) -> Sample:
         fault = probe.fault()
     except Exception as error:  # noqa: BLE001 - a driver or its library may raise anything
         if not is_of_the_device(error):  # a library that is missing makes no node unfit
-            return Sample(METRIC, time.time(), (math.nan,), {**tags, ERROR: in_a_line(error)})
+            return Sample(RESERVE_PROBE_TIME, time.time(), (math.nan,), {**tags, ERROR: in_a_line(error)})
         seconds, fault = (math.nan,), f"it cannot run a test kernel: {error}"
-    return Sample(METRIC, time.time(), seconds, {**tags, WRONG: fault} if fault else tags)
+    return Sample(RESERVE_PROBE_TIME, time.time(), seconds, {**tags, WRONG: fault} if fault else tags)
 
 
 def _store(session: Session, samples: list[Sample]) -> None:

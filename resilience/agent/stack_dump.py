@@ -25,10 +25,9 @@ from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import Frame, parse_faulthandler
 
-__all__ = ["main", "stack_variables"]
+__all__ = ["main"]
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
-PYTHON_START = Path(__file__).parent / "python_start"
 MAX_RANKS = 64
 MAX_FRAMES = 48  # of the main thread
 MAX_OTHER_THREADS = 12
@@ -41,18 +40,6 @@ LOOK_S = 1.0
 MAX_WORKERS = 8
 
 Threads = tuple[tuple[Frame, ...], ...]
-
-
-def stack_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which each Python that is started writes its stacks at a signal.
-
-    Parameters
-    ----------
-    environ
-        The variables that it has otherwise.
-    """
-    path = environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": f"{PYTHON_START}{os.pathsep}{path}" if path else str(PYTHON_START)}
 
 
 def main(launch: int) -> None:

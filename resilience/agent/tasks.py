@@ -19,7 +19,10 @@ from typing import IO, cast
 
 from laggard.kvstore.child_process import dies_with_parent
 from laggard.logs import last_line
+from laggard.resilience.agent.forked_process import ForkedProcess
+from laggard.resilience.agent.hook import IMPORTS, hook_variables
 from laggard.resilience.agent.later import Later
+from laggard.resilience.agent.warm import Order, WarmProcess
 from laggard.resilience.decision.backoff import Backoff
 
 __all__ = ["TaskStart", "Tasks"]
@@ -52,6 +55,10 @@ class TaskStart:
         Where its output goes; None: to the controller.
     restarts
         Whether it is started again when it ends by itself.
+    may_be_warm
+        Whether it is forked from the warm process if that is possible.
+    imports
+        Where it records what it imports; None: nowhere.
     """
 
     name: str
@@ -60,12 +67,19 @@ class TaskStart:
     directory: str
     log: Path | None
     restarts: bool = False
+    may_be_warm: bool = False
+    imports: Path | None = None
+
+    @property
+    def whole_environment(self) -> dict[str, str]:
+        """All of its variables, the agent's own among them."""
+        return {**os.environ, **self.environment}
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     start: TaskStart
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     exit_fd: int  # readable once the process has ended
     began_s: float
     kept: bytearray = field(default_factory=bytearray)  # the end of its standard error
@@ -90,12 +104,18 @@ class Tasks:
         Sends a message to the controller.
     later
         Where to put what is done later.
+    warm
+        The node's warm process.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None], later: Later) -> None:
+    def __init__(
+        self, selector: selectors.BaseSelector, send: Callable[..., None], later: Later, warm: WarmProcess
+    ) -> None:
         self._selector = selector
         self._send = send
         self._later = later
+        self._warm = warm
+        self._signals: dict[str, list[int]] = {}  # that came while a task was being forked
         self._backoffs: dict[str, Backoff] = {}
         self._waiting: dict[str, dict[str, object]] = {}  # tasks to start again, with how they ended
         self._running: dict[str, _Task] = {}
@@ -110,11 +130,33 @@ class Tasks:
 
     def start(self, start: TaskStart) -> None:
         """Start a task; its output goes to the controller, or to a log if one is given."""
+        if not start.may_be_warm:
+            self._start_fresh(start)
+            return
+        answer = partial(self._on_fork, start)
+        order = Order(start.command, start.whole_environment, start.directory, start.imports, answer)
+        self._signals[start.name] = []
+        if why := self._warm.start(order):
+            answer(None, why)
+
+    def _on_fork(self, start: TaskStart, process: ForkedProcess | None, why_not: str) -> None:
+        self._send("task-started", name=start.name, why_not=why_not)
+        if process is None:
+            self._start_fresh(start)
+        else:
+            self._follow(start, process)
+        for signum in self._signals.pop(start.name):
+            self.signal(start.name, signum)
+
+    def _start_fresh(self, start: TaskStart) -> None:
         try:
             process = _popen(start)
         except OSError as error:
             self._report_no_start(start, f"{start.command[0]} cannot be started in {start.directory}: {error.strerror}")
-            return
+        else:
+            self._follow(start, process)
+
+    def _follow(self, start: TaskStart, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
         task = self._running[start.name] = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
         self._selector.register(task.exit_fd, selectors.EVENT_READ, partial(self._on_exit, task))
         for stream, pipe in task.streams().items():
@@ -125,6 +167,9 @@ class Tasks:
 
     def signal(self, name: str, signum: int) -> None:
         """Send a signal to a task, if it runs; it is not started again."""
+        if name in self._signals:
+            self._signals[name].append(signum)
+            return
         self._backoffs.pop(name, None)
         if end := self._waiting.pop(name, None):
             self._send("task-ended", **end)
@@ -210,6 +255,10 @@ class Tasks:
 
 
 def _popen(task: TaskStart) -> subprocess.Popen[bytes]:
+    environment = task.whole_environment
+    if task.imports is not None:
+        environment |= {**hook_variables(environment), IMPORTS: str(task.imports)}
+
     def start(stdout: IO[bytes] | int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             dies_with_parent(task.command),
@@ -217,7 +266,7 @@ def _popen(task: TaskStart) -> subprocess.Popen[bytes]:
             stdout=stdout,
             stderr=stderr,
             bufsize=0,
-            env={**os.environ, **task.environment},
+            env=environment,
             cwd=task.directory,
         )
 

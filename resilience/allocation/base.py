@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -13,20 +13,30 @@ from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import NODE
 from laggard.resilience.agent.processes import end_descendants, environment_of
+from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import AllocationError
 
 __all__ = [
     "AgentProcess",
     "Allocation",
     "AllocationError",
+    "Tell",
+    "Unmanaged",
     "clear_this_machine",
     "device_variables",
     "loopback_network",
+    "silent",
     "start_here",
 ]
 
 AGENT_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.agent")
 CLEAR_DEADLINE_S = 5.0
+
+Tell = Callable[[str], None]
+
+
+def silent(_: str) -> None:
+    """Tell nobody."""
 
 
 class AgentProcess(Protocol):
@@ -58,13 +68,25 @@ class Allocation(Protocol):
     def nodes(self) -> tuple[NodeRecord, ...]:
         """All nodes, including those that start in reserve; their devices are known after :meth:`discover`."""
 
-    def discover(self) -> None:
+    def discover(self, may_miss: int = 0, tell: Tell = silent) -> Mapping[str, str]:
         """Reach every node and find out what it has.
+
+        Parameters
+        ----------
+        may_miss
+            How many nodes the job can begin without.
+        tell
+            Is told about nodes that take long to answer.
+
+        Returns
+        -------
+        mapping of str to str
+            What is wrong with each node that does not answer, by host name.
 
         Raises
         ------
         AllocationError
-            If nodes do not answer; the error names all of them.
+            If more nodes do not answer; the error names all of them.
         """
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
@@ -79,14 +101,38 @@ class Allocation(Protocol):
             If the node cannot be reached, or something is left there.
         """
 
-    def word_on(self, node: NodeRecord) -> str:
-        """Return what the resource manager says is wrong with a node, within a few seconds; empty if nothing."""
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+        """Return what the resource manager says is wrong with which of these nodes, within a few seconds.
+
+        Raises
+        ------
+        ResourceManagerError
+            If it does not answer.
+        """
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again.
+
+        Parameters
+        ----------
+        bad
+            Nodes that the job should not get again.
+        well
+            Nodes that it may get again, though it has asked not to.
+        n_nodes
+            How many nodes it needs.
+
+        Returns
+        -------
+        str
+            What was changed; empty if nothing was.
+        """
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
 
-    def is_ending(self) -> bool:
-        """Return whether the resource manager is ending the whole job, so that lost nodes are to be expected."""
+    def time_to_save(self) -> TimeToSave:
+        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a node of this allocation."""
@@ -104,6 +150,24 @@ class Allocation(Protocol):
 
     def close(self) -> None:
         """Wait a few seconds for what :meth:`clear` has begun."""
+
+
+class Unmanaged:
+    """What a resource manager would say, where there is none."""
+
+    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+        """Return nothing."""
+        del hosts
+        return {}
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Do nothing: the user names the nodes."""
+        del bad, well, n_nodes
+        return ""
+
+    def time_to_save(self) -> TimeToSave:
+        """Return nothing: only the user ends the job."""
+        return TimeToSave()
 
 
 def start_here() -> subprocess.Popen[bytes]:

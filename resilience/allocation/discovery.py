@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from typing import IO, cast
 
 __all__ = ["Handshake", "PendingAgent", "await_handshakes"]
 
-# An unreachable node has failed by then. Nodes that are only slow get until ANSWER_S, unless another one has failed.
+# A node that has not answered by then is named. By then ssh has given up those that accept no connection.
+LATE_S = 9.0
+# An unreachable node has failed by then. Those that are only slow get until ANSWER_S, unless too many have failed.
 REFUSAL_S = 10.0
 ANSWER_S = 60.0
-# A login shell may print something first.
-MAX_LINES = 200
+# The start-up files of a login shell may print something first, lines without end among it.
+MAX_NOISE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 16
+
+Late = Callable[[Collection[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Handshake:
     gpus: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingAgent:
     """An agent that was started and has not sent its handshake yet.
 
@@ -48,24 +52,32 @@ class PendingAgent:
         The process of ``srun`` or ``ssh`` on this machine.
     stderr
         A file with what that process has written to standard error.
+    has_printed
+        Whether anything has come from the node.
     """
 
     process: subprocess.Popen[bytes]
     stderr: IO[bytes]
+    has_printed: bool = False
 
     def handshake(self) -> Handshake | None:
         """Wait for the handshake and return it; None if the agent ends without one."""
-        for line in islice(cast("IO[bytes]", self.process.stdout), MAX_LINES):
+        stdout = cast("IO[bytes]", self.process.stdout)
+        n_bytes = 0
+        while n_bytes < MAX_NOISE_BYTES and (line := stdout.readline(MAX_LINE_BYTES)):
+            self.has_printed = True
+            n_bytes += len(line)
             if line.startswith(b'{"event": "handshake"'):
                 message = json.loads(line)
                 return Handshake(int(message["cpus"]), tuple(map(str, message["gpus"])))
         return None
 
-    def last_stderr_line(self) -> str:
-        """Return the last line of standard error."""
+    def complaint(self) -> str:
+        """Return the last line of standard error, or else how far the agent has come."""
         self.stderr.seek(0)
         lines = self.stderr.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it printed no error")
+        came = "a shell answers, but laggard does not start there" if self.has_printed else "nothing answers yet"
+        return next((line.strip() for line in reversed(lines) if line.strip()), came)
 
     def hand_over(self) -> subprocess.Popen[bytes]:
         """Return the process, now that the agent runs."""
@@ -79,15 +91,30 @@ class PendingAgent:
         self.process.communicate()
 
 
-def await_handshakes(pending: Mapping[str, PendingAgent]) -> dict[str, Handshake]:
-    """Return the handshakes of the agents that answer in time; the others are killed."""
+def await_handshakes(
+    pending: Mapping[str, PendingAgent], may_miss: int = 0, on_late: Late = lambda _: None
+) -> dict[str, Handshake]:
+    """Return the handshakes of the agents that answer in time; the others are killed.
+
+    Parameters
+    ----------
+    pending
+        The agents by host name.
+    may_miss
+        How many of them may fail without those that are only slow being given up for it.
+    on_late
+        Is called with the hosts that have not answered after some seconds, if there are any.
+    """
     if not pending:
         return {}
     with ThreadPoolExecutor(len(pending), "discover") as readers:
         futures = {host: readers.submit(agent.handshake) for host, agent in pending.items()}
         try:
-            done, late = wait(futures.values(), REFUSAL_S)
-            if late and all(future.result() is not None for future in done):
+            _, late = wait(futures.values(), LATE_S)
+            if late:
+                on_late([host for host, future in futures.items() if future in late])
+            done, late = wait(futures.values(), REFUSAL_S - LATE_S)
+            if late and sum(future.result() is None for future in done) <= may_miss:
                 wait(late, ANSWER_S - REFUSAL_S)
         finally:
             for host, future in futures.items():

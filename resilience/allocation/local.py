@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.allocation.base import clear_this_machine, device_variables, loopback_network, start_here
+from laggard.resilience.allocation.base import (
+    Tell,
+    Unmanaged,
+    clear_this_machine,
+    device_variables,
+    loopback_network,
+    silent,
+    start_here,
+)
 
 __all__ = ["LocalAllocation"]
 
 OBJECT_STORE_BYTES = 200_000_000
 
 
-class LocalAllocation:
+class LocalAllocation(Unmanaged):
     """Virtual nodes on this machine: each has a loopback address, a host name and some devices of its own.
 
     Parameters
@@ -35,8 +43,10 @@ class LocalAllocation:
             NodeRecord(f"node{i + 1}", f"{network}.{i + 1}", tuple(virtual or gpus[i::n_nodes])) for i in range(n_nodes)
         )
 
-    def discover(self) -> None:
-        """Do nothing: virtual nodes are always there."""
+    def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
+        """Return nothing: virtual nodes are always there."""
+        del may_miss, tell
+        return {}
 
     def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
         """Start the agent of a node, with its standard input and output as pipes."""
@@ -48,18 +58,9 @@ class LocalAllocation:
         clear_this_machine(node)
         return start_here()
 
-    def word_on(self, node: NodeRecord) -> str:
-        """Return nothing: nobody manages virtual nodes."""
-        del node
-        return ""
-
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
         clear_this_machine(node)
-
-    def is_ending(self) -> bool:
-        """Return False: only the user ends a local job."""
-        return False
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a virtual node."""

@@ -14,18 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from laggard.collectors.device import gpu_names
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
+from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.base import AgentProcess, clear_this_machine, device_variables, start_here
-from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
+from laggard.resilience.allocation.base import (
+    AgentProcess,
+    Tell,
+    clear_this_machine,
+    device_variables,
+    silent,
+    start_here,
+)
+from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
+from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
+from laggard.resilience.text import abbreviated
 
 __all__ = ["RemoteAllocation", "Transport", "env_command"]
 
@@ -51,11 +62,14 @@ class Transport(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
 
-    def is_ending(self) -> bool:
-        """Return whether the resource manager is ending the whole job."""
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+        """Return what the resource manager says is wrong with which of these nodes."""
 
-    def word_on(self, host: str) -> str:
-        """Return what the resource manager says is wrong with a node; empty if nothing."""
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
+
+    def time_to_save(self) -> TimeToSave:
+        """Return how long the job has if it is told to stop now."""
 
 
 class RemoteAllocation:
@@ -83,28 +97,58 @@ class RemoteAllocation:
         self._pending: dict[str, PendingAgent] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
 
-    def discover(self) -> None:
+    def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has.
+
+        Parameters
+        ----------
+        may_miss
+            How many nodes the job can begin without.
+        tell
+            Is told about nodes that take long to answer.
+
+        Returns
+        -------
+        dict of str to str
+            What is wrong with each node that does not answer, by host name.
 
         Raises
         ------
         UnreachableNodesError
-            If nodes do not answer; the error names all of them.
+            If more nodes do not answer; the error names all of them.
         """
         self._pending = {host: self._start(host) for host in self._others}
-        handshakes = await_handshakes(self._pending)
-        if silent := [host for host in self._others if host not in handshakes]:
-            complaints = {host: self._pending[host].last_stderr_line() for host in silent}
+        handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
+        silent_hosts = [host for host in self._others if host not in handshakes]
+        complaints = {host: self._pending[host].complaint() for host in silent_hosts}
+        if len(silent_hosts) > may_miss:
             for agent in self._pending.values():
                 agent.cancel()
-            raise UnreachableNodesError(self._transport.name, complaints, self._transport.command(silent[0], ["true"]))
-        self._n_cpus = {host: handshake.n_cpus for host, handshake in handshakes.items()}
+            example = self._transport.command(silent_hosts[0], ["true"])
+            raise UnreachableNodesError(self._transport.name, complaints, example)
+        for host in silent_hosts:
+            self._pending.pop(host).cancel()
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
         if not self._virtual:
-            gpus = {self._primary: tuple(gpu_names())} | {
-                host: handshake.gpus for host, handshake in handshakes.items()
-            }
-            self.nodes = tuple(NodeRecord(n.hostname, n.address, gpus[n.hostname]) for n in self.nodes)
+            self._set_gpus(self._primary, tuple(own_gpus()))
+        for host, handshake in handshakes.items():
+            self._learn(host, handshake)
+        return {host: f"no answer by {self._transport.name} ({why})" for host, why in complaints.items()}
+
+    def _learn(self, host: str, handshake: Handshake) -> None:
+        self._n_cpus[host] = handshake.n_cpus
+        if not self._virtual:
+            self._set_gpus(host, handshake.gpus)
+
+    def _set_gpus(self, host: str, gpus: tuple[str, ...]) -> None:
+        self.nodes = tuple(replace(node, devices=gpus) if node.hostname == host else node for node in self.nodes)
+
+    def _tell_late(self, tell: Tell, late: Collection[str]) -> None:
+        by_state: dict[str, list[str]] = {}
+        for host in late:
+            by_state.setdefault(self._pending[host].complaint(), []).append(host)
+        for state, hosts in by_state.items():
+            tell(f"waiting for {abbreviated(hosts)} by {self._transport.name}: {state}")
 
     def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
         """Return the agent of a node, with pipes to its standard input and output; most run since :meth:`discover`."""
@@ -125,15 +169,24 @@ class RemoteAllocation:
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{secrets.token_hex(4)}"
         pending = self._start(host)
-        if await_handshakes({host: pending}):
+        if handshake := await_handshakes({host: pending}).get(host):
+            self._learn(host, handshake)
             return pending.hand_over()
-        complaint = pending.last_stderr_line()
+        complaint = pending.complaint()
         pending.cancel()
         raise self._unreachable(host, complaint)
 
-    def word_on(self, node: NodeRecord) -> str:
-        """Return what the resource manager says is wrong with a node; empty if nothing."""
-        return self._transport.word_on(node.hostname)
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+        """Return what the resource manager says is wrong with which of these nodes."""
+        return self._transport.words_on(hosts)
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
+        return self._transport.avoid(bad, well, n_nodes)
+
+    def time_to_save(self) -> TimeToSave:
+        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
+        return self._transport.time_to_save()
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
@@ -150,10 +203,6 @@ class RemoteAllocation:
                 cwd="/",
             )
         )
-
-    def is_ending(self) -> bool:
-        """Return whether the resource manager is ending the whole job, so that lost nodes are to be expected."""
-        return self._transport.is_ending()
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a node on another machine."""

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
-import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from laggard.resilience.errors import AllocationError, ResourceManagerError
+from laggard.resilience.allocation.slurm_text import (
+    PARTS_FORMAT,
+    JobPart,
+    addresses_of_nodes,
+    excluded_of_job,
+    gpus_of_job,
+    groups_of_nodes,
+    n_tasks_of_step,
+    name_of_job,
+    nodes_to_avoid,
+    partition_of_job,
+    parts_of_job,
+    record_of_job,
+    seconds_of_time_left,
+    time_to_save,
+    words_of_sinfo,
+)
+from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 
-__all__ = [
-    "Srun",
-    "gpus_of_job",
-    "seconds_of_time_left",
-    "slurm_node_names",
-    "slurm_this_node",
-    "slurm_time_left_s",
-    "word_of_sinfo",
-]
+__all__ = ["RELAY_MARK", "Srun", "check_runs_once", "slurm_node_names", "slurm_this_node", "slurm_time_left_s"]
+
+_log = logging.getLogger("laggard.resilience.allocation")
 
 JOB_ID = "SLURM_JOB_ID"
+HET_SIZE = "SLURM_HET_SIZE"
+RELAY_MARK = "LAGGARD_RELAY"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
 WORD_DEADLINE_S = 5.0
-# States of a node that are as they should be: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
-SOUND = {"allocated", "mixed", "idle", "completing", "reserved", "planned"}
-NOT_RESPONDING = "*"
-FLAGS = "*~#!%$@^-+"
-# States in which nobody is ending the job: https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
-LIVING = {"RUNNING", "SUSPENDED", "RESIZING", "SIGNALING"}
 
 _STEP_OPTIONS = (
     "--nodes=1",
@@ -61,61 +69,82 @@ class Srun:
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node, with all GPUs that the job has there."""
         unset = [f"--unset={name}" for name in _SHARES_OF_GPUS if name in os.environ]
-        count = _gpus_by_node().get(host)
+        count = _known(_gpus_by_node, os.environ.get(JOB_ID)).get(host)
         # With --gpus, Slurm would want as many for this node as the job has on all.
         gpus = [f"--gpus={count}"] if count else []
-        srun = ["srun", *_STEP_OPTIONS, *gpus, f"--nodelist={host}", *argv]
+        group = _known(_groups_by_node, os.environ.get(JOB_ID) if HET_SIZE in os.environ else None).get(host)
+        groups = [] if group is None else [f"--het-group={group}"]
+        srun = ["srun", *_STEP_OPTIONS, *groups, *gpus, f"--nodelist={host}", *argv]
         return ["env", *unset, *srun] if unset else srun
 
     def environment(self) -> Mapping[str, str]:
         """Return nothing: a step inherits the environment of its ``srun``."""
         return {}
 
-    def is_ending(self) -> bool:
-        """Return whether the job was cancelled, is requeued, or has run out of time; False if Slurm does not answer."""
-        query = ("squeue", "--noheader", "--states=all", f"--jobs={os.environ[JOB_ID]}", "--format=%T")
+    def time_to_save(self) -> TimeToSave:
+        """Return how long a job that is told to stop has for it; nothing is known if Slurm does not answer."""
         try:
-            return _output_of(query, STATE_DEADLINE_S).strip() not in LIVING
+            return time_to_save(_parts(STATE_DEADLINE_S))
         except ResourceManagerError:
-            return False
+            return TimeToSave()
 
-    def word_on(self, host: str) -> str:
-        """Return what Slurm says is wrong with a node; empty if nothing, or if Slurm does not answer."""
+    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+        """Return what Slurm says is wrong with which of these nodes.
+
+        Raises
+        ------
+        ResourceManagerError
+            If Slurm does not answer.
+        """
+        return _words(f"--nodes={','.join(hosts)}")
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Have Slurm give us others instead of the bad nodes when the job is requeued; return what was changed.
+
+        Slurm lets a user change that of a job that waits, which is also one that is just being requeued.
+        """
+        job = os.environ[JOB_ID]
         try:
-            said = _output_of(("sinfo", "--noheader", f"--nodes={host}", "--format=%T|%E"), WORD_DEADLINE_S)
-        except ResourceManagerError:
+            said = _output_of(("scontrol", "show", "job", job), STATE_DEADLINE_S)
+            record = record_of_job(said, job)
+            excluded, partition = excluded_of_job(record), partition_of_job(record)
+            of_partition = ("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
+            hosts = set(_output_of(of_partition, STATE_DEADLINE_S).split())
+            sound = hosts.difference(_words(f"--partition={partition}"))
+            avoided = nodes_to_avoid(excluded, bad, well, sound, n_nodes)
+            if avoided == sorted(excluded):
+                return ""
+            change = f"ExcNodeList={','.join(avoided)}"
+            _output_of(("scontrol", "update", f"JobId={name_of_job(record)}", change), STATE_DEADLINE_S)
+        except ResourceManagerError as error:
+            _log.info("the job is not requeued, or its nodes cannot be chosen: %s", error)
             return ""
-        return word_of_sinfo(host, said)
+        return change
 
 
-def word_of_sinfo(host: str, said: str) -> str:
-    """Return what ``sinfo``'s line about a node, ``STATE|REASON``, says is wrong with it; empty if nothing. Pure."""
-    state, _, reason = (said.splitlines() or [""])[0].strip().partition("|")
-    base = state.rstrip(FLAGS)
-    if base in SOUND or not base:
-        return f"Slurm says {host} does not respond" if NOT_RESPONDING in state else ""
-    because = f": {reason}" if reason not in {"", "none"} else ""
-    return f"Slurm says {host} is {base}{because}"
+def check_runs_once(environ: Mapping[str, str]) -> None:
+    """Check that ``laggard`` was not started several times side by side by ``srun``.
+
+    Raises
+    ------
+    UsageError
+        If it was.
+    """
+    n_tasks = n_tasks_of_step(environ)
+    if n_tasks > 1 and RELAY_MARK not in environ:
+        fix = "leave srun out, as in salloc --nodes=2 laggard PROGRAM or in a batch script"
+        raise UsageError(f"srun runs laggard {n_tasks} times,", "but it belongs outside, and runs srun itself", fix)
 
 
 def slurm_time_left_s() -> float | None:
     """Return how long until our job's time limit; ``None``: it has none, Slurm does not answer, or we are in no job."""
     if JOB_ID not in os.environ:
         return None
-    query = ("squeue", "--noheader", f"--jobs={os.environ[JOB_ID]}", "--format=%L")
     try:
-        return seconds_of_time_left(_output_of(query, STATE_DEADLINE_S))
+        parts = _parts(STATE_DEADLINE_S)
     except ResourceManagerError:
         return None
-
-
-def seconds_of_time_left(said: str) -> float | None:
-    """Return the seconds of ``DAYS-HOURS:MINUTES:SECONDS`` as ``squeue`` writes it; ``None`` if it is a word. Pure."""
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", said.strip())
-    if match is None:  # UNLIMITED, NOT_SET, INVALID
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
+    return seconds_of_time_left(parts[0].left) if parts else None
 
 
 def slurm_this_node() -> str | None:
@@ -132,38 +161,41 @@ def slurm_node_names() -> dict[str, str]:
         If the job is over, or Slurm does not answer.
     """
     # Not SLURM_JOB_NODELIST from the environment, which still has the nodes that the job has lost.
-    query = ("squeue", "--noheader", f"--jobs={os.environ[JOB_ID]}", "--format=%N")
-    node_list = _output_of(query, COMMAND_DEADLINE_S).strip()
-    if not node_list:
+    hosts = groups_of_nodes([part for part in _parts(COMMAND_DEADLINE_S) if part.has_nodes])
+    if not hosts:
         raise AllocationError(f"Slurm has no nodes for job {os.environ[JOB_ID]}: it has ended, so start a new one")
-    records = _output_of(("scontrol", "--oneliner", "show", "node", node_list), COMMAND_DEADLINE_S)
-    addresses = dict(re.findall(r"NodeName=(\S+).*? NodeAddr=(\S+)", records))
-    hosts = _output_of(("scontrol", "show", "hostnames", node_list), COMMAND_DEADLINE_S).split()
+    records = _output_of(("scontrol", "--oneliner", "show", "node", ",".join(hosts)), COMMAND_DEADLINE_S)
+    addresses = addresses_of_nodes(records)
     return {host: addresses.get(host, host) for host in hosts}
 
 
-def gpus_of_job(said: str) -> list[tuple[str, int]]:
-    """Return how many GPUs a job has on which nodes, as ``scontrol show job --details`` says. Pure."""
-    lines = re.findall(r"^\s*Nodes=(\S+) .*\bGRES=(\S+)", said, re.MULTILINE)
-    counts = [(nodes, re.findall(r"\bgpu(?::[\w.-]+)?:(\d+)(?![\w.:-])", gres)) for nodes, gres in lines]
-    return [(nodes, sum(map(int, found))) for nodes, found in counts if found]
+def _parts(deadline_s: float) -> list[JobPart]:
+    job = os.environ[JOB_ID]
+    query = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={PARTS_FORMAT}")
+    return parts_of_job(_output_of(query, deadline_s), job)
 
 
-def _gpus_by_node() -> Mapping[str, int]:
+def _words(which: str) -> dict[str, str]:
+    return words_of_sinfo(_output_of(("sinfo", "--noheader", "--Node", which, "--format=%N|%T|%E"), WORD_DEADLINE_S))
+
+
+def _known(facts: Callable[[str], Mapping[str, int]], job: str | None) -> Mapping[str, int]:
+    """Return facts about the nodes of a job; none if there is no job, or Slurm does not answer."""
     try:
-        return _gpus_by_node_of(os.environ[JOB_ID]) if JOB_ID in os.environ else {}
+        return facts(job) if job else {}
     except ResourceManagerError:
         return {}
 
 
 @functools.cache
-def _gpus_by_node_of(job: str) -> Mapping[str, int]:
+def _gpus_by_node(job: str) -> Mapping[str, int]:
     said = _output_of(("scontrol", "--details", "show", "job", job), COMMAND_DEADLINE_S)
-    return {
-        host: count
-        for nodes, count in gpus_of_job(said)
-        for host in _output_of(("scontrol", "show", "hostnames", nodes), COMMAND_DEADLINE_S).split()
-    }
+    return gpus_of_job(record_of_job(said, job))
+
+
+@functools.cache
+def _groups_by_node(_job: str) -> Mapping[str, int]:
+    return groups_of_nodes(_parts(COMMAND_DEADLINE_S))
 
 
 def _output_of(command: Sequence[str], deadline_s: float) -> str:

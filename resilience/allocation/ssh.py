@@ -1,14 +1,18 @@
-"""Ssh: the hosts that the user names, reached by ``ssh`` with the user's own configuration."""
+"""Hosts that the user, PBS or LSF names, reached by ``ssh`` with the user's own configuration, or by ``blaunch``."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["Ssh", "ssh_host_names"]
+from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.host_files import Host
+
+__all__ = ["Blaunch", "Ssh", "ssh_host_names", "transport_of_lsf"]
 
 CONNECT_DEADLINE_S = 8
 CONFIGURATION_DEADLINE_S = 5.0
@@ -21,16 +25,27 @@ _NOT_PASSED_ON = {
 _NOT_PASSED_ON_PREFIXES = ("SSH_", "XDG_", "DBUS_", "SLURM_")
 
 
-class Ssh:
-    """Runs a process on a host; keys, user names and jump hosts come from the user's ssh configuration."""
+class Ssh(Unmanaged):
+    """Runs a process on a host; keys, jump hosts and what else is not named come from the user's ssh configuration.
+
+    Parameters
+    ----------
+    hosts
+        Users and ports, where the host list names them.
+    """
 
     name = "ssh"
 
+    def __init__(self, hosts: Iterable[Host] = ()) -> None:
+        self._hosts = {host.name: host for host in hosts}
+
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a host."""
-        # The host's shell parses this again. Not run in the home folder, where Python would look for modules.
-        remote = f"cd / && exec {shlex.join(argv)}"
-        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_DEADLINE_S}", host, remote]
+        # The host's shell parses this again. Not run in the home folder, where Python would look for modules. The empty
+        # line ends what the shell's start-up files may have printed, and says that the shell is through with them.
+        remote = f"cd / && echo && exec {shlex.join(argv)}"
+        options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_DEADLINE_S}"]
+        return ["ssh", *options, *_login(self._hosts.get(host, Host(host))), host, remote]
 
     def environment(self) -> Mapping[str, str]:
         """Return our environment without what belongs to this login or machine; it is sent through the agent's pipe."""
@@ -40,24 +55,37 @@ class Ssh:
             if name not in _NOT_PASSED_ON and not name.startswith(_NOT_PASSED_ON_PREFIXES)
         }
 
-    def is_ending(self) -> bool:
-        """Return False: only the user ends the job."""
-        return False
 
-    def word_on(self, host: str) -> str:
-        """Return nothing: nobody manages the hosts."""
-        del host
-        return ""
+class Blaunch(Ssh):
+    """Runs a process on a host of an LSF job by LSF's own remote shell, which needs no login there."""
+
+    name = "blaunch"
+
+    def command(self, host: str, argv: Sequence[str]) -> list[str]:
+        """Return the command that runs ``argv`` on a host."""
+        return ["blaunch", host, *argv]
 
 
-def ssh_host_names(hosts: Iterable[str]) -> dict[str, str]:
+def transport_of_lsf() -> Ssh:
+    """Return how the hosts of an LSF job are reached: by LSF's own remote shell where there is one, else by ssh."""
+    return Blaunch() if shutil.which(Blaunch.name) else Ssh()
+
+
+def _login(host: Host) -> list[str]:
+    user = [] if host.user is None else ["-l", host.user]
+    return user if host.port is None else [*user, "-p", str(host.port)]
+
+
+def ssh_host_names(hosts: Iterable[Host]) -> dict[str, str]:
     """Return the name to look up for each host: ssh's configuration may define hosts under other names."""
     hosts = list(hosts)
     with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
-        return dict(zip(hosts, threads.map(_host_name, hosts), strict=True))
+        names = threads.map(_host_name, hosts)
+        return {host.name: name for host, name in zip(hosts, names, strict=True)}
 
 
-def _host_name(host: str) -> str:
-    asked = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, timeout=CONFIGURATION_DEADLINE_S)
+def _host_name(host: Host) -> str:
+    command = ["ssh", "-G", *_login(host), host.name]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=CONFIGURATION_DEADLINE_S)
     names = [line.split(maxsplit=1)[1] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
-    return names[0] if names else host
+    return names[0] if names else host.name

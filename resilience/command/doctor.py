@@ -24,6 +24,7 @@ from laggard.collectors.supervised_check import boards_here, check_devices_here,
 from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
 from laggard.detectors.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
+from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
@@ -31,11 +32,14 @@ from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError
-from laggard.resilience.text import counted
+from laggard.resilience.text import abbreviated, counted, wrapped
 
 __all__ = ["doctor"]
 
 MAX_COLUMNS = 6
+WIDTH = 120
+# Of the columns in front of the devices.
+FIGURES_WIDTH = 24
 # Of more devices than this, the healthy ones are only counted.
 MAX_SHOWN = 48
 _FAILING = "slow", "faulty"
@@ -146,8 +150,9 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> dict[str, Transport 
         return dict.fromkeys(slurm_node_names(), Srun())
     if not named:
         return {}
-    names = ssh_host_names(options.hosts())
-    return {host: None if is_this_machine(name) else Ssh() for host, name in names.items()}
+    hosts = named_hosts(options.hostlist, options.hostfile)
+    ssh = Ssh(hosts)
+    return {host: None if is_this_machine(name) else ssh for host, name in ssh_host_names(hosts).items()}
 
 
 def _check_nodes(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
@@ -210,9 +215,12 @@ def as_text(
     shown = checks
     if len(checks) > MAX_SHOWN:
         shown = {device: check for device, check in checks.items() if diagnoses[device].condition != "ok"}
-    starts = range(0, len(shown), MAX_COLUMNS)
-    groups = [dict(islice(shown.items(), start, start + MAX_COLUMNS)) for start in starts]
-    tables = [_table(group, diagnoses) for group in groups]
+    if len(shown) > MAX_SHOWN:
+        shown = {device: check for device, check in shown.items() if check.figures}
+    names = [len(_name(*device)) for device in shown]
+    columns = max(1, min(MAX_COLUMNS, (WIDTH - FIGURES_WIDTH) // (max(names, default=0) + 2)))
+    starts = range(0, len(shown), columns)
+    tables = [_table(dict(islice(shown.items(), start, start + columns)), diagnoses) for start in starts]
     return "\n\n".join([*tables, "\n".join(_lines(checks, diagnoses, remark))])
 
 
@@ -239,11 +247,11 @@ def _name(host: str, gpu: str, between: str = " ") -> str:
 
 
 def _lines(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis], remark: str) -> list[str]:
-    lines = [
-        f"{_name(host, gpu, ' gpu ')}: {reason}"
-        for (host, gpu), diagnosis in diagnoses.items()
-        for reason in diagnosis.reasons
-    ]
+    by_reason: dict[str, list[str]] = {}
+    for (host, gpu), diagnosis in diagnoses.items():
+        for reason in diagnosis.reasons:
+            by_reason.setdefault(reason, []).append(_name(host, gpu, " gpu "))
+    lines = [wrapped(f"{abbreviated(names)}: {reason}", WIDTH, 4) for reason, names in by_reason.items()]
     models = sorted({check.model for check in checks.values() if check.model})
     devices = [device for device in checks if device[1] != ALL_DEVICES]
     if len(devices) == 1:

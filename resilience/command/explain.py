@@ -13,6 +13,7 @@ from laggard.resilience.decision.options import UsageError
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 from laggard.resilience.record.running_jobs import RunningJob, running_jobs
+from laggard.resilience.text import abbreviated
 from laggard.resilience.views.source import running_timeline
 from laggard.resilience.views.story import story
 
@@ -42,7 +43,7 @@ def _running(wanted: str | None) -> RunningJob | None:
         return None
     found = [job for job in running_jobs() if wanted in {None, job.full_name, job.name, job.id}]
     if len(found) > 1:
-        raise UsageError(f"{len(found)} jobs are running: name one of {', '.join(job.full_name for job in found)}")
+        raise UsageError(f"{len(found)} jobs are running: name one of {abbreviated([job.full_name for job in found])}")
     return found[0] if found else None
 
 

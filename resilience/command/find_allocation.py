@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from laggard.collectors.device import gpu_names
 from laggard.collectors.ray_actors import require_ray
 from laggard.resilience.allocation.base import Allocation, AllocationError
+from laggard.resilience.allocation.host_files import Host, hosts_of_lsf, hosts_of_pbs, named_hosts
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
 from laggard.resilience.allocation.remote import RemoteAllocation
-from laggard.resilience.allocation.slurm import Srun, slurm_node_names, slurm_this_node
-from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_this_node
+from laggard.resilience.allocation.ssh import Ssh, ssh_host_names, transport_of_lsf
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.ray.allocation import RayAllocation
 
@@ -41,9 +42,15 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
     """
     match options.manager(environ):
         case "slurm":
-            return _of_slurm(options.virtual_gpus)
+            return _of_slurm(options.virtual_gpus, environ)
         case "ssh":
-            return _of_ssh(options.hosts(), options.virtual_gpus)
+            hosts = named_hosts(options.hostlist, options.hostfile)
+            return _of_hosts(hosts, Ssh(hosts), options.virtual_gpus)
+        case "pbs":
+            hosts = hosts_of_pbs(environ)
+            return _of_hosts(hosts, Ssh(hosts), options.virtual_gpus)
+        case "lsf":
+            return _of_hosts(hosts_of_lsf(environ), transport_of_lsf(), options.virtual_gpus)
         case "ray":
             require_ray()
             return RayAllocation(environ["RAY_ADDRESS"], options.virtual_gpus)
@@ -52,7 +59,8 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
             return LocalAllocation(options.local_nodes or 1, options.virtual_gpus, gpus)
 
 
-def _of_slurm(virtual_gpus: int) -> Allocation | Elsewhere:
+def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Elsewhere:
+    check_runs_once(environ)
     names = slurm_node_names()
     primary = next(iter(names))
     if slurm_this_node() != primary:
@@ -60,11 +68,12 @@ def _of_slurm(virtual_gpus: int) -> Allocation | Elsewhere:
     return RemoteAllocation(resolve_addresses(names), Srun(), virtual_gpus)
 
 
-def _of_ssh(hosts: tuple[str, ...], virtual_gpus: int) -> Allocation:
+def _of_hosts(hosts: tuple[Host, ...], transport: Ssh, virtual_gpus: int) -> Allocation:
     names = ssh_host_names(hosts)
-    if not is_this_machine(names[hosts[0]]):
+    primary = hosts[0].name
+    if not is_this_machine(names[primary]):
         raise AllocationError(
-            f"the first host, {hosts[0]}, is the primary, but this is another machine: "
+            f"the first host, {primary}, is the primary, but this is another machine: "
             f"start laggard there, or list this machine first"
         )
-    return RemoteAllocation(resolve_addresses(names), Ssh(), virtual_gpus)
+    return RemoteAllocation(resolve_addresses(names), transport, virtual_gpus)

@@ -19,13 +19,12 @@ import psutil
 
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.allocation.base import AllocationError
-from laggard.resilience.allocation.slurm import Srun, slurm_node_names
+from laggard.resilience.allocation.slurm import RELAY_MARK, Srun, slurm_node_names
 
 __all__ = ["deliver", "main", "run_on_primary"]
 
-MARK = "LAGGARD_RELAY"
 DELIVERY_DEADLINE_S = 20.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
@@ -43,14 +42,14 @@ def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
         command.insert(command.index("srun") + 1, "--pty")
     step = subprocess.Popen(
         command,
-        env={**os.environ, MARK: mark},
+        env={**os.environ, RELAY_MARK: mark},
         # We forward a Ctrl-C of the terminal ourselves; with --pty, srun reads it as a key and needs the terminal.
         start_new_session=not on_terminal,
     )
 
     def forward(signum: int, _: FrameType | None) -> None:
         # When Slurm ends the job, it has already signalled the primary; a second signal there means "at once".
-        if not Srun().is_ending() and not _delivered(primary, mark, signum):
+        if not Srun().time_to_save().is_over and not _delivered(primary, mark, signum):
             step.terminate()
 
     for each in SIGNALS:
@@ -73,7 +72,7 @@ def _delivered(primary: str, mark: str, signum: int) -> bool:
 
 def deliver(mark: str, signum: int) -> bool:
     """Send a signal to the topmost process that carries a mark; return whether there is one."""
-    marked = {p.pid: p for p in psutil.process_iter() if environment_of(p).get(MARK) == mark}
+    marked = {p.pid: p for p in psutil.process_iter() if environment_of(p).get(RELAY_MARK) == mark}
     topmost = [process for process in marked.values() if process.ppid() not in marked]
     for process in topmost:
         process.send_signal(signum)

@@ -128,12 +128,19 @@ _ALLOCATION = (
     click.option(
         "--wlm",
         type=click.Choice(MANAGERS),
-        help="Workload manager that provides the nodes.  [default: ssh if hosts are given, slurm inside a Slurm job, "
-        "ray if RAY_ADDRESS is set, else local]",
+        help="Workload manager that provides the nodes.  [default: ssh if hosts are given, slurm, pbs or lsf "
+        "inside such a job, ray if RAY_ADDRESS is set, else local]",
     ),
-    click.option("--hostlist", metavar="A,B", help="Hosts to reach by ssh; the first is this machine."),
     click.option(
-        "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line."
+        "--hostlist",
+        metavar="A,B",
+        help="Hosts to reach by ssh, also as user@host:port or node[01-16]; the first is this machine.",
+    ),
+    click.option(
+        "--hostfile",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File with such hosts, also as for MPI: host slots=8.",
     ),
     click.option("--local-nodes", type=int, metavar="N", help="Virtual nodes on this machine.  [default: 1]"),
     click.option(
@@ -158,6 +165,12 @@ _PROGRAM = (
         is_flag=True,
         help="Run a copy of PROGRAM for every device of every node, without Ray, with the variables that torchrun "
         "sets: RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
+    ),
+    click.option(
+        "--preload",
+        metavar="A,B|auto|none",
+        help="With --per-node or --per-device: modules that a process on each node loads ahead, to fork a relaunch of "
+        "a Python program from it; auto: the libraries that the last launch has loaded.  [default: auto]",
     ),
 )
 _DETECTION = (
@@ -227,6 +240,18 @@ _STATE = (
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
         help="Keep the program's state here; the same command resumes from it later.  [default: a temporary folder]",
+    ),
+    click.option(
+        "--checkpoint-memory",
+        metavar="SIZE",
+        help="How much of each node's memory checkpoints may use, as 200G.  [default: most of /dev/shm]",
+    ),
+    click.option(
+        "--checkpoint-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Also keep a copy of each checkpoint in this directory, which all nodes share.  [default: in the memory "
+        "of two nodes only]",
     ),
     click.option(
         "--state-port",

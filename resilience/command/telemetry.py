@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -13,7 +14,7 @@ from laggard.telemetry.settings import TelemetrySettings
 __all__ = ["grafana", "replay"]
 
 
-@click.command(short_help="Serve telemetry dumps to Grafana.")
+@click.command(short_help="Serve telemetry dumps: their page, and Grafana.")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True), metavar="DUMP...")
 @click.option(
     "--port",
@@ -24,7 +25,7 @@ __all__ = ["grafana", "replay"]
     help="Port to listen on, on the loopback address.",
 )
 def replay(dumps: tuple[Path, ...], port: int) -> int:
-    """Serve telemetry dumps to Grafana as if their job were still running.
+    """Serve telemetry dumps as if their job were still running: the page in a browser, and Grafana.
 
     DUMP is a file or a folder of files. Stop with Ctrl-C.
     """
@@ -38,34 +39,64 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
     return 0
 
 
-@click.command(short_help="Write Grafana's data source and dashboards.")
+@click.command(short_help="Write the configuration of Grafana and Prometheus.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option(
     "--url",
     default=f"http://localhost:{TelemetrySettings().aggregator_port}",
     show_default=True,
     metavar="URL",
-    help="Address at which Grafana reaches the telemetry server.",
+    help="Address at which Grafana and Prometheus reach the telemetry server.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="File with the server's token, so that it accepts annotations made in Grafana. The job keeps it beside "
-    "its endpoint file.",
+    help="File with the server's token, so that it accepts annotations made in Grafana, and answers if reading needs "
+    "the token. The job keeps it beside its endpoint file.",
 )
 def grafana(directory: Path, url: str, token_file: Path | None) -> int:
-    """Write Grafana's data source and dashboards to DIR.
+    """Write Grafana's data source and dashboards to DIR, and Prometheus' scrape job and alert rules.
 
-    Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning.
+    While the job runs, or is replayed, the dashboards are fitted to it: to its metrics, its size and its time.
+
+    Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning, Prometheus with
+    --config.file=DIR/prometheus/prometheus.yml.
     """
     from laggard.telemetry.dashboards import write_grafana
+    from laggard.telemetry.errors import ServerUnreachableError
+    from laggard.telemetry.prometheus import write_prometheus
+    from laggard.telemetry.server_client import read_shape
 
-    token = "" if token_file is None else token_file.read_text().strip()
+    _require_url(url)
     try:
-        written = write_grafana(directory, url, token)
+        token = "" if token_file is None else token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {token_file}: {error}; name the file telemetry-token of the job") from error
+    shape, notice = None, ""
+    try:
+        shape = read_shape(url, token)
+    except ServerUnreachableError as error:
+        notice = f"{error}; the dashboards are for any job: run this again while it runs"
+    try:
+        written = [
+            *write_grafana(directory, url, token, shape),
+            *write_prometheus(directory / "prometheus", url, token),
+        ]
     except OSError as error:
         raise UsageError(f"cannot write to {error.filename}: {error.strerror}; name another folder") from error
     for path in written:
         click.echo(path)
+    if notice:
+        click.echo(notice, err=True)
     return 0
+
+
+def _require_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        sound = False
+    if not sound:
+        raise UsageError(f"--url {url} is not an address: use http://HOST:PORT")

@@ -11,7 +11,7 @@ import redis
 from rich.console import Console
 from rich.text import Text
 
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
 from laggard.resilience.views.screen import header
 from laggard.resilience.views.snapshot import Snapshot
@@ -19,7 +19,7 @@ from laggard.resilience.views.source import LiveSource
 from laggard.resilience.views.tables import device_table, launch_table, metric_table, node_table, sorted_devices
 from laggard.telemetry.bus import NodeError
 
-__all__ = ["status", "top"]
+__all__ = ["print_status", "status", "top"]
 
 MAX_ROWS = 20
 NEEDS_LEVEL_3 = "run with --telemetry-level=3 to see utilisation, power, temperature and clocks"
@@ -43,7 +43,7 @@ def status(job: str | None, *, as_json: bool, show_all: bool) -> int:
     if as_json:
         click.echo(json.dumps(snapshot.to_json(), allow_nan=False))
     else:
-        _print(snapshot, Console(highlight=False), None if show_all else MAX_ROWS)
+        print_status(snapshot, Console(highlight=False), None if show_all else MAX_ROWS)
     return 0
 
 
@@ -96,7 +96,8 @@ def _snapshot(running: RunningJob) -> Snapshot:
         ) from error
 
 
-def _print(snapshot: Snapshot, console: Console, max_rows: int | None) -> None:
+def print_status(snapshot: Snapshot, console: Console, max_rows: int | None) -> None:
+    """Print what ``laggard status`` shows; at most so many devices and nodes, None: all."""
     width = console.width
     for line in header(snapshot, width):
         console.print(line)

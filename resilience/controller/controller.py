@@ -12,32 +12,40 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.control import Request
+from laggard.kvstore.control import NodeRecord, Request
 from laggard.kvstore.environment import TELEMETRY_LEVEL
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
+from laggard.resilience.controller.membership import Membership
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
+from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
     GrowthPays,
     JobStatus,
+    NodeJoined,
+    NodeLeaving,
     NodeLost,
     NodeReturned,
     NodesAccused,
     NodesMissing,
+    NodesWithheld,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -45,7 +53,7 @@ from laggard.resilience.decision.events import (
     Report,
 )
 from laggard.resilience.decision.policy import begin, decide
-from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.record.account import Account, LaunchEndCause
@@ -58,11 +66,14 @@ __all__ = ["SIGNAL_DEBOUNCE_S", "Controller", "StopRequested", "stop_on_signals"
 # Most events notify us. A node that falls silent and a program that hangs do not, so we look for them this often.
 CHANGE_WAIT_S = 0.5
 LAST_GRACE_S = 5.0
+# To end the nodes after the program, and the state server after them.
+ENDING_S = 10.0
 # What the resource manager says of a lost node is worth this much of a relaunch, and no more.
-WORD_WAIT_S = 1.0
+WORD_WAIT_S = 3.0
 # Slurm sends SIGTERM twice in a row when a job runs out of time. A user takes longer to press Ctrl-C a second time.
 SIGNAL_DEBOUNCE_S = 1.0
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     ProgramEnded: "end",
     ProgramFailed: "failure",
@@ -70,20 +81,12 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodesAccused: "exclusion",
     NodeLost: "node lost",
     NodeReturned: "node lost",
+    NodeJoined: "node lost",
+    NodeLeaving: "node lost",
+    NodesWithheld: "node lost",
     NodesMissing: "node lost",
     GrowthPays: "growth",
 }
-
-
-class StopRequested(Exception):  # noqa: N818 - a request, not an error, so it is no LaggardError either
-    """The user or the resource manager wants the job to end (Ctrl-C, SIGTERM)."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-    def __str__(self) -> str:
-        return f"stopped by {signal.Signals(self.signum).name}"
 
 
 class Controller:
@@ -101,6 +104,8 @@ class Controller:
         Tells the user.
     record
         Folder of the job's record; ``None``: none is kept.
+    missing
+        What is wrong with each node that does not answer, by host name.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Controller:
         keeper: StateKeeper,
         account: Account,
         record: Path | None = None,
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         self._plan = plan
         self._allocation = allocation
@@ -120,26 +126,43 @@ class Controller:
         self._records = Records(keeper.endpoint)
         self._reserve = Reserve(keeper.endpoint)
         self._requests: RequestReader | None = None
-        self._status = JobStatus(Roster(self._hosts), 0.0)
+        self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
-        self._cluster = plan.cluster(allocation, plan.runtime_dir, NodeFiles(files, environment), self._changed)
+        folder = "" if plan.checkpoints.directory is None else self._records.checkpoint_folder()
+        self._shard_servers = ShardServers(plan.checkpoints, allocation.nodes, plan.runtime_dir.name, folder)
+        setup = NodeFiles(files, environment, self._shard_servers.files)
+        self._cluster = plan.cluster(allocation, plan.runtime_dir, setup, self._changed)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
         self._growth = Growth(plan.settings)
-        self._asking = ThreadPoolExecutor(1, "resource-manager")
+        self._missing = missing or {}
+        self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
+        self._membership = Membership(self._cluster, plan.settings, self._join)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
-            plan, allocation.nodes, self._cluster, keeper, self._records, self._reserve, hangs, account
+            plan,
+            allocation.nodes,
+            self._cluster,
+            keeper,
+            self._records,
+            self._reserve,
+            hangs,
+            account,
+            self._shard_servers,
         )
 
     @property
     def leaves_something(self) -> bool:
         """Whether the state directory has anything for a later job to go on from: a commit, or an exclusion."""
         return self._launches.any_started if self._resumable is None else self._resumable
+
+    def remove_checkpoints(self) -> None:
+        """Remove the job's checkpoints from the shared directory: nothing can go on from them without its State."""
+        self._shard_servers.remove_directory()
 
     def run(self) -> int:
         """Run the job; return its exit code.
@@ -153,30 +176,67 @@ class Controller:
         failed = True  # until it is known: an exception fails the job too
         try:
             remembered, strikes = self._records.read_exclusions(), self._records.read_strikes()
-            begun = begin(self._plan.settings, self._hosts, remembered, time.time(), strikes)
+            self._ask_manager()
+            begun = begin(
+                self._plan.settings,
+                self._hosts,
+                remembered,
+                time.time(),
+                strikes,
+                with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
+                book_keeper=self._plan.book_keeper,
+                missing=self._missing,
+                withheld=self._manager.words,
+            )
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
             failed = exit_code != 0
         except StopRequested as stop:
             failed, exit_code = False, 128 + stop.signum
-            self._account.launch_ended(str(stop), "stop")
-            self._account.tell("stop", f"{stop}: ending everything (again to end it at once)", "bold red")
-            self._launches.stop_program(min(self._plan.grace_s, LAST_GRACE_S))
+            self._stop(stop)
         finally:
             self._shut_down(failed=failed)
-        self._account.close(self._roster.excluded_hosts, exit_code)
+        self._account.close(self._roster.excluded_hosts, exit_code, self._roster.set_aside)
         return exit_code
 
     @property
     def _roster(self) -> Roster:
         return self._status.roster
 
+    def _stop(self, stop: StopRequested) -> None:
+        """End the program as the user or the resource manager wants, with as much time to save as there is."""
+        time_to_save = self._time_to_save(stop.signum)
+        why = f"{stop}, {time_to_save.why}" if time_to_save.why else str(stop)
+        grace_s = time_to_save.grace_s(self._plan.grace_s, LAST_GRACE_S, ENDING_S)
+        self._account.launch_ended(why, "stop")
+        self._account.tell("stop", f"{why}: ending everything (again to end it at once)", "bold red")
+        self._launches.stop_program(grace_s)
+        if time_to_save.is_over:
+            self._avoid_bad_nodes()
+
+    def _time_to_save(self, signum: int) -> TimeToSave:
+        known = TimeToSave() if signum == signal.SIGINT else self._allocation.time_to_save()
+        # Who asks by SIGUSR1 or SIGUSR2 does it in advance; who asks otherwise may kill us next.
+        return known if known.seconds is not None or signum in WARNINGS else replace(known, seconds=LAST_GRACE_S)
+
+    def _avoid_bad_nodes(self) -> None:
+        remembered = self._records.read_exclusions()
+        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, time.time())
+        known_there = self._manager.words.keys()  # what is down or drained is given to nobody
+        if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
+            self._account.tell("excluded", f"from this job when it is started again: {change}")
+
     def _run_launches(self, status: JobStatus) -> int:
-        self._status = status
+        self._set_status(status)
         for exclusion in self._roster.excluded:
             since = duration(time.time() - exclusion.since_s)
-            self._account.tell("excluded", f"{exclusion.host}, {since} ago by an earlier job")
+            what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
+            self._account.tell("excluded", f"{what}, {since} ago by an earlier job")
+        self._membership.ask_for_replacements(self._roster)  # nobody is gone yet
         self._requests = RequestReader(self._keeper.endpoint, self._changed, self._records.last_request_id())
-        self._cluster.start(self._roster.active)
+        for host, complaint in self._missing.items():
+            self._account.tell("lost", f"{host}: {complaint}; the job begins without it", "bold yellow")
+            self._returning.bring_back(host)
+        self._cluster.start(self._roster, self._missing)
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
@@ -192,6 +252,8 @@ class Controller:
     def _handle(self, event: Event) -> int | None:
         """Do about an event what the policy says; return the exit code if the job has ended."""
         _log.debug("event: %s", event)
+        if isinstance(event, NodeLost | NodesAccused | ProgramFailed | ProgramHung):
+            self._withhold_reserve(event)
         if isinstance(event, NodeLost | NodesAccused):
             self._exclude_slow_reserve()
         lost = event.host if isinstance(event, NodeLost) else None
@@ -201,10 +263,17 @@ class Controller:
                 return self._end(decision, cause)
             case Report(status, reason):
                 self._set_status(status)
-                if isinstance(event, NodeReturned):
-                    self._account.tell("returned", reason, "bold yellow" if event.fault else "bold green")
-                else:
-                    self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
+                match event:
+                    case NodeReturned():
+                        self._account.tell("returned", reason, "bold yellow" if event.fault else "bold green")
+                    case NodeJoined():
+                        self._account.tell("joined", reason, "bold green")
+                    case NodeLeaving():
+                        self._account.tell("leaving", reason, "bold yellow")
+                    case NodesWithheld():
+                        self._account.tell("reserve", reason, "bold yellow")
+                    case _:
+                        self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
                 self._launches.remove_node(lost)
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
@@ -222,6 +291,29 @@ class Controller:
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
+    def _withhold_reserve(self, event: Event) -> None:
+        """Take nodes that are down or drained out of the reserve before one of them is swapped in."""
+        if self._plan.settings.resilient and self._roster.reserve:
+            if not isinstance(event, NodeLost):  # then it was asked just now
+                self._ask_manager()
+            if (withheld := self._withheld()) and isinstance(decision := self._decide(withheld), Report):
+                self._account.tell("reserve", decision.reason, "bold yellow")
+                self._set_status(decision.status)
+
+    def _withheld(self) -> NodesWithheld | None:
+        words = self._words()
+        found = tuple((host, words[host]) for host in self._roster.reserve if host in words)
+        return NodesWithheld(found) if found else None
+
+    def _words(self) -> Mapping[str, str]:
+        """Return what is wrong with which node, as those say who give the nodes."""
+        return {**self._manager.words, **self._cluster.leaving()}
+
+    def _ask_manager(self) -> None:
+        """Ask the resource manager about the nodes, and wait a little for what it says."""
+        self._manager.ask()
+        self._manager.await_answer(WORD_WAIT_S)
+
     def _exclude_slow_reserve(self) -> None:
         """Exclude slow nodes of the reserve before one of them is swapped in."""
         if not (self._plan.settings.resilient and self._roster.reserve):
@@ -235,14 +327,15 @@ class Controller:
 
     def _set_status(self, status: JobStatus) -> None:
         # stored before we act on it, since we may be killed in between
-        roster, others = status.roster, {*self._hosts} - {self._roster.primary}
+        roster = status.roster
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
-            self._records.write_exclusions((*roster.excluded, *roster.past), others)
+            self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
         if status.strikes != self._status.strikes:
-            self._records.write_strikes(status.strikes, others)
+            self._records.write_strikes(status.strikes, self._hosts)
         if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
             self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
+        self._membership.ask_for_replacements(roster)
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
         if end.status is not None:
@@ -268,16 +361,24 @@ class Controller:
         while self._requests and self._requests.waiting:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
-        if returned := self._returned():
-            return returned
+        self._manager.look(self._roster.active)
+        if changed := self._withheld() or self._membership.next_event(self._roster) or self._returned():
+            return changed
         if self._growth.pays(self._roster, self._launches):
             return GrowthPays()
         return self._launches.check_for_hang()
 
+    def _join(self, node: NodeRecord) -> None:
+        self._hosts += (node.hostname,)
+        self._launches.add_node(node)
+        self._returning.bring_back(node.hostname)
+        self._account.take_note("joined", hostname=node.hostname, devices=list(node.devices))
+
     def _returned(self) -> NodeReturned | NodesMissing | None:
         settings, since_s = self._plan.settings, self._status.waits_since_s
         urgent = since_s is not None
-        if returned := self._returning.next_event(self._roster, settings.quarantine_s, urgent=urgent):
+        words = self._words()
+        if returned := self._returning.next_event(self._roster, settings.quarantine_s, words, urgent=urgent):
             return returned
         is_over = since_s is not None and time.time() >= since_s + settings.wait_for_nodes_s
         return NodesMissing() if is_over else None
@@ -300,26 +401,27 @@ class Controller:
             self._account.tell("notice", notice, "bold yellow")
         while self._returning.notices:
             self._account.tell("notice", self._returning.notices.popleft(), "bold yellow")
+        while self._manager.notices:
+            self._account.tell("notice", self._manager.notices.popleft(), "bold yellow")
+        self._launches.warm.look()
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
     def _end_of_program(self, exit_code: int) -> Event:
         if exit_code == 0:
             return ProgramEnded()
-        if lost := self._cluster.lost_after_ping(self._roster.active):
+        if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
         failure, evidence = self._launches.examine_failure(self._roster)
         self._account.note_failure(failure, evidence)
         return ProgramFailed(failure, tuple(evidence.items()))
 
     def _loss_of(self, host: str) -> NodeLost:
-        node = self._cluster.nodes[host].record
-        word = self._asking.submit(self._allocation.word_on, node)
-        if self._allocation.is_ending():  # the other nodes are told to end before we are
+        self._manager.ask()
+        if self._allocation.time_to_save().is_over:  # the other nodes are told to end before we are
             raise StopRequested(signal.SIGTERM)
-        why = [self._cluster.why_lost(host)]
-        with contextlib.suppress(TimeoutError):  # it says so later, if an agent cannot be started there
-            why.append(word.result(WORD_WAIT_S))
+        self._manager.await_answer(WORD_WAIT_S)
+        why = [self._cluster.why_lost(host), self._manager.words.get(host, "")]
         return NodeLost(host, "; ".join(filter(None, why)))
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
@@ -329,6 +431,9 @@ class Controller:
             case "reboot":
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
+            case "shards":
+                self._shard_servers.start(self._cluster)
+                return None
             case "notices":
                 for notice in request.body:
                     self._account.tell("notice", str(notice), "bold yellow")
@@ -348,7 +453,7 @@ class Controller:
             last.callback(self._keeper.stop)
             last.callback(self._launches.close, keep_logs=failed)
             last.callback(self._returning.close)
-            self._asking.shutdown(wait=False, cancel_futures=True)
+            self._manager.close()
             if self._requests is not None:
                 self._requests.stop()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
 
@@ -63,8 +64,8 @@ class Detection:
             instead = "add --virtual-gpus=K, use --detect=sections, or leave it out"
             raise UsageError("--detect=slow-gpu", "finds no GPU here", instead)
 
-    def start(self, cluster: Cluster, hosts: Sequence[str], launch: int) -> None:
-        """Start the probes of a launch; the first host is the primary, where the readings are judged too."""
+    def start(self, cluster: Cluster, roster: Roster, launch: int) -> None:
+        """Start the probes of a launch; on the primary the readings are judged too, whether or not it is probed."""
         if self.interval_s is None:
             return
         command = [
@@ -77,9 +78,9 @@ class Detection:
             *([] if self.restart_cost_s is None else [f"--restart-cost={self.restart_cost_s}"]),
         ]
         probes_here = not (self.inline_probes or self.sections_only)
-        for host in hosts:
+        for host in roster.up:
             node = cluster.nodes[host]
-            if host == hosts[0] or (node.record.devices and probes_here):
+            if host == roster.primary or (node.record.devices and probes_here):
                 node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
 
     def stop(self, cluster: Cluster, launch: int) -> None:

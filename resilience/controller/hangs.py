@@ -89,7 +89,8 @@ class Hangs:
         stacks = self._cluster.stacks(self._hosts, self._launch)
         if not is_hang(suspicion, stacks):
             return None
-        hosts = {stack.host for stack in odd_ones(stacks)}
+        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
+        hosts = {stack.host for stack in odd_ones(stacks)} if len(stacks) > 1 else set()
         hang = ProgramHung(
             suspicion.silent_s, suspicion.what, summary_of(stacks), next(iter(hosts)) if len(hosts) == 1 else ""
         )

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -21,21 +21,24 @@ import psutil
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
 from laggard.kvstore.environment import LAUNCH
 from laggard.logs import ends_of_logs
+from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
-from laggard.resilience.agent.stack_dump import stack_variables
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import free_port
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
+from laggard.resilience.controller.shard_servers import IN_MEMORY, CheckpointOptions, ShardServers
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
 from laggard.resilience.nodes.copies import Copies, Printer
@@ -49,6 +52,9 @@ PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
+# How long copies of checkpoints that are under way hold up a relaunch.
+COPIES_DEADLINE_S = 10.0
+COPIES_POLL_S = 0.05
 FLUSH_DEADLINE_S = 60.0
 
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
@@ -84,6 +90,12 @@ class JobPlan:
         How long an agent may be silent before its node is lost; ``None``: as long as the cluster says.
     ends_s
         Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
+    book_keeper
+        Whether the primary cannot run programs, so that it only holds State and the controller.
+    checkpoints
+        Where checkpoints may go.
+    preload
+        What warm processes load; ``None``: there are none.
     """
 
     command: Sequence[str]
@@ -98,6 +110,9 @@ class JobPlan:
     per_device: bool = False
     heartbeat_timeout_s: float | None = None
     ends_s: float | None = None
+    book_keeper: bool = False
+    checkpoints: CheckpointOptions = IN_MEMORY
+    preload: Preload = None
 
 
 class Launches:
@@ -113,8 +128,8 @@ class Launches:
         Their agents.
     keeper
         The job's state server.
-    records, reserve, hangs
-        What is stored in it, the probes of the reserve, and what watches for hangs.
+    records, reserve, hangs, shard_servers
+        What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints.
     account
         Tells the user.
 
@@ -126,6 +141,8 @@ class Launches:
         The program of the current launch; ``None`` between two launches.
     any_started
         Whether the program was started at all.
+    warm
+        The processes from which the next launch is forked.
     """
 
     def __init__(
@@ -138,6 +155,7 @@ class Launches:
         reserve: Reserve,
         hangs: Hangs,
         account: Account,
+        shard_servers: ShardServers,
     ) -> None:
         self._plan = plan
         self._nodes = {node.hostname: node for node in nodes}
@@ -147,8 +165,17 @@ class Launches:
         self._records = records
         self._reserve = reserve
         self._hangs = hangs
+        self._shard_servers = shard_servers
         self._account = account
         self._printer = Printer()
+        self.warm = WarmRanks(
+            plan.command,
+            plan.preload if plan.per_node else None,
+            cluster,
+            account,
+            per_device=plan.per_device,
+            writes_stacks=hangs.watched,
+        )
         self.number = -1
         self.program: Program | Copies | None = None
         self.any_started = False
@@ -169,6 +196,10 @@ class Launches:
     def exit_code(self) -> int | None:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
+
+    def add_node(self, node: NodeRecord) -> None:
+        """Add a node that has joined since."""
+        self._nodes[node.hostname] = node
 
     def restart_cost_s(self) -> float | None:
         """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
@@ -204,7 +235,8 @@ class Launches:
         """
         if self.program is None:
             raise ValueError("no program is running")
-        hosts_to_check = (*roster.active, *roster.reserve)
+        hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
+        self.warm.fork_ahead(roster.active)
         self._cluster.begin_checks(hosts_to_check, probe=True)
         ends = by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
@@ -236,7 +268,7 @@ class Launches:
             If the primary is lost before the first launch: to try again would not help.
         """
         try:
-            self._report_leftovers(self._cluster.finish_change(roster.active, self.number))
+            self._report_leftovers(self._cluster.finish_change(roster, self.number))
         except NodeDownError as down:
             if not self._account.launches and roster.primary in self._cluster.lost():
                 raise
@@ -250,8 +282,10 @@ class Launches:
         self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)
+        if isinstance(self.program, Copies):
+            self.warm.began(roster, self.program, self.number)
         self.any_started = True
-        self._account.launch_began(self.number, roster.active, roster.reserve, self._gap())
+        self._account.launch_began(self.number, roster.active, roster.reserve, self._gap(), roster.primary)
         self._relaunch_s = []
         self._start_helpers(roster)
 
@@ -268,15 +302,18 @@ class Launches:
             Whether the cluster has to be restarted.
         """
         self._relaunch_s = self._relaunch_s or [time.monotonic()]
+        self.warm.fork_ahead(roster.active)
         if new_cluster:  # the program depends on the head that is lost, so it ends first
             self.stop_program(self._plan.grace_s)
             self.remove_node(lost)
-            self._cluster.restart(roster.active)
+            self._cluster.restart(roster)
         else:
             self.remove_node(lost)
-            self._cluster.begin_change(roster.active)
+            self._cluster.begin_change(roster)
             self.stop_program(self._plan.grace_s)
         if self.program is not None:
+            if lost is None:
+                self._wait_for_copies()
             self.program = None
             self._relaunch_s.append(time.monotonic())
             self.see_progress()
@@ -284,9 +321,11 @@ class Launches:
             self._relaunch_s.append(time.monotonic())
 
     def remove_node(self, host: str | None) -> None:
-        """Remove a lost node from the cluster."""
+        """Remove a lost node from the cluster, and with it the checkpoints in its memory."""
         if host is not None:
             self._cluster.remove(host)
+            if self._shard_servers.wanted:
+                self._records.forget_shard_server(self._plan.runtime_dir.name, host)
 
     def stop_program(self, grace_s: float) -> None:
         """Ask the program to stop, and kill it if it has not ended after ``grace_s`` seconds."""
@@ -301,6 +340,19 @@ class Launches:
         else:
             self._kill(self.program)
             self._account.tell("stopped", f"the program was killed after its {grace_s:g} s grace period", "bold red")
+
+    def _wait_for_copies(self) -> None:
+        """Wait until the checkpoints that the program has saved last count: in the next launch they never will."""
+        if not self._shard_servers.wanted:
+            return
+        until_s = time.monotonic() + COPIES_DEADLINE_S
+        while missing := self._records.copies_under_way(self.number):
+            if time.monotonic() > until_s:
+                what = "1 shard has" if missing == 1 else f"{missing} shards have"
+                late = f"{what} not got all copies within {COPIES_DEADLINE_S:g} s: the last checkpoint does not count"
+                self._account.tell("notice", late, "bold yellow")
+                return
+            time.sleep(COPIES_POLL_S)
 
     def _ask_to_stop(self, program: Program | Copies) -> float:
         """Ask the program to stop, once: a second signal may interrupt what it is saving; return when it was asked."""
@@ -318,6 +370,8 @@ class Launches:
                 last.callback(self._save_logs)
             if self._account.launches:
                 last.callback(self._write_dumps)
+            if self.program is not None and self._plan.checkpoints.directory is not None:
+                last.callback(self._wait_for_copies)  # a later job may go on from them
             if self.program is not None and not self.program.ended:
                 self._kill(self.program)
 
@@ -367,8 +421,8 @@ class Launches:
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
         return LaunchRecord(
             self.number,
-            tuple(self._nodes[host] for host in roster.active),
-            tuple(self._nodes[host] for host in roster.reserve),
+            tuple(self._cluster.nodes[host].record for host in roster.active),
+            tuple(self._cluster.nodes[host].record for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
             self._plan.detection.interval_s or DETECT_INTERVAL_S,
@@ -376,6 +430,7 @@ class Launches:
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],
             step=None if math.isinf(self._best_step) else self._best_step,
+            book_keeper=replace(self._primary, devices=()) if roster.is_book_keeper else None,
         )
 
     def _gap(self) -> Gap | None:
@@ -389,7 +444,7 @@ class Launches:
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)
             if self._hangs.watched:
-                environment |= stack_variables(os.environ)
+                environment |= hook_variables(os.environ)
             return Program(command, self.number, environment, changed, self._primary.hostname)
         nodes = [self._cluster.nodes[host] for host in roster.active]
         port = free_port("")  # free at every address: a program may listen on all of them
@@ -403,17 +458,20 @@ class Launches:
             self._printer,
             per_device=self._plan.per_device,
             writes_stacks=watched,
+            may_be_warm=self.warm.possible,
         )
 
     def _start_helpers(self, roster: Roster) -> None:
-        hosts = (*roster.active, *roster.reserve)
+        hosts = dict.fromkeys((*roster.up, *roster.reserve))
         self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].first_check is None)
         self._cluster.warm_up(roster.reserve[:1])
         if self._plan.settings.resilient:
             self._reserve.probe(self._cluster, roster)
-        self._plan.telemetry.start(self._cluster, roster.active)
-        self._plan.detection.start(self._cluster, roster.active, self.number)
-        self._hangs.begin(roster.active, self.number, self._signs_at_start)
+        self._plan.telemetry.start(self._cluster, roster.up)
+        self._shard_servers.start_again(self._cluster)
+        self._plan.detection.start(self._cluster, roster, self.number)
+        # Copies run where devices are in use; a program that runs once is on the primary.
+        self._hangs.begin(roster.active if self._plan.per_node else roster.up, self.number, self._signs_at_start)
 
 
 def _is_below(process: psutil.Process, agents: Collection[int]) -> bool:

@@ -5,16 +5,19 @@ Everything here waits for a server that is being restarted.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.fence import begin_launch, current_launch
 from laggard.kvstore.retry import RetryPolicy, is_passing
+from laggard.kvstore.shards.manifest import ShardRecord, under_way
+from laggard.kvstore.shards.settings import Registry
 from laggard.kvstore.state import State
 from laggard.resilience.decision.roster import Exclusion
 from laggard.resilience.decision.strikes import Strike
@@ -57,6 +60,27 @@ class Records:
         except StaleLaunchError as stale:
             if stale.current != launch:  # otherwise our first attempt succeeded and its answer was lost
                 raise
+
+    def checkpoint_folder(self) -> str:
+        """Return the name of the folder for this State's checkpoints in a shared directory; always the same."""
+        key = self._endpoint.key("checkpoint-folder")
+        name = f"{self._endpoint.job}-{secrets.token_hex(4)}"
+        self._retry.call(lambda: self._client.set(key, name, nx=True))
+        return cast("bytes", self._retry.call(lambda: self._client.get(key))).decode()
+
+    def copies_under_way(self, launch: int) -> int:
+        """Return how many shards of a launch's checkpoints still lack copies, of those that all ranks have saved."""
+        state = State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S)
+
+        def read(key: str) -> ShardRecord | None:
+            value = state.get(key)
+            return None if value is None else ShardRecord.of_value(value)
+
+        return under_way(state, read, launch)
+
+    def forget_shard_server(self, run: str, host: str) -> None:
+        """Note that what a lost node held of checkpoints is gone."""
+        self._retry.call(lambda: Registry(self._client, self._endpoint, run).remove(host))
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Store the record of a launch."""

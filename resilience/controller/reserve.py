@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from laggard.collectors.device import VirtualDevice
+from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series import Sample, Series
-from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S, METRIC
+from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
@@ -60,7 +60,7 @@ class Reserve:
             threading.Thread(target=importlib.import_module, args=["scipy.special"], daemon=True).start()
         for host in roster.active:
             cluster.nodes[host].stop_sidecar(NAME)
-        for host in (*roster.reserve, *roster.excluded_hosts):
+        for host in (*roster.reserve, *(exclusion.host for exclusion in roster.excluded)):
             if host in cluster.nodes:
                 self.probe_node(cluster.nodes[host])
 
@@ -77,12 +77,12 @@ class Reserve:
         str or None
             Empty if nothing; None while there are no such readings.
         """
-        newer = self._since(METRIC, {node.hostname}, after_s)
+        newer = self._since(RESERVE_PROBE_TIME, {node.hostname}, after_s)
         looks = Counter(sample.tags["gpu"] for sample in newer)
         if len(looks) < len(node.devices):
             return None
-        idle = [*_newest(newer), *self._newest(METRIC, roster.reserve)]
-        found = slow_in_reserve(idle, self._newest(SlowGPUDetector.metric_name, roster.active))
+        idle = [*_newest(newer), *self._newest(RESERVE_PROBE_TIME, roster.reserve)]
+        found = slow_in_reserve(idle, self._newest(PROBE_TIME, roster.active))
         own = [verdict for verdict in found if verdict.host == node.hostname]
         if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
             return None if own else ""
@@ -90,8 +90,8 @@ class Reserve:
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""
-        idle = self._newest(METRIC, roster.reserve)
-        busy = self._newest(SlowGPUDetector.metric_name, roster.active) if idle else []
+        idle = self._newest(RESERVE_PROBE_TIME, roster.reserve)
+        busy = self._newest(PROBE_TIME, roster.active) if idle else []
         return slow_in_reserve(idle, busy)
 
     def _newest(self, metric: str, hosts: Collection[str]) -> list[Sample]:

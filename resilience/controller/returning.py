@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from laggard.errors import LaggardError
@@ -26,7 +27,7 @@ from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import evidence_against
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.errors import UnreachableNodesError
+from laggard.resilience.errors import ResourceManagerError, UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.text import duration
@@ -70,7 +71,12 @@ class _Attempt:
             self._changed.notify_all()
 
     def _give_up(self, why: str) -> None:
-        self.trouble = "; ".join(filter(None, [why, self._allocation.word_on(self._record)]))
+        host = self._record.hostname
+        try:
+            word = self._allocation.words_on([host]).get(host, "")
+        except ResourceManagerError:
+            word = ""  # it says so later, or never: why the attempt has failed is known all the same
+        self.trouble = "; ".join(filter(None, [why, word]))
 
 
 @dataclass(slots=True)
@@ -131,7 +137,6 @@ class Returning:
         self._cluster = cluster
         self._reserve = reserve
         self._changed = changed
-        self._records = {node.hostname: node for node in allocation.nodes}
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
         self._quarantined: dict[str, _Examination] = {}
@@ -141,12 +146,14 @@ class Returning:
         self._quarantined.pop(host, None)
         absent = self._known.get(host)
         if absent is None:
-            absent = self._known[host] = _Absent(self._records[host])
+            absent = self._known[host] = _Absent(self._record_of(host))
         else:
             absent.due_s = time.monotonic() + absent.backoff.next_s(time.monotonic() - absent.back_s)
         self._away[host] = absent
 
-    def next_event(self, roster: Roster, quarantine_s: float, *, urgent: bool) -> NodeReturned | None:
+    def next_event(
+        self, roster: Roster, quarantine_s: float, withheld: Collection[str] = (), *, urgent: bool
+    ) -> NodeReturned | None:
         """Do what is due, and return a node that is back; it is in the cluster then.
 
         Parameters
@@ -155,6 +162,8 @@ class Returning:
             The present one.
         quarantine_s
             How long a first quarantine lasts.
+        withheld
+            Nodes with which something is wrong, as the resource manager says.
         urgent
             Whether the job waits for lost nodes: then the wait between two attempts does not grow.
         """
@@ -164,7 +173,7 @@ class Returning:
             if (fault := self._advance(absent, roster)) is not None:
                 del self._away[host]
                 return NodeReturned(host, fault)
-        return self._after_quarantine(roster, quarantine_s)
+        return self._after_quarantine(roster, quarantine_s, withheld)
 
     def close(self) -> None:
         """End the agents of nodes that are not back yet."""
@@ -192,6 +201,7 @@ class Returning:
         if attempt.agent is None:
             self._put_off(absent, attempt.trouble)
             return
+        absent.record = self._record_of(absent.record.hostname)  # it may have answered for the first time
         node = self._cluster.connect(absent.record, attempt.agent)
         absent.examination = self._examine(node)
 
@@ -211,11 +221,13 @@ class Returning:
         self._cluster.take_back(node)
         return fault
 
-    def _after_quarantine(self, roster: Roster, quarantine_s: float) -> NodeReturned | None:
+    def _after_quarantine(self, roster: Roster, quarantine_s: float, withheld: Collection[str]) -> NodeReturned | None:
         now_s = time.time()
         for exclusion in roster.excluded:
             node = self._cluster.nodes.get(exclusion.host)
-            if node is None or now_s < exclusion.until_s(quarantine_s):
+            # What counts as lost although its agent is there has left the reserve at the resource manager's word.
+            due = exclusion.host not in withheld if exclusion.lost else now_s >= exclusion.until_s(quarantine_s)
+            if node is None or not due:
                 continue
             if exclusion.host not in self._quarantined:
                 self._quarantined[exclusion.host] = self._examine(node)
@@ -223,6 +235,9 @@ class Returning:
                 del self._quarantined[exclusion.host]
                 return NodeReturned(exclusion.host, fault)
         return None
+
+    def _record_of(self, host: str) -> NodeRecord:
+        return next(node for node in self._allocation.nodes if node.hostname == host)
 
     def _examine(self, node: Node) -> _Examination:
         node.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once

@@ -15,10 +15,13 @@ __all__ = [
     "Event",
     "GrowthPays",
     "JobStatus",
+    "NodeJoined",
+    "NodeLeaving",
     "NodeLost",
     "NodeReturned",
     "NodesAccused",
     "NodesMissing",
+    "NodesWithheld",
     "OnFailure",
     "ProgramEnded",
     "ProgramFailed",
@@ -163,11 +166,34 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesWithheld:
+    """The manager of nodes in reserve says that they are down or drained."""
+
+    words: tuple[tuple[str, str], ...]  # hosts, and what it says of each
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReturned:
-    """A lost node answers again, or the quarantine of a node is over, and its devices were probed."""
+    """A node that was lost or withheld is well again, or the quarantine of one is over, and its devices were probed."""
 
     host: str
     fault: str = ""  # what the probe has found; empty: nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A new node has joined the cluster that the job was given."""
+
+    host: str
+    has_devices: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeaving:
+    """The manager is about to take a node in use away (Ray drains it)."""
+
+    host: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +206,19 @@ class GrowthPays:
     """A job on fewer nodes than `--nodes` has had others in reserve for so long that a relaunch with them pays."""
 
 
-Event = ProgramEnded | ProgramFailed | ProgramHung | NodesAccused | NodeLost | NodeReturned | NodesMissing | GrowthPays
+Event = (
+    ProgramEnded
+    | ProgramFailed
+    | ProgramHung
+    | NodesAccused
+    | NodeLost
+    | NodesWithheld
+    | NodeReturned
+    | NodeJoined
+    | NodeLeaving
+    | NodesMissing
+    | GrowthPays
+)
 
 
 @dataclass(frozen=True, slots=True)

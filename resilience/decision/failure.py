@@ -51,6 +51,8 @@ class ProcessEnd:
         Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
     rank
         Its rank; None if it has none, or has processes with ranks of their own.
+    stays
+        Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes.
     """
 
     host: str
@@ -62,6 +64,7 @@ class ProcessEnd:
     lines: tuple[str, ...] = ()
     is_worker: bool = False
     rank: int | None = None
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Failure:
         The type and the place of the error: two failures with the same fingerprint are the same.
     subject
         The process as a sentence begins: ``rank 5 on node2``.
+    stays
+        Whether that process runs on its node in every launch, whichever devices are used.
     """
 
     host: str
@@ -109,6 +114,7 @@ class Failure:
     response: Response
     fingerprint: str
     subject: str
+    stays: bool = False
 
     @property
     def sentence(self) -> str:
@@ -164,6 +170,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
         subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
+        stays=end.stays and rank is None and complaint.address is None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The options of ``laggard run``, and which of them fit together. Pure, but for reading the host file."""
+"""The options of ``laggard run``, and which of them fit together. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from laggard.detectors.errors import GroupsError
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.warm_start import Preload, parse_preload
 from laggard.resilience.errors import UsageError
+from laggard.resilience.text import abbreviated
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
     from laggard.kvstore.control import NodeRecord
@@ -19,12 +21,26 @@ if TYPE_CHECKING:  # every agent imports this module, and needs no client of the
 
 __all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
 
-Manager = Literal["local", "slurm", "ssh", "ray"]
-MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "ray")
+Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
+MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "pbs", "lsf", "ray")
+# Variables by which a job of each manager is found; of LSF's each job has at least the last.
+_OF_JOBS: Mapping[Manager, tuple[str, ...]] = {
+    "slurm": ("SLURM_JOB_ID",),
+    "pbs": ("PBS_NODEFILE",),
+    "lsf": ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"),
+    "ray": ("RAY_ADDRESS",),
+}
+_NEEDED: Mapping[Manager, tuple[str, str]] = {
+    "slurm": ("needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
+    "pbs": ("needs a PBS job (PBS_NODEFILE)", "run laggard inside qsub"),
+    "lsf": ("needs an LSF job (LSB_MCPU_HOSTS)", "run laggard inside bsub"),
+    "ray": ("needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
+}
 
 MAX_LOCAL_NODES = 250
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 MAX_HANG_S = 1_000_000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,8 @@ class JobOptions:
         Whether to run a copy of the program on every node.
     per_device
         Whether to run a copy of the program on every device of every node.
+    preload
+        What warm processes load: modules, ``auto`` or ``none``; ``None``: ``auto``.
     detect
         What to watch for beside the program; ``None``: nothing.
     detect_interval_s
@@ -82,6 +100,8 @@ class JobOptions:
         Ports to use; ``None``: free ones.
     state_fsync
         When a commit to State is flushed to disk.
+    checkpoint_memory, checkpoint_dir
+        How much of a node's memory checkpoints may use, as ``200G``; a shared directory for a further copy of them.
     keeps_report, report_dir
         Whether to keep a record and a report of the job, and where; ``None``: in ``state_dir``, else in the user's
         folder for state.
@@ -109,6 +129,7 @@ class JobOptions:
     heartbeat_timeout_s: float | None = None
     per_node: bool = False
     per_device: bool = False
+    preload: str | None = None
     detect: Literal["slow-gpu", "sections"] | None = None
     detect_interval_s: float = 3.0
     probes_in_turn: str | None = None
@@ -120,12 +141,14 @@ class JobOptions:
     state_dir: Path | None = None
     state_port: int | None = None
     state_fsync: Fsync = "always"
+    checkpoint_memory: str | None = None
+    checkpoint_dir: Path | None = None
     ray_port: int | None = None
     keeps_report: bool = True
     report_dir: Path | None = None
 
     def manager(self, environ: Mapping[str, str]) -> Manager:
-        """Return what manages the nodes: as named, else as other options imply, else Slurm or Ray where detected.
+        """Return what manages the nodes: as named, else as other options imply, else the first that is detected.
 
         Raises
         ------
@@ -139,13 +162,12 @@ class JobOptions:
             raise UsageError("--hostlist and --hostfile", f"are for ssh, not for --wlm={named}", "leave one out")
         if named == "ssh" and not hosts:
             raise UsageError("--wlm=ssh", "needs hosts", "name them with --hostlist=A,B or --hostfile=FILE")
-        in_slurm = "SLURM_JOB_ID" in environ
-        if named == "slurm" and not in_slurm:
-            raise UsageError("--wlm=slurm", "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch")
-        in_ray = bool(environ.get("RAY_ADDRESS"))
-        if named == "ray" and not in_ray:
-            raise UsageError("--wlm=ray", "needs a Ray cluster", "set RAY_ADDRESS to host:port of its head")
-        return named or ("slurm" if in_slurm else "ray" if in_ray else "local")
+        found = [manager for manager, variables in _OF_JOBS.items() if any(environ.get(name) for name in variables)]
+        if named is None:
+            return found[0] if found else "local"
+        if named in _NEEDED and named not in found:
+            raise UsageError(f"--wlm={named}", *_NEEDED[named])
+        return named
 
     def _check_local_nodes(self, manager: Manager | None) -> None:
         given = self.local_nodes
@@ -154,39 +176,11 @@ class JobOptions:
         if given is not None and not 1 <= given <= MAX_LOCAL_NODES:
             raise UsageError(f"--local-nodes={given}", "is out of range", f"use 1 to {MAX_LOCAL_NODES}")
 
-    def hosts(self) -> tuple[str, ...]:
-        """Return the hosts of ``hostlist`` or ``hostfile``, in order.
-
-        Raises
-        ------
-        UsageError
-            If both or neither are given, the file cannot be read, or a host name is invalid or named twice.
-        """
-        if self.hostlist is not None and self.hostfile is not None:
-            given = f"--hostlist={self.hostlist} and --hostfile={self.hostfile}"
-            raise UsageError(given, "cannot be combined", "leave one out")
-        named = self.hostlist.split(",") if self.hostlist is not None else self._read_hostfile()
-        hosts = [host.strip() for host in named if host.strip()]
-        if not hosts:
-            raise UsageError("no hosts", "are named", "give --hostlist=A,B or a --hostfile with one host per line")
-        for host in hosts:
-            if not _HOST.fullmatch(host):
-                rule = "use letters, digits, dots and dashes; user names belong in ~/.ssh/config"
-                raise UsageError(repr(host), "is not a valid host name", rule)
-            if hosts.count(host) > 1:
-                raise UsageError(f"host {host}", "is named twice", "each host is one node")
-        return tuple(hosts)
-
-    def _read_hostfile(self) -> list[str]:
-        if self.hostfile is None:
-            return []
-        try:
-            lines = self.hostfile.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = str(getattr(error, "strerror", None) or error)
-            raise UsageError(f"--hostfile={self.hostfile}", "cannot be read", reason) from error
-        # Whatever follows a host on its line (slots=8) is for other programs.
-        return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].strip()]
+    def may_miss(self, total: int) -> int:
+        """Return how many nodes of an allocation of ``total`` the job can begin without."""
+        if not self.resilient:
+            return 0
+        return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
     def settings(self, total: int) -> Settings:
         """Return the policy's settings for these options.
@@ -251,6 +245,19 @@ class JobOptions:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
 
+    def preloaded(self) -> Preload:
+        """Return what warm processes load; ``None``: there are none.
+
+        Raises
+        ------
+        UsageError
+            If it is not valid, or no copies of the program run.
+        """
+        if self.preload is not None and not self.runs_copies():
+            given = f"--preload={self.preload}"
+            raise UsageError(given, "has no effect without --per-node or --per-device", "add one, or leave this out")
+        return parse_preload("auto" if self.preload is None else self.preload)
+
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that each node has a device, if each device is to have a copy of the program.
 
@@ -259,7 +266,7 @@ class JobOptions:
         UsageError
             If one has none.
         """
-        without = ", ".join(node.hostname for node in nodes if not node.devices)
+        without = abbreviated([node.hostname for node in nodes if not node.devices])
         if self.per_device and without:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
@@ -307,6 +314,22 @@ class JobOptions:
         except GroupsError as error:
             raise UsageError(f"--groups={self.groups}", "is not valid", error.reason) from error
         return self.groups.absolute()
+
+    def checkpoint_bytes(self) -> int | None:
+        """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default.
+
+        Raises
+        ------
+        UsageError
+            If it is not a size.
+        """
+        if self.checkpoint_memory is None:
+            return None
+        match = _SIZE.fullmatch(self.checkpoint_memory.strip())
+        if match is None or not (size_bytes := int(float(match[1]) * _UNITS[match[2].upper()])):
+            given = f"--checkpoint-memory={self.checkpoint_memory}"
+            raise UsageError(given, "is not a size", "give a number and K, M, G or T, as 200G")
+        return size_bytes
 
     def restart_cost(self) -> float | None:
         """Return what a restart for a slow device costs, in seconds; ``None``: as measured.

@@ -4,14 +4,14 @@
 and the first limit that is reached ends the job instead. ``docs/restart.md`` shows both lists as tables, generated from
 this module.
 
-The primary node is never excluded: `begin` always takes it, and `Case.excludable`, the only place where accused hosts
-become hosts to exclude, leaves it out. If it is lost while the controller still runs, it is used again with a new
-cluster.
+The primary node is never excluded: accused, it goes on as the job's book-keeper, without its devices, if the other
+nodes are enough (`Case.sparing`). Its devices are used again before the job would end for want of nodes (`_without`).
+If it is lost while the controller still runs, it is used again with a new cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +22,13 @@ from laggard.resilience.decision.events import (
     Event,
     GrowthPays,
     JobStatus,
+    NodeJoined,
+    NodeLeaving,
     NodeLost,
     NodeReturned,
     NodesAccused,
     NodesMissing,
+    NodesWithheld,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -73,9 +76,9 @@ class Case:
 
     @property
     def excludable(self) -> frozenset[str]:
-        """The accused hosts that may be excluded: those in use or in reserve, and never the primary."""
+        """The accused hosts that may be excluded: those in use or in reserve that can be spared."""
         accused: frozenset[str] = self.event.hosts
-        return accused & {*self.roster.active, *self.roster.reserve} - {self.roster.primary}
+        return self.sparing(accused & {*self.roster.active, *self.roster.reserve})
 
     @property
     def failure(self) -> Failure:
@@ -85,8 +88,8 @@ class Case:
 
     @property
     def proven(self) -> frozenset[str]:
-        """The nodes in use, but for the primary, that were found bad when they were checked."""
-        return frozenset(host for host, _ in self.event.evidence) & frozenset(self.roster.active[1:])
+        """The nodes in use that were found bad when they were checked, and can be spared."""
+        return self.sparing(frozenset(host for host, _ in self.event.evidence) & frozenset(self.roster.active))
 
     @property
     def unfit_reserve(self) -> frozenset[str]:
@@ -103,8 +106,9 @@ class Case:
 
     @property
     def may_strike(self) -> bool:
-        """Whether there is a suspect that may be struck out; the primary is never excluded."""
-        return self.suspect not in ("", self.roster.primary)
+        """Whether there is a suspect that may be struck out, which would help."""
+        stays = isinstance(self.event, ProgramFailed) and self.failure.stays
+        return self.suspect != "" and not stays
 
     @property
     def struck(self) -> bool:
@@ -125,9 +129,10 @@ class Case:
     def is_struck_out(self) -> bool:
         """Whether the suspect has its last strike, and the job can go on without it."""
         host = self.suspect
-        if not self.struck or self.strikes < MAX_STRIKES or host not in self.roster.active[1:]:
+        if not self.struck or self.strikes < MAX_STRIKES or host not in self.roster.active:
             return False
-        return _too_few(self.settings, self.status_without(self.unfit_reserve | {host})) is None
+        after = self.status_without(self.unfit_reserve | {host})
+        return host not in after.roster.active and _too_few(self.settings, after) is None
 
     @property
     def is_kept_out(self) -> bool:
@@ -153,7 +158,21 @@ class Case:
 
         There may be free places although no host is excluded: a job that went on with fewer nodes grows back.
         """
-        return replace(self.status, roster=self.roster.without(hosts, self.settings.nodes, self.now_s, lost=lost))
+        return replace(self.status, roster=_without(self.settings, self.roster, hosts, self.now_s, lost=lost))
+
+    def reserve_without(self, hosts: frozenset[str]) -> JobStatus:
+        """Return the job's status with some hosts of the reserve excluded, and the nodes in use as they are."""
+        n_in_use = len(self.roster.active)
+        return replace(self.status, roster=self.roster.without(hosts, n_in_use, self.now_s))
+
+    def sparing(self, hosts: frozenset[str]) -> frozenset[str]:
+        """Return which of these hosts to go on without: not the primary, nor the last ones, if they are needed."""
+        if _is_enough(self.settings, self.roster.without(hosts, self.settings.nodes, self.now_s)):
+            return hosts
+        others = hosts - {self.roster.primary}
+        if self.settings.exhaust_resources and not self.status_without(others).roster.can_run:
+            return others - {*self.roster.active}
+        return others
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +212,13 @@ def _without_accused(case: Case) -> Decision:
     return Relaunch(after, _describe_change(case.roster, after.roster))
 
 
+def _keep_in_use(case: Case) -> Report:
+    hosts = abbreviated(sorted(case.event.hosts & {*case.roster.active}))
+    may_shrink = not case.settings.exhaust_resources and len(case.roster.active) > 1
+    advice = "; --exhaust-resources would go on without it" if may_shrink else ""
+    return Report(case.status, f"no other node could take the place of {hosts}{advice}")
+
+
 def _without_lost(case: Case) -> Decision:
     host = case.event.host
     after = replace(case.status_without(frozenset({host}), lost=True), strikes=case.with_strike(host))
@@ -204,6 +230,17 @@ def _drop_lost(case: Case) -> Report:
     strikes = case.with_strike(host) if host in case.roster.reserve else case.status.strikes
     after = replace(case.status, roster=case.roster.with_lost(host, case.now_s), strikes=strikes)
     return Report(after, f"{_lost(case)}, but was not in use")
+
+
+def _withhold(case: Case) -> Report:
+    """Take nodes out of the reserve, until the resource manager has nothing against them; no strike."""
+    words = {host: word for host, word in case.event.words if host in case.roster.reserve}
+    roster = case.roster.without(frozenset(words), len(case.roster.active), case.now_s, lost=True)
+    leave = "leaves" if len(words) == 1 else "leave"
+    return Report(
+        replace(case.status, roster=roster),
+        f"{abbreviated(sorted(words))} {leave} the reserve: {'; '.join(words.values())}",
+    )
 
 
 def _stay_out(case: Case, exclusion: Exclusion, why: str) -> Report:
@@ -236,7 +273,7 @@ def _to_reserve(case: Case) -> Report:
 
 def _go_on(case: Case) -> Relaunch:
     back = _returned(case)
-    after = replace(back, roster=back.roster.without(frozenset(), case.settings.nodes, case.now_s))
+    after = replace(back, roster=_without(case.settings, back.roster, frozenset(), case.now_s))
     return Relaunch(after, f"{case.event.host} is back; {_describe_change(case.roster, after.roster)}")
 
 
@@ -249,6 +286,18 @@ def _grow(case: Case) -> Relaunch:
 def _lost(case: Case) -> str:
     why = f" ({case.event.why})" if case.event.why else ""
     return f"{case.event.host} is lost{why}"
+
+
+def _join(case: Case) -> Report:
+    roster = case.roster.expecting(case.event.host, case.now_s, has_devices=case.event.has_devices)
+    return Report(
+        replace(case.status, roster=roster), f"{case.event.host} has joined the cluster: it is examined first"
+    )
+
+
+def _without_leaving(case: Case) -> Relaunch:
+    after = case.status_without(frozenset({case.event.host}))
+    return Relaunch(after, f"{case.event.why}; {_describe_change(case.roster, after.roster)}")
 
 
 def _end_of_program(case: Case, remark: str) -> End:
@@ -286,7 +335,7 @@ def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
     return Relaunch(after, "; ".join(reasons), wait_s=wait_s)
 
 
-ALONE = "; the primary goes on alone"
+ALONE = " goes on alone"
 SAME = "relaunch on the same nodes"
 RULES: Sequence[Rule] = (
     Rule(ProgramEnded, "", "end with 0", _always, lambda _: End(0, "the program ended with exit code 0")),
@@ -370,10 +419,11 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         NodesAccused,
-        "of the accused nodes only the primary is in use",
-        "report: the primary is never excluded",
-        lambda c: not c.excludable and c.roster.primary in c.event.hosts,
-        lambda c: Report(c.status, "the primary is never excluded"),
+        "of the accused nodes only the primary is in use, and without its devices there would be too few nodes; or "
+        "with `--exhaust-resources` no node that can run the program would be left",
+        "report",
+        lambda c: not c.excludable and not c.event.hosts.isdisjoint(c.roster.active),
+        _keep_in_use,
     ),
     Rule(
         NodesAccused,
@@ -387,12 +437,12 @@ RULES: Sequence[Rule] = (
         "the only accused nodes are in reserve",
         "exclude them, no relaunch",
         lambda c: bool(c.excludable) and c.excludable.isdisjoint(c.roster.active),
-        lambda c: Report(c.status_without(c.excludable), "removed from the reserve"),
+        lambda c: Report(c.reserve_without(c.excludable), "removed from the reserve"),
     ),
     Rule(
         NodesAccused,
         "",
-        "relaunch without them (none named: on the same nodes)",
+        "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
         _always,
         _without_accused,
     ),
@@ -400,7 +450,7 @@ RULES: Sequence[Rule] = (
         NodeLost,
         "it is not in use",
         "drop it from the job",
-        lambda c: c.event.host not in c.roster.active,
+        lambda c: c.event.host not in c.roster.up,
         _drop_lost,
     ),
     Rule(
@@ -418,6 +468,13 @@ RULES: Sequence[Rule] = (
         lambda c: Relaunch(c.status, f"Ray's head on {_lost(c)}; starting a new cluster", new_cluster=True),
     ),
     Rule(NodeLost, "", "relaunch without it", _always, _without_lost),
+    Rule(
+        NodesWithheld,
+        "",
+        "take them out of the reserve, until it says otherwise and they pass their probe",
+        _always,
+        _withhold,
+    ),
     Rule(
         NodeReturned,
         "it is not excluded any more",
@@ -449,6 +506,32 @@ RULES: Sequence[Rule] = (
     ),
     Rule(NodeReturned, "", "put it at the end of the reserve", _always, _to_reserve),
     Rule(
+        NodeJoined,
+        "",
+        "examine it, and put it at the end of the reserve",
+        _always,
+        _join,
+    ),
+    Rule(
+        NodeLeaving,
+        "it is in use, with `--resilient`, and the others are enough",
+        "relaunch without it",
+        lambda c: (
+            c.settings.resilient
+            and c.event.host in c.roster.active
+            and bool(c.sparing(frozenset({c.event.host})))
+            and _is_enough(c.settings, c.status_without(frozenset({c.event.host})).roster)
+        ),
+        _without_leaving,
+    ),
+    Rule(
+        NodeLeaving,
+        "",
+        "report",
+        _always,
+        lambda c: Report(c.status, f"{c.event.why}: {c.event.host} is used as long as it is there"),
+    ),
+    Rule(
         GrowthPays,
         "with `--grow-back`",
         "relaunch with them",
@@ -466,10 +549,34 @@ RULES: Sequence[Rule] = (
 )
 
 
+def _without(settings: Settings, roster: Roster, hosts: frozenset[str], now_s: float, *, lost: bool = False) -> Roster:
+    """Return the roster without some hosts; the primary's devices are used again if the others are too few."""
+    after = roster.without(hosts, settings.nodes, now_s, lost=lost)
+    if _is_enough(settings, after):
+        return after
+    again = after.readmitting(after.primary).without(frozenset(), settings.nodes, now_s)
+    return again if _is_enough(settings, again) else after
+
+
+def _is_enough(settings: Settings, roster: Roster) -> bool:
+    return roster.can_run and len(roster.active) >= _needed(settings)
+
+
+def _needed(settings: Settings) -> int:
+    return 1 if settings.exhaust_resources else settings.nodes
+
+
 def _too_few(settings: Settings, status: JobStatus) -> str | None:
-    left = len(status.roster.active)
-    if left >= settings.nodes or settings.exhaust_resources:
+    roster = status.roster
+    if _is_enough(settings, roster):
         return None
+    left = len(roster.active)
+    if left >= _needed(settings):
+        return f"no node with devices is left: {abbreviated(roster.active)} cannot run the program"
+    if settings.exhaust_resources:
+        return (
+            f"no node is left to run the program: the primary, {roster.primary}, has no processors and no GPUs for it"
+        )
     good = "1 good node is" if left == 1 else f"{left} good nodes are"
     return f"{good} left for --nodes={settings.nodes}; --exhaust-resources would go on with fewer"
 
@@ -477,13 +584,13 @@ def _too_few(settings: Settings, status: JobStatus) -> str | None:
 def _missing(case: Case) -> str:
     waited_s = case.now_s - (case.status.waits_since_s or case.now_s)
     lost = case.roster.lost_hosts
-    return f"{', '.join(lost)} {'has' if len(lost) == 1 else 'have'} not returned within {duration(waited_s)}"
+    return f"{abbreviated(lost)} {'has' if len(lost) == 1 else 'have'} not returned within {duration(waited_s)}"
 
 
 def _may_wait(settings: Settings, status: JobStatus) -> bool:
     """Return whether there would be enough nodes if the lost ones returned."""
     n_hoped = len(status.roster.active) + len(status.roster.lost_hosts)
-    return settings.wait_for_nodes_s > 0 and n_hoped >= settings.nodes
+    return settings.wait_for_nodes_s > 0 and n_hoped >= _needed(settings)
 
 
 def _no_progress(_: Settings, status: JobStatus) -> str | None:
@@ -508,8 +615,8 @@ def _storm(settings: Settings, status: JobStatus) -> str | None:
 
 
 TOO_FEW = Limit(
-    "fewer than `--nodes` good nodes are left, without `--exhaust-resources`, and there are not enough lost ones to "
-    "wait for",
+    "fewer than `--nodes` good nodes are left, or with `--exhaust-resources` none that can run the program (none with "
+    "devices, if the job began with any), and there are not enough lost ones to wait for",
     EXIT_TOO_FEW_NODES,
     _too_few,
 )
@@ -527,39 +634,65 @@ def begin(
     remembered: Sequence[Exclusion],
     now_s: float,
     strikes: Sequence[Strike] = (),
+    *,
+    with_devices: frozenset[str] = frozenset(),
+    book_keeper: bool = False,
+    missing: Collection[str] = (),
+    withheld: Collection[str] = (),
 ) -> JobStatus | End:
     """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes.
 
-    Nodes that were only lost are back, since all nodes have just answered.
+    Nodes that were only lost are back, unless they are missing.
 
     Parameters
     ----------
     settings
         What the user asked for.
     hosts
-        The nodes of the allocation; the first one is the primary and is used even if it is remembered as excluded.
+        The nodes of the allocation; the first one is the primary. If it is remembered as excluded, its devices are used
+        only where they are needed.
     remembered
         Exclusions by earlier jobs, those that are over included.
     now_s
         Unix time.
     strikes
         Strikes by earlier jobs.
+    with_devices
+        The nodes that have devices.
+    book_keeper
+        Whether the primary cannot run programs at all.
+    missing
+        Nodes that do not answer: they are lost.
+    withheld
+        Nodes with which something is wrong, as the resource manager says: they are used only if there are no others.
     """
     quarantine_s = settings.quarantine_s
-    known = [e for e in remembered if e.host in hosts[1:] and e.until_s(quarantine_s) > now_s - MEMORY_S]
+    hosts, primary = hosts[1:] if book_keeper else hosts, hosts[0]
+    known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]
     over = [e for e in known if e.until_s(quarantine_s) <= now_s]
     back = [e for e in known if e in over or (e.lost and strikes_of(e.host, strikes, now_s) < MAX_STRIKES)]
     excluded = tuple(replace(e, lost=False) for e in known if e not in back)
-    out, last = {e.host for e in excluded}, {e.host for e in back}
+    out, last = {e.host for e in excluded}, {*(e.host for e in back), *withheld} - {primary}
     good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
     served = {e.host: e.until_s(quarantine_s) for e in over if not e.lost}
     of_others = (strike for strike in strikes if strike.host not in served)
     counting = recent_strikes((*of_others, *(Strike(*each) for each in served.items())), now_s)
     past = tuple(kept for e in back if (kept := e.kept()))
-    status = JobStatus(Roster(good[: settings.nodes], good[settings.nodes :], excluded, past), now_s, strikes=counting)
+    needed = with_devices if not with_devices.isdisjoint(hosts[: settings.nodes]) else frozenset[str]()
+    roster = Roster((), good, excluded, past, primary, needed)
+    status = JobStatus(_without(settings, roster, frozenset(), now_s), now_s, strikes=counting)
+    for host in (host for host in hosts if host in missing):
+        status = _begin_without(settings, status, host)
     if reason := _too_few(settings, status):
-        return End(EXIT_TOO_FEW_NODES, f"{reason}, and --quarantine=1 would take {abbreviated(sorted(out))} back")
+        way_out = f", and --quarantine=1 would take {abbreviated(sorted(out))} back" if out else ""
+        return End(EXIT_TOO_FEW_NODES, f"{reason}{way_out}")
     return status
+
+
+def _begin_without(settings: Settings, status: JobStatus, host: str) -> JobStatus:
+    """Return the status with a node lost before the first launch: a strike, as for every loss."""
+    case = Case(settings, status, NodeLost(host), status.launched_s, progressed=False)
+    return replace(case.status_without(frozenset({host}), lost=True), strikes=case.with_strike(host))
 
 
 def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool) -> Decision:
@@ -599,6 +732,8 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
             relaunched_s=(*status.relaunched_s, now_s),
             launches_without_progress=0 if case.progressed else status.launches_without_progress + 1,
         )
+    if case.roster.is_book_keeper != after.roster.is_book_keeper:
+        decision = replace(decision, new_cluster=True)  # Ray's head is started with or without its devices
     waits = _too_few(settings, after) is not None and _may_wait(settings, after)
     for limit in LIMITS:
         if (reason := limit.reached(settings, after)) and not (limit is TOO_FEW and waits):
@@ -608,7 +743,9 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     since_s = now_s if status.waits_since_s is None else status.waits_since_s
     left_s = since_s + settings.wait_for_nodes_s - now_s
     waiting = f"waiting up to {duration(max(0.0, left_s))} for {abbreviated(after.roster.lost_hosts)} to return"
-    reason = decision.reason.removesuffix(ALONE)  # nobody goes on
+    reason = decision.reason
+    if reason.endswith(ALONE):  # nobody goes on
+        reason = reason.rpartition("; ")[0]
     return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{reason}; {waiting}")
 
 
@@ -625,9 +762,17 @@ def _last_trouble(event: Event) -> str:
 def _describe_change(before: Roster, after: Roster) -> str:
     stay = {*before.active} & {*after.active}
     gone = [host for host in before.active if host not in stay]
-    came = [host for host in after.active if host not in stay]
-    if not gone:
-        return f"with {abbreviated(came)} from the reserve" if came else "on the same nodes"
-    swap = f"; {abbreviated(came)} comes in from the reserve" if came else ""
-    alone = ALONE if len(after.active) == 1 else ""
-    return f"without {', '.join(gone)}{swap}{alone}"
+    came = [host for host in after.active if host not in stay | {before.set_aside}]
+    parts = []
+    if gone:
+        others = [host for host in gone if host != before.primary]
+        devices = [f"the devices of {before.primary} (the primary)"] if before.primary in gone else []
+        parts.append(f"without {', '.join([*([abbreviated(others)] if others else []), *devices])}")
+    if came:
+        swap = f"{abbreviated(came)} comes in from the reserve"
+        parts.append(swap if gone else f"with {abbreviated(came)} from the reserve")
+    if before.set_aside in after.active:
+        parts.append(f"the devices of {before.primary} (the primary) are used again")
+    if gone and len(after.active) == 1:
+        parts.append(f"{'the primary' if after.active[0] == after.primary else after.active[0]}{ALONE}")
+    return "; ".join(parts) or "on the same nodes"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-__all__ = ["MEMORY_S", "Exclusion", "Roster"]
+__all__ = ["MEMORY_S", "Exclusion", "Roster", "bad_and_well"]
 
 # How many times as long as the first a quarantine may be: by default a week.
 LONGEST_QUARANTINE = 7
@@ -46,32 +47,60 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The nodes by host name. The first active node is the primary.
+    """The nodes by host name.
+
+    The primary holds State and the controller wherever it stands here. It is the first active node, or it is only the
+    job's book-keeper: in reserve, in quarantine, or in none of these if it cannot run programs.
 
     Attributes
     ----------
     active, reserve
         Nodes in use, and nodes to swap in.
     excluded
-        Nodes in quarantine.
+        Nodes in quarantine; of the primary, only its devices are.
     past
         The last exclusion of each node that is back, since its next one lasts longer.
+    primary
+        The node that runs the controller and the state server; by default the first active one.
+    with_devices
+        The nodes of which each launch needs one at least; empty: any node will do.
     """
 
     active: tuple[str, ...]
     reserve: tuple[str, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
     past: tuple[Exclusion, ...] = ()
+    primary: str = ""
+    with_devices: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.primary:
+            object.__setattr__(self, "primary", self.active[0])
 
     @property
-    def primary(self) -> str:
-        """The node that runs the controller and the state server."""
-        return self.active[0]
+    def up(self) -> tuple[str, ...]:
+        """The primary, and the other nodes in use."""
+        return (self.primary, *(host for host in self.active if host != self.primary))
+
+    @property
+    def is_book_keeper(self) -> bool:
+        """Whether the primary goes on without its devices."""
+        return self.primary not in self.active
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the program can run on the active nodes."""
+        return bool(self.active) and not (self.with_devices and self.with_devices.isdisjoint(self.active))
 
     @property
     def excluded_hosts(self) -> tuple[str, ...]:
-        """Host names of the nodes in quarantine."""
-        return tuple(exclusion.host for exclusion in self.excluded)
+        """Host names of the nodes in quarantine, but for the primary, which is never excluded."""
+        return tuple(exclusion.host for exclusion in self.excluded if exclusion.host != self.primary)
+
+    @property
+    def set_aside(self) -> str:
+        """The primary if its devices are in quarantine, else empty."""
+        return self.primary if self.exclusion_of(self.primary) else ""
 
     @property
     def lost_hosts(self) -> tuple[str, ...]:
@@ -93,9 +122,10 @@ class Roster:
             for host in (*self.active, *self.reserve)
             if host in hosts
         ]
+        active = [*good, *waiting[:free]]
         return replace(
             self,
-            active=(*good, *waiting[:free]),
+            active=tuple(sorted(active, key=lambda host: host != self.primary)),  # the primary first, if it is there
             reserve=tuple(waiting[free:]),
             excluded=(*self.excluded, *gone),
             past=tuple(exclusion for exclusion in self.past if exclusion.host not in hosts),
@@ -109,6 +139,12 @@ class Roster:
         """Return the roster with another exclusion in the place of a node's present one."""
         return replace(self, excluded=tuple(renewed if e.host == renewed.host else e for e in self.excluded))
 
+    def expecting(self, host: str, now_s: float, *, has_devices: bool) -> Roster:
+        """Return the roster with a new node, which comes in as a lost one comes back."""
+        devices = {host} if has_devices and self.with_devices else frozenset[str]()
+        newcomer = Exclusion(host, now_s, lost=True)
+        return replace(self, excluded=(*self.excluded, newcomer), with_devices=self.with_devices | devices)
+
     def readmitting(self, host: str) -> Roster:
         """Return the roster with an excluded node back, at the end of the reserve."""
         over = [exclusion for exclusion in self.excluded if exclusion.host == host]
@@ -118,3 +154,27 @@ class Roster:
             excluded=tuple(exclusion for exclusion in self.excluded if exclusion.host != host),
             past=(*self.past, *(kept for exclusion in over if (kept := exclusion.kept()))),
         )
+
+
+def bad_and_well(
+    roster: Roster, remembered: Iterable[Exclusion], quarantine_s: float, now_s: float
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the nodes that a job should not get when it is started again, and those that it may get again.
+
+    Parameters
+    ----------
+    roster
+        The roster as the job ends.
+    remembered
+        All exclusions on record, those of nodes that the job does not have this time included. One that was only lost
+        then may be back by now.
+    quarantine_s
+        How long a first quarantine lasts.
+    now_s
+        Unix time.
+    """
+    known = list(remembered)
+    good = {*roster.active, *roster.reserve}
+    serving = {each.host for each in known if not each.lost and now_s < each.until_s(quarantine_s)}
+    bad = frozenset({*roster.excluded_hosts, *serving} - good)
+    return bad, frozenset({*good, *(each.host for each in known)} - bad)

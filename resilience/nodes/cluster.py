@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
@@ -47,10 +48,19 @@ HELD = "killed but held in the kernel, they run nothing more; the job goes on be
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """What a node needs before it starts anything: private files by name, and environment variables."""
+    """What a node needs before it starts anything: private files by name, and environment variables.
+
+    Attributes
+    ----------
+    files, environment
+        For all nodes.
+    of_node
+        Returns further files, which differ from node to node.
+    """
 
     files: dict[str, str]
     environment: dict[str, str]
+    of_node: Callable[[NodeRecord], dict[str, str]] = lambda _: {}
 
 
 class Cluster:
@@ -99,14 +109,15 @@ class Cluster:
         }
         return self._allocation.environment(node, directory) | variables
 
-    def start(self, active: Sequence[str]) -> None:
-        """Start the agents of all nodes, and begin to start what else the active ones need."""
+    def start(self, roster: Roster, missing: Collection[str] = ()) -> None:
+        """Start the agents of all nodes that are not missing, and begin to start what else the active ones need."""
         self._awake_clock.start()
         for record in self._allocation.nodes:
-            self._start_agent(record)
-        self.begin_change(active)
+            if record.hostname not in missing:
+                self._start_agent(record)
+        self.begin_change(roster)
 
-    def restart(self, active: Sequence[str]) -> None:
+    def restart(self, roster: Roster) -> None:
         """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost.
 
         Raises
@@ -116,16 +127,16 @@ class Cluster:
         """
         if self._primary.hostname not in self.nodes:
             self._start_agent(self._primary)
-        self.begin_change(active)
+        self.begin_change(roster)
 
     def warm_up(self, hosts: Iterable[str]) -> None:
         """Prepare nodes that may soon be swapped in."""
 
-    def begin_change(self, active: Sequence[str]) -> None:
-        """Begin to start what the given hosts need, without waiting."""
+    def begin_change(self, roster: Roster) -> None:
+        """Begin to start what the hosts of a launch need, without waiting."""
 
-    def finish_change(self, active: Sequence[str], launch: int) -> int:
-        """Wait until the cluster is exactly the given hosts, and no process of a launch before ``launch`` is left.
+    def finish_change(self, roster: Roster, launch: int) -> int:
+        """Wait until the cluster is what a launch needs, and no process of a launch before ``launch`` is left.
 
         Returns
         -------
@@ -139,9 +150,9 @@ class Cluster:
         LeftoversError
             If a process cannot be ended in time.
         """
-        self._raise_if_lost(self.nodes[host] for host in active)
+        self._raise_if_lost(self.nodes[host] for host in roster.up)
         n_ended = self._end_leftovers(launch)
-        self._raise_if_lost(self.nodes[host] for host in active)
+        self._raise_if_lost(self.nodes[host] for host in roster.up)
         return n_ended
 
     def lost(self) -> list[str]:
@@ -153,6 +164,8 @@ class Cluster:
         node = self.nodes[host]
         if node.gone:
             return "its agent has ended"
+        if node.told_to_end:
+            return "its agent was told to end"
         if node.stuck:
             return node.stuck
         silent_s = self._awake_clock.now_s() - node.last_heard_s
@@ -201,6 +214,17 @@ class Cluster:
             node.dump_stacks(launch)
         self._wait_for(lambda: all(node.stacks is not None or self._is_lost(node) for node in nodes), STACKS_WAIT_S)
         return [stack for node in nodes for stack in node.stacks or ()]
+
+    def joined(self) -> list[NodeRecord]:
+        """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
+        return []
+
+    def leaving(self) -> dict[str, str]:
+        """Return the hosts on which nothing new should run, since their manager takes them away, and why."""
+        return {}
+
+    def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
+        """Ask the manager for a number of nodes beside some that there are; nothing may come of it."""
 
     def notices(self) -> list[str]:
         """Return the new messages for the user about the nodes."""
@@ -257,8 +281,7 @@ class Cluster:
         self._allocation.close()
 
     def _files(self, node: NodeRecord) -> dict[str, str]:
-        del node  # all nodes get the same files
-        return self._setup.files
+        return {**self._setup.files, **self._setup.of_node(node)}
 
     def _start_agent(self, record: NodeRecord) -> None:
         self.nodes[record.hostname] = self.connect(record, self._allocation.start_agent(record))
@@ -284,7 +307,7 @@ class Cluster:
 
     def _is_lost(self, node: Node) -> bool:
         timeout_s = self.heartbeat_timeout_s if node.has_started else FIRST_HEARTBEAT_TIMEOUT_S
-        if node.stuck and node.record != self._primary:
+        if (node.stuck or node.told_to_end) and node.record != self._primary:
             return True
         return node.gone or self._awake_clock.now_s() - node.last_heard_s > timeout_s
 

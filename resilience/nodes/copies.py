@@ -16,17 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.decision.failure import ProcessEnd, only_noticed_another, says_why
 from laggard.resilience.nodes.node import Node, TaskEnd
-from laggard.resilience.nodes.rank_variables import (
-    HOST_FILE,
-    HOST_LIST,
-    device_variables,
-    host_file,
-    host_list,
-    node_variables,
-)
+from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 
 __all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
@@ -34,8 +26,6 @@ LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other copies when one has failed without saying why, or has only noticed another's end.
 SETTLE_S = 1.0
 CASCADE_SETTLE_S = 5.0
-# Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
-UNBUFFERED = "PYTHONUNBUFFERED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +71,8 @@ class Copies:
         Whether each device has a copy of its own, with the variables of torchrun; if not, each node has one.
     writes_stacks
         Whether their Python processes are to write their stacks when an agent asks for them.
+    may_be_warm
+        Whether they are forked from warm processes where there are some; the first one then records what it imports.
     """
 
     def __init__(
@@ -94,16 +86,13 @@ class Copies:
         *,
         per_device: bool = False,
         writes_stacks: bool = False,
+        may_be_warm: bool = False,
     ) -> None:
         self._changed = changed
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
-        if per_device:
-            variables = device_variables(records, port, launch, os.environ)
-        else:
-            variables = [[node_variables(i, len(nodes), records[0].address, port)] for i in range(len(nodes))]
+        variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
         hosts = f"hosts-{launch}"
-        common = {LAUNCH: str(launch), UNBUFFERED: os.environ.get(UNBUFFERED, "1"), HOST_LIST: host_list(records)}
         for node, of_node in zip(nodes, variables, strict=True):
             for number, own in enumerate(of_node):
                 rank = int(own["RANK"]) if per_device else None
@@ -112,11 +101,13 @@ class Copies:
                 node.start_task(
                     copy.task,
                     command,
-                    {**common, HOST_FILE: node.path_of(hosts), **own},
+                    {**own, HOST_FILE: node.path_of(hosts)},
                     files={hosts: host_file(records)},
                     directory=str(Path.cwd()),
                     output=_Relay(copy, printer).take,
                     writes_stacks=writes_stacks,
+                    may_be_warm=may_be_warm,
+                    records_imports=may_be_warm and len(self._copies) == 1,
                 )
 
     @property
@@ -128,6 +119,14 @@ class Copies:
     def ended(self) -> bool:
         """Whether all copies have ended; a copy on a lost node counts as ended."""
         return all(copy.end is not None or copy.node.gone for copy in self._copies)
+
+    def starts(self) -> list[tuple[str, str]] | None:
+        """Return each copy's host, and why it was not forked from a warm process, if not; None: not known yet."""
+        if any(copy.task not in copy.node.task_starts and not copy.node.gone for copy in self._copies):
+            return None
+        return [
+            (copy.node.record.hostname, copy.node.task_starts.get(copy.task, "it is lost")) for copy in self._copies
+        ]
 
     def ask_to_stop(self) -> None:
         """Ask all copies to save their state and end (SIGTERM)."""

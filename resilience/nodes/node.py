@@ -105,10 +105,21 @@ class Node:
         How many processes the last `end_leftovers` ended; ``None`` until it is done.
     stuck
         What the last `end_leftovers` could not end; empty if nothing is left.
+    told_to_end
+        Whether somebody else, such as Slurm, has told the agent to end; it does so when its tasks had time to save.
     last_words
         The end of Ray's log, once Ray has ended.
+    task_starts
+        By name of each task that might have been forked from the warm process and has started: why it was not, or
+        nothing.
     task_ends
         How each task ended, by name, once it has.
+    warm
+        What the agent has said of its warm process and nobody has taken yet.
+    hooked
+        Whether the program's Python has run our code at its start.
+    imports
+        What the program has imported on it before it was at work.
     logs
         The end of each log of the node, by file name, once the agent has sent them.
     logs_sent
@@ -136,6 +147,7 @@ class Node:
         self.answered = False
         self.leftovers_ended: int | None = 0
         self.stuck = ""
+        self.told_to_end = False
         self.last_words = ""
         self._agent = agent
         self._changed = changed
@@ -143,7 +155,11 @@ class Node:
         self._stopping = False
         self._warm = False
         self._sidecars: set[str] = set()
+        self.task_starts: dict[str, str] = {}
         self.task_ends: dict[str, TaskEnd] = {}
+        self.warm: list[Mapping[str, object]] = []
+        self.hooked = False
+        self.imports: tuple[str, ...] = ()
         self.logs: dict[str, str] = {}
         self.logs_sent = False
         self.first_check: NodeCheck | None = None
@@ -220,6 +236,8 @@ class Node:
         output: Output | None = None,
         restarts: bool = False,
         writes_stacks: bool = False,
+        may_be_warm: bool = False,
+        records_imports: bool = False,
     ) -> None:
         """Have the agent start a process of one launch; its end will be in ``task_ends``.
 
@@ -242,6 +260,10 @@ class Node:
             Whether the agent starts it again, after a wait that grows, when it ends without a signal of ours.
         writes_stacks
             Whether its Python processes are to write their stacks when the agent asks for them.
+        may_be_warm
+            Whether it is forked from the warm process if that is possible; ``task_starts`` says.
+        records_imports
+            Whether it records what it imports; that will be in ``imports``.
         """
         if output is not None:
             self._outputs[name] = output
@@ -255,7 +277,54 @@ class Node:
             relayed=output is not None,
             restarts=restarts,
             writes_stacks=writes_stacks,
+            may_be_warm=may_be_warm,
+            records_imports=records_imports,
         )
+
+    def keep_warm(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        varying: Sequence[str],
+        directory: str,
+        modules: Sequence[str],
+        asked: Sequence[str],
+        writes_stacks: bool,
+    ) -> None:
+        """Have the agent keep a warm process, from which tasks with this command are then forked.
+
+        Parameters
+        ----------
+        command, environment, directory, writes_stacks
+            As for :meth:`start_task`, without the variables that each launch or task has its own of.
+        varying
+            The names of these.
+        modules
+            Modules to load if they are installed libraries.
+        asked
+            Modules to load in any case.
+        """
+        self._send(
+            do="keep-warm",
+            command=list(command),
+            environment=dict(environment),
+            varying=list(varying),
+            directory=directory,
+            modules=list(modules),
+            asked=list(asked),
+            writes_stacks=writes_stacks,
+        )
+
+    def fork_ahead(self, n_tasks: int) -> None:
+        """Have the agent fork processes for tasks that are about to start, if it has a warm process."""
+        self._send(do="fork-ahead", tasks=n_tasks)
+
+    def take_warm_news(self) -> list[Mapping[str, object]]:
+        """Return what is new about the warm process."""
+        with self._changed:
+            news, self.warm = self.warm, []
+        return news
 
     def signal_task(self, name: str, signum: int) -> None:
         """Have the agent send a signal to a task, if it runs; its end is then not reported to the user."""
@@ -398,6 +467,14 @@ class Node:
                 case "ray-ended":
                     self.ray = "down" if self._stopping else "ended"
                     self.last_words = str(message.get("last_words", ""))
+                case "task-started":
+                    self.task_starts[str(message["name"])] = str(message["why_not"])
+                case "warm":
+                    self.warm.append(message)
+                case "hooked":
+                    self.hooked = True
+                case "imports":
+                    self.imports = tuple(map(str, _list(message["names"])))
                 case "task-ended":
                     name = str(message["name"])
                     self.task_ends[name] = TaskEnd.of(message)
@@ -406,6 +483,8 @@ class Node:
                 case "pong":
                     self.answered = True
                     self._take_time(float(str(message["time_s"])))
+                case "told-to-end":
+                    self.told_to_end = True
                 case "leftovers-ended":
                     self.leftovers_ended, self.stuck = int(str(message["ended"])), str(message["stuck"])
                 case "sidecar-ended" | "task-restarts":

@@ -117,7 +117,18 @@ class Program:
         if not self.exit_code:
             return []
         ran_s = self._ended_s - self._began_s
-        return [ProcessEnd(self._host, "the program", self.pid, self.exit_code, self._ended_s, ran_s, self.last_lines)]
+        return [
+            ProcessEnd(
+                self._host,
+                "the program",
+                self.pid,
+                self.exit_code,
+                self._ended_s,
+                ran_s,
+                self.last_lines,
+                stays=True,
+            )
+        ]
 
     def ask_to_stop(self) -> None:
         """Ask the program to save its state and end (SIGTERM)."""

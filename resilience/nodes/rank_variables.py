@@ -6,12 +6,64 @@ from collections.abc import Mapping, Sequence
 
 from laggard.kvstore.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.environment import LAUNCH
 
-__all__ = ["HOST_FILE", "HOST_LIST", "device_variables", "host_file", "host_list", "node_variables"]
+__all__ = [
+    "HOST_FILE",
+    "HOST_LIST",
+    "device_variables",
+    "host_file",
+    "host_list",
+    "launch_variables",
+    "node_variables",
+    "shared_variables",
+]
 
 HOST_FILE = "LAGGARD_HOSTFILE"
 HOST_LIST = "LAGGARD_HOSTLIST"
+# Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _THREADS = "OMP_NUM_THREADS"
+_NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_SAME_IN_EACH_LAUNCH = (_UNBUFFERED, _THREADS, _NCCL_ERRORS)
+
+
+def launch_variables(
+    nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str], *, per_device: bool
+) -> list[list[dict[str, str]]]:
+    """Return, for each node, the variables of each copy on it, without the path of the host file.
+
+    Parameters
+    ----------
+    nodes
+        The nodes of the launch, the primary first.
+    port
+        A port of the primary.
+    launch
+        Number of the launch.
+    environ
+        The user's own variables.
+    per_device
+        Whether each device has a copy.
+    """
+    if per_device:
+        own = device_variables(nodes, port, launch, environ)
+    else:
+        own = [[node_variables(i, len(nodes), nodes[0].address, port)] for i in range(len(nodes))]
+    common = {LAUNCH: str(launch), _UNBUFFERED: environ.get(_UNBUFFERED, "1"), HOST_LIST: host_list(nodes)}
+    return [[common | copy for copy in copies] for copies in own]
+
+
+def shared_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return those variables of a copy that all copies on its node have in every launch, and the names of the others.
+
+    Parameters
+    ----------
+    variables
+        Those of :func:`launch_variables`.
+    """
+    shared = {name: value for name, value in variables.items() if name in _SAME_IN_EACH_LAUNCH}
+    return shared, sorted({*variables, HOST_FILE} - shared.keys())
 
 
 def node_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
@@ -63,7 +115,7 @@ def device_variables(
         "TORCHELASTIC_RESTART_COUNT": str(launch),
         "TORCHELASTIC_MAX_RESTARTS": str(launch),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        _NCCL_ERRORS: environ.get(_NCCL_ERRORS, "1"),
     }
     variables: list[list[dict[str, str]]] = []
     first = 0

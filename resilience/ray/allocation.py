@@ -21,8 +21,11 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import (
     AgentProcess,
     AllocationError,
+    Tell,
+    Unmanaged,
     clear_this_machine,
     device_variables,
+    silent,
     start_here,
 )
 from laggard.resilience.allocation.network import is_this_machine, listens
@@ -52,6 +55,8 @@ class RayNode:
         Names of the GPUs that Ray assigns on the node, as in ``CUDA_VISIBLE_DEVICES`` there.
     head
         Whether Ray's head runs on the node.
+    offers
+        Whether Ray places tasks on it: whether it has processors or GPUs for them.
     """
 
     id: str
@@ -60,6 +65,12 @@ class RayNode:
     name: str
     devices: tuple[str, ...]
     head: bool
+    offers: bool = True
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> RayNode:
+        """Return a node as the driver describes it."""
+        return cls(**{**fields, "devices": tuple(fields["devices"])})
 
 
 def records_of(nodes: Sequence[RayNode], virtual_gpus: int) -> dict[str, NodeRecord]:
@@ -67,16 +78,20 @@ def records_of(nodes: Sequence[RayNode], virtual_gpus: int) -> dict[str, NodeRec
 
     Nodes go by their host names. If two share a host name, all go by their names in Ray, or else by their addresses.
     """
-    names = next(
-        names
-        for names in ([n.hostname for n in nodes], [n.name for n in nodes], [n.address for n in nodes])
-        if all(names) and len(set(names)) == len(names)
-    )
-    virtual = tuple(map(str, range(virtual_gpus)))
-    return {
-        node.id: NodeRecord(name, node.address, virtual or node.devices)
-        for name, node in zip(names, nodes, strict=True)
-    }
+    kind = naming(nodes)
+    return {node.id: _record_of(node, getattr(node, kind), virtual_gpus) for node in nodes}
+
+
+def naming(nodes: Sequence[RayNode]) -> str:
+    """Return the first of the attributes of nodes that tells them apart. Pure."""
+    kinds = {kind: [getattr(node, kind) for node in nodes] for kind in ("hostname", "name", "address")}
+    return next(kind for kind, names in kinds.items() if all(names) and len(set(names)) == len(names))
+
+
+def _record_of(node: RayNode, name: str, virtual_gpus: int) -> NodeRecord:
+    # What can run nothing has no devices either, whatever is asked for.
+    virtual = tuple(map(str, range(virtual_gpus))) if node.offers else ()
+    return NodeRecord(name, node.address, virtual or node.devices)
 
 
 class DriverProcess:
@@ -88,6 +103,15 @@ class DriverProcess:
         ``host:port`` of the cluster's head.
     with_devices
         Whether to ask the nodes for the names of their GPUs.
+
+    Attributes
+    ----------
+    nodes
+        The nodes when it began.
+    joined
+        Those that have joined since, until somebody takes them from here.
+    draining
+        The nodes that Ray drains by their IDs, and until when (Unix time; 0: no limit).
 
     Raises
     ------
@@ -114,13 +138,15 @@ class DriverProcess:
                 start_new_session=True,
             )
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.joined: queue.SimpleQueue[RayNode] = queue.SimpleQueue()
+        self.draining: Mapping[str, float] = {}
         threading.Thread(target=self._read, name="ray-driver", daemon=True).start()
         if (handshake := self._handshake()) is None:
             reason = self._last_error_line()
             self._process.kill()
             self.close()
             raise UsageError(f"RAY_ADDRESS={address} is not a Ray cluster that laggard can use: {reason}")
-        self.nodes = tuple(RayNode(**{**node, "devices": tuple(node["devices"])}) for node in handshake["nodes"])
+        self.nodes = tuple(map(RayNode.of_json, handshake["nodes"]))
 
     @property
     def pid(self) -> int:
@@ -151,6 +177,10 @@ class DriverProcess:
             raise AllocationError(f"the Ray cluster at {self._address} is lost: {self._last_error_line()}")
         return frozenset(answer["alive"]), frozenset(answer["missed"])
 
+    def ask_for(self, n_more: int, beside: Sequence[str]) -> None:
+        """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
+        self._send({"do": "ask", "nodes": n_more, "beside": list(beside)})
+
     def clear(self, node_id: str, mark: str) -> None:
         """Begin to end what the agent with that mark has left on a node."""
         self._send({"do": "clear", "node": node_id, "mark": mark})
@@ -172,7 +202,14 @@ class DriverProcess:
     def _read(self) -> None:
         with cast("IO[bytes]", self._process.stdout) as lines:
             for line in lines:
-                self._answers.put(json.loads(line))
+                match (answer := json.loads(line))["event"]:
+                    case "joined":
+                        for node in answer["nodes"]:
+                            self.joined.put(RayNode.of_json(node))
+                    case "draining":
+                        self.draining = answer["nodes"]
+                    case _:
+                        self._answers.put(answer)
         self._answers.put(None)
 
     def _next_answer(self, deadline_s: float) -> dict[str, Any] | None:
@@ -213,8 +250,10 @@ class RelayedAgent:
         """Do nothing: an agent whose pipe has closed ends without help, or with its node."""
 
 
-class RayAllocation:
+class RayAllocation(Unmanaged):
     """The nodes of a Ray cluster that is already running; the primary is this machine.
+
+    Other nodes that offer neither processors nor GPUs are left out: nothing of a program runs there.
 
     Parameters
     ----------
@@ -227,6 +266,15 @@ class RayAllocation:
     ------
     UsageError
         If there is no such cluster, or this machine is not one of its nodes.
+
+    Attributes
+    ----------
+    nodes
+        All nodes, the primary first; those that have been taken in since come last.
+    ids
+        Their IDs in Ray, by host name.
+    book_keeper
+        Whether the primary offers neither, so that it only holds State and the controller.
     """
 
     def __init__(self, address: str, virtual_gpus: int) -> None:
@@ -238,16 +286,46 @@ class RayAllocation:
             names = " or ".join(node.hostname for node in self.driver.nodes if node.head)
             raise UsageError(f"this machine is not a node of the Ray cluster at {address}: start laggard on {names}")
         primary = next((node for node in here if node.head), here[0])
-        others = sorted((node for node in self.driver.nodes if node is not primary), key=lambda node: node.name)
+        others = sorted(
+            (node for node in self.driver.nodes if node is not primary and node.offers), key=lambda node: node.name
+        )
         records = records_of([primary, *others], virtual_gpus)
+        self.book_keeper = not primary.offers
         self.ids = {record.hostname: node_id for node_id, record in records.items()}
         self.nodes = tuple(records.values())
-        self._virtual = virtual_gpus > 0
-        job = secrets.token_hex(8)
-        self._marks = {record.hostname: f"{job}-{record.hostname}" for record in self.nodes}
+        self._naming = naming([primary, *others])
+        self._virtual_gpus = virtual_gpus
+        self._job = secrets.token_hex(8)
+        self._marks = {record.hostname: self._mark(record) for record in self.nodes}
 
-    def discover(self) -> None:
-        """Do nothing: Ray's records say what each node has."""
+    def take_in(self, node: RayNode) -> NodeRecord | None:
+        """Return a record of a node that has joined the cluster; None if it is of no use, or was known before.
+
+        One with the name and the address of a node that was lost is that node: it comes back as lost nodes do.
+        """
+        known = {record.hostname: record.address for record in self.nodes}
+        name = getattr(node, self._naming)
+        if not node.offers:
+            return None
+        if known.get(name) == node.address:
+            self.ids[name] = node.id
+            return None
+        name = node.address if not name or name in known else name
+        if name in known:
+            return None
+        record = _record_of(node, name, self._virtual_gpus)
+        self.ids[name] = node.id
+        self._marks[name] = self._mark(record)
+        self.nodes = (*self.nodes, record)
+        return record
+
+    def _mark(self, node: NodeRecord) -> str:
+        return f"{self._job}-{node.hostname}"
+
+    def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
+        """Return nothing: Ray's records say what each node has, and the nodes that are there."""
+        del may_miss, tell
+        return {}
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a node, with its standard input and output piped to this process."""
@@ -262,21 +340,12 @@ class RayAllocation:
         self._marks[node.hostname] = f"{old.partition('/')[0]}/{secrets.token_hex(4)}"
         return self.driver.start_agent(self.ids[node.hostname], self._marks[node.hostname], after=old)
 
-    def word_on(self, node: NodeRecord) -> str:
-        """Return nothing: the cluster says itself which of its nodes are dead."""
-        del node
-        return ""
-
     def clear(self, node: NodeRecord) -> None:
         """End whatever is left on a node whose agent is gone; on another machine this call only begins it."""
         if node == self.nodes[0]:
             clear_this_machine(node)
         else:
             self.driver.clear(self.ids[node.hostname], self._marks[node.hostname])
-
-    def is_ending(self) -> bool:
-        """Return False: Ray does not announce that it is ending a whole job."""
-        return False
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return nothing: Ray is already running."""
@@ -285,7 +354,7 @@ class RayAllocation:
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
         """Return the variables with which a process on the node finds its devices."""
-        return device_variables(node, directory, virtual=self._virtual)
+        return device_variables(node, directory, virtual=self._virtual_gpus > 0)
 
     def close(self) -> None:
         """Leave the cluster as it was."""

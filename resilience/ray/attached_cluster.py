@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.program import JOB_CONFIG
@@ -29,6 +31,11 @@ def job_config(runtime_dir: Path, environ: Mapping[str, str]) -> str:
     runtime_env = {"worker_process_setup_hook": HOOK, **config.get("runtime_env", {})}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), RUNTIME_DIR: str(runtime_dir)}
     return json.dumps({**config, "runtime_env": runtime_env})
+
+
+def _draining(until_s: float) -> str:
+    until = f", until {time.strftime('%H:%M:%S', time.localtime(until_s))}" if until_s else ""
+    return f"Ray drains it{until}"
 
 
 class AttachedCluster(Cluster):
@@ -73,10 +80,10 @@ class AttachedCluster(Cluster):
             return variables
         return variables | {RAY_ADDRESS: self._ray.address, JOB_CONFIG: job_config(self._directory, os.environ)}
 
-    def finish_change(self, active: Sequence[str], launch: int) -> int:
-        """Leave exactly the given hosts to the program, with no process of a launch before ``launch`` on any."""
-        n_ended = super().finish_change(active, launch)
-        ids = {self._ray.ids[host]: host for host in active}
+    def finish_change(self, roster: Roster, launch: int) -> int:
+        """Leave exactly the active hosts to the program, with no process of a launch before ``launch`` on any."""
+        n_ended = super().finish_change(roster, launch)
+        ids = {self._ray.ids[host]: host for host in roster.active}
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
             self.nodes[ids[dead]].mark_ray_ended()
@@ -88,6 +95,24 @@ class AttachedCluster(Cluster):
         ]
         self._missed = missed
         return n_ended
+
+    def joined(self) -> list[NodeRecord]:
+        """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
+        found = []
+        while not self._ray.driver.joined.empty():
+            if (record := self._ray.take_in(self._ray.driver.joined.get())) is not None:
+                self._numbers[record.hostname] = len(self._numbers) + 1
+                found.append(record)
+        return found
+
+    def leaving(self) -> dict[str, str]:
+        """Return the hosts that Ray drains, and until when."""
+        draining = self._ray.driver.draining
+        return {host: _draining(draining[id_]) for host, id_ in self._ray.ids.items() if id_ in draining}
+
+    def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
+        """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
+        self._ray.driver.ask_for(n_more, [self._ray.ids[host] for host in beside])
 
     def notices(self) -> list[str]:
         """Return what the user should be told about the nodes, each notice once."""

@@ -21,6 +21,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.nodes.cluster import (
     RAY_ADDRESS,
@@ -32,6 +33,7 @@ from laggard.resilience.nodes.cluster import (
 )
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
+from laggard.resilience.text import abbreviated
 
 __all__ = ["RayCluster"]
 
@@ -97,6 +99,7 @@ class RayCluster(Cluster):
         self._port = port
         self._head: HeadClient | None = None
         self._waiting: list[str] = []
+        self._offered: frozenset[str] = frozenset()  # the hosts on which Ray may place something
         self._joined: set[str] = set()
         self._attempts: Counter[str] = Counter()
 
@@ -113,8 +116,10 @@ class RayCluster(Cluster):
             "RAY_TLS_CA_CERT": str(directory / _AUTHORITY),
         }
 
-    def restart(self, active: Sequence[str]) -> None:
-        """End Ray on every node and begin to start it again with a new head; the old head is lost or abandoned.
+    def restart(self, roster: Roster) -> None:
+        """End Ray on every node and begin to start it again with a new head.
+
+        The old head is lost, or it offers devices that are not to be used any more, or hides some that are.
 
         Raises
         ------
@@ -125,20 +130,21 @@ class RayCluster(Cluster):
         for node in up:
             node.stop_ray()
         if not self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S):
-            slow = ", ".join(node.record.hostname for node in up if node.ray == "up")
+            slow = abbreviated([node.record.hostname for node in up if node.ray == "up"])
             raise ClusterError(f"the old Ray processes could not be ended on {slow}")
         self._head = None
         self._joined = set()
-        super().restart(active)
+        super().restart(roster)
 
     def warm_up(self, hosts: Iterable[str]) -> None:
         """Prepare nodes that may soon be swapped in."""
         for host in hosts:
             self.nodes[host].warm_up()
 
-    def begin_change(self, active: Sequence[str]) -> None:
-        """Begin to start Ray on the given hosts where it is not up; :meth:`finish_change` does the rest."""
-        self._waiting = [host for host in active if self.nodes[host].ray == "down"]
+    def begin_change(self, roster: Roster) -> None:
+        """Begin to start Ray on the hosts of a launch where it is not up; :meth:`finish_change` does the rest."""
+        self._offered = frozenset(roster.active)
+        self._waiting = [host for host in roster.up if self.nodes[host].ray == "down"]
         self._attempts.clear()
         self._start_waiting()
 
@@ -166,9 +172,9 @@ class RayCluster(Cluster):
             return False  # all others need the head, and a node that has left the cluster is lost
         return 0 < self._attempts[node.record.hostname] < JOIN_ATTEMPTS
 
-    def finish_change(self, active: Sequence[str], launch: int) -> int:
-        """Leave exactly the given hosts in the cluster, and no process of a launch before ``launch`` on any host."""
-        wanted = [self.nodes[host] for host in active]
+    def finish_change(self, roster: Roster, launch: int) -> int:
+        """Leave exactly a launch's hosts in the cluster, and no process of a launch before ``launch`` on any host."""
+        wanted = [self.nodes[host] for host in roster.up]
         self._raise_if_lost(wanted)
         leaving = [node for node in self.nodes.values() if node.ray == "up" and node not in wanted]
         for node in leaving:
@@ -234,6 +240,8 @@ class RayCluster(Cluster):
             f"--temp-dir={self._node_directory(node) / 'ray'}",  # Ray makes this folder readable for everybody
             "--disable-usage-stats",
             *self._allocation.ray_options(node),
+            # Of two options with one name the last counts.
+            *([] if node.hostname in self._offered else ["--num-cpus=0", "--num-gpus=0"]),
         ]
 
     def _wait_until_members(self, nodes: Sequence[Node]) -> None:
@@ -252,7 +260,7 @@ class RayCluster(Cluster):
                     self._attempts[node.record.hostname] = JOIN_ATTEMPTS
                     node.mark_ray_ended()
                 self._raise_if_lost(missing)
-                others = ", ".join(sorted(members - addresses))
+                others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
             self._wait_for(lambda: False, POLL_S)  # Ray's records have no event to wait for
         self._joined = members

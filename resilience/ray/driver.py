@@ -2,13 +2,15 @@
 
 With ``--devices`` it asks each node for the names of its GPUs.
 
-It does two things that need Ray, so that the controller does not load Ray:
+It does what needs Ray, so that the controller does not load Ray:
 
 - it **relays** the pipe of each node's agent, as ``srun`` or ``ssh`` would: an actor on the node starts the agent and
   exchanges lines with it;
 - it **holds** nodes: a placement group reserves everything that a node offers, so that neither the program nor anybody
   else is placed there. Every living node that the launch does not use is held: the reserve, the excluded nodes, and
-  nodes that join the cluster later.
+  nodes that join the cluster later;
+- it **watches** the cluster, and tells the controller of nodes that join it or that Ray drains;
+- it **asks** the cluster's autoscaler for nodes to replace those that the job goes on without.
 
 Nothing outlives this process: when a driver is gone, Ray ends its actors and removes its placement groups, and an agent
 ends when its pipe closes. The controller sends JSON, one command per packet, through the socket that is our standard
@@ -22,6 +24,9 @@ command                              answer
 "mark", "after"}``
 ``{"do": "clear", "node", "mark"}``  none; ends whatever the agent with that mark has left on a node
 ``{"do": "hold", "free": [...]}``    ``{"event": "held", "alive": [...], "missed": [...]}``
+``{"do": "ask", "nodes": n,          none; ``n`` is how many nodes there should be beside those that are named
+"beside": [...]}``
+(none)                               ``{"event": "joined", "nodes": [...]}``; ``{"event": "draining", "nodes": {...}}``
 ===================================  ============================================================================
 """
 
@@ -37,8 +42,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 import psutil
 import ray
@@ -50,7 +56,7 @@ from laggard.collectors.device import listed_devices
 from laggard.resilience.agent.handshake import LEASE_S
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
-from laggard.resilience.ray.private_api import ping_head
+from laggard.resilience.ray.private_api import ask_autoscaler, draining_nodes, ping_head
 
 __all__ = ["main"]
 
@@ -174,10 +180,72 @@ class HeldNodes:
             return set(alive)
         for node_id in [held for held in self._held if held in self._free or held not in alive]:
             remove_placement_group(self._held.pop(node_id))
-        for node_id in alive.keys() - self._free - self._held.keys():
+        for node_id in (
+            alive.keys() - self._free - self._held.keys() - draining_nodes().keys()
+        ):  # Ray uses none of those
             if offered := schedulable_resources(alive[node_id]):
                 self._held[node_id] = placement_group([offered], bundle_label_selector=[{NODE_ID: node_id}])
         return set(alive)
+
+
+class Send(Protocol):
+    """Sends an answer to the controller."""
+
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+class Watch:
+    """Tells the controller which nodes join the cluster, and which ones Ray drains."""
+
+    def __init__(self, send: Send, known: Sequence[dict[str, Any]], *, with_devices: bool) -> None:
+        self._send = send
+        self._known = {node["NodeID"] for node in known}
+        self._with_devices = with_devices
+        self._draining: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Look at the cluster once."""
+        alive = living_nodes()
+        new = [node for node in alive if node["NodeID"] not in self._known]
+        self._known |= {node["NodeID"] for node in new}
+        if new:  # their answers may take a while
+            threading.Thread(target=self._tell_of, args=(new,), name="joined", daemon=True).start()
+        ids = {node["NodeID"] for node in alive}
+        draining = {node_id: until_s for node_id, until_s in draining_nodes().items() if node_id in ids}
+        if draining != self._draining:
+            self._draining = draining
+            self._send("draining", nodes=draining)
+
+    def _tell_of(self, new: Sequence[dict[str, Any]]) -> None:
+        devices = devices_of(new) if self._with_devices else {}
+        self._send("joined", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in new])
+
+
+class Replacements:
+    """Asks the autoscaler for nodes; without one, nothing comes of it."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, dict[str, float]] = {}  # of all nodes so far
+        self._asked = False
+
+    def look(self) -> None:
+        """Remember what nodes look like: when one has to be replaced, it is too late to ask."""
+        self._shapes |= {node["NodeID"]: shape for node in living_nodes() if (shape := runs_programs(node))}
+
+    def ask_for(self, n_more: int, beside: Sequence[str]) -> None:
+        """Ask for a number of nodes beside some that there are, of the shape that most nodes have."""
+        self.look()
+        shapes = Counter(tuple(sorted(shape.items())) for shape in self._shapes.values())
+        if shapes:
+            self._asked = True
+            there = [self._shapes[node_id] for node_id in beside if node_id in self._shapes]
+            [(usual, _)] = shapes.most_common(1)
+            ask_autoscaler([*there, *[dict(usual)] * n_more])
+
+    def close(self) -> None:
+        """Take back what was asked for: Ray would keep to it for ever."""
+        if self._asked:
+            ask_autoscaler([])
 
 
 def living_nodes() -> list[dict[str, Any]]:
@@ -190,6 +258,11 @@ def schedulable_resources(node: dict[str, Any]) -> dict[str, float]:
     """Return what a node offers to tasks and actors."""
     hidden = ("node:", "object_store_memory")
     return {name: amount for name, amount in node["Resources"].items() if amount and not name.startswith(hidden)}
+
+
+def runs_programs(node: dict[str, Any]) -> dict[str, float]:
+    """Return the processors and GPUs that a node offers; without either, nothing of a program runs there."""
+    return {name: node["Resources"][name] for name in ("CPU", "GPU") if node["Resources"].get(name)}
 
 
 def raylet_devices() -> list[str] | None:
@@ -230,6 +303,7 @@ def describe(node: dict[str, Any], devices: Sequence[str]) -> dict[str, Any]:
         "name": node.get("NodeName", ""),
         "devices": devices,
         "head": "node:__internal_head__" in resources,
+        "offers": bool(runs_programs(node)),
     }
 
 
@@ -239,24 +313,32 @@ def main(arguments: Sequence[str]) -> int:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
+    sending = threading.Lock()
+
     def send(event: str, **fields: object) -> None:
-        answers.write(json.dumps({"event": event, **fields}) + "\n")
+        with sending:
+            answers.write(json.dumps({"event": event, **fields}) + "\n")
 
     send("loaded")
     ping_head(arguments[0], HEAD_DEADLINE_S)
     send("answered")
     ray.init(address=arguments[0], namespace="laggard", log_to_driver=False, logging_level=logging.ERROR)
     nodes = living_nodes()
-    devices = devices_of(nodes) if ASK_FOR_DEVICES in arguments else {}
+    with_devices = ASK_FOR_DEVICES in arguments
+    devices = devices_of(nodes) if with_devices else {}
     send("nodes", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in nodes])
-    held = HeldNodes()
+    held, replacements = HeldNodes(), Replacements()
+    replacements.look()
+    watch = Watch(send, nodes, with_devices=with_devices)
     controller = socket.socket(fileno=0)
     while True:
         if not select.select([controller], [], [], REFRESH_INTERVAL_S)[0]:
             held.refresh()
+            watch.look()
             continue
         packet, pipes, _, _ = socket.recv_fds(controller, PACKET_BYTES, 2)
         if not packet:
+            replacements.close()
             ray.shutdown()
             return 0
         command = json.loads(packet)
@@ -267,6 +349,8 @@ def main(arguments: Sequence[str]) -> int:
                 clear(command["node"], command["mark"])
             case "hold":
                 send("held", **held.hold_all_but(command["free"]))
+            case "ask":
+                replacements.ask_for(command["nodes"], command["beside"])
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 

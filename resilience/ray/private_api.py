@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ __all__ = [
     "HeadClient",
     "HeadNotAnsweringError",
     "KilledWorker",
+    "ask_autoscaler",
+    "draining_nodes",
     "ping_head",
     "ray_command",
     "replace_dashboard_agent",
@@ -140,6 +142,24 @@ class HeadClient:
             and worker.exit_type in killed
             and worker.end_time_ms >= since_s * 1000
         ]
+
+
+def ask_autoscaler(bundles: Sequence[Mapping[str, float]]) -> None:
+    """Ask for a cluster in which these fit, one per node, whoever uses them; for a connected driver.
+
+    It holds until the next request, also when the driver has ended.
+    """
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[dict(bundle) for bundle in bundles])
+
+
+def draining_nodes() -> dict[str, float]:
+    """Return the IDs of the nodes that Ray drains, and until when (Unix time; 0: no limit); for a connected driver."""
+    from ray._private.state import state
+
+    found: dict[str, int] = state.get_draining_nodes()
+    return {node_id: until_ms / 1000 for node_id, until_ms in found.items()}
 
 
 def ping_head(address: str, timeout_s: float) -> None:

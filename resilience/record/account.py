@@ -16,12 +16,14 @@ from rich.text import Text
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.text import abbreviated
+from laggard.resilience.text import abbreviated, printable, wrapped
 
 __all__ = ["Account", "Gap", "LaunchEndCause", "LaunchSummary", "SeesProgress", "TakesNote"]
 
 LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "growth", "stop"]
 
+# Of a line; a longer one goes on in the next.
+MAX_COLUMNS = 120
 # Of a reason in the closing table: all of it was told before, and is in the report.
 MAX_WHY = 160
 
@@ -87,7 +89,7 @@ class LaunchSummary:
     launch
         Number of the launch.
     nodes
-        Its nodes, the primary first.
+        Its nodes, the primary first if it is one of them.
     began_s
         When its program was started, in seconds since the job began.
     gap
@@ -143,13 +145,16 @@ class Account:
         return self._clock() - self._began_s
 
     def tell(self, what: str, text: str, style: str = "") -> None:
-        """Write one line: the time since the job began, a word that says what it is about, and a text."""
+        """Write a line: the time since the job began, a word that says what it is about, and a text."""
         if self._console.is_terminal:
             self._console.file.write("\r\x1b[2K")  # the program may have a progress bar on this line
+        text = printable(text)  # some of it are a program's own words
         minutes, seconds = divmod(self.elapsed_s(), 60)
         time_since = f"{minutes:02.0f}:{seconds:04.1f}"
+        width = min(MAX_COLUMNS, self._console.width) if self._console.is_terminal else MAX_COLUMNS
+        lines = wrapped(text, width, len(time_since) + 11)
         # In one piece: other threads may write a line of a log in between.
-        self._console.print(Text.assemble((time_since, "dim"), " ", (f"{what:<9}", style or "bold"), " ", text))
+        self._console.print(Text.assemble((time_since, "dim"), " ", (f"{what:<9}", style or "bold"), " ", lines))
         self.take_note("told", what=what, text=text)
 
     def verdict(self, verdict: Verdict) -> None:
@@ -174,13 +179,17 @@ class Account:
         file = None if stacks is None else stacks.name
         self.take_note("hang", sentence=hang.sentence, suspect=hang.suspect, launch=launch, stacks=file)
 
-    def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None) -> None:
+    def launch_began(
+        self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None, primary: str
+    ) -> None:
         """Report that the program of a launch was started."""
         self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap))
         told_gap = None if gap is None else asdict(gap)
-        self.take_note("launch", launch=launch, nodes=list(nodes), reserve=list(reserve), gap=told_gap)
+        entry = {"nodes": list(nodes), "reserve": list(reserve), "gap": told_gap, "primary": primary}
+        self.take_note("launch", launch=launch, **entry)
         waiting = f"; reserve: {abbreviated(reserve)}" if reserve else ""
-        self.tell("launch", f"{launch} on {abbreviated(nodes)} (primary: {nodes[0]}){waiting}", "bold green")
+        only = "" if primary in nodes else ", without its devices"
+        self.tell("launch", f"{launch} on {abbreviated(nodes)} (primary: {primary}{only}){waiting}", "bold green")
         if gap is not None:
             self.tell("gap", str(gap))
 
@@ -192,8 +201,8 @@ class Account:
             launch = self.launches[-1].launch
             self.take_note("launch-end", launch=launch, why=why, cause=cause, wait_s=wait_s)
 
-    def close(self, excluded: Sequence[str], exit_code: int) -> None:
-        """Write the table of launches and a summary."""
+    def close(self, excluded: Sequence[str], exit_code: int, set_aside: str = "") -> None:
+        """Write the table of launches and a summary; ``set_aside``: the primary, if its devices are in quarantine."""
         self.take_note("end", exit_code=exit_code, excluded=list(excluded))
         table = Table(title="launches", title_justify="left", title_style="bold")
         for column in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
@@ -207,12 +216,14 @@ class Account:
                 "" if row.gap is None else f"{row.gap.total_s:.1f} s",
                 Text(row.why if len(row.why) <= MAX_WHY else f"{row.why[: MAX_WHY - 2]} …"),  # it may have [brackets]
             )
-        self._console.print(table)
+        self._console.print(table, width=min(MAX_COLUMNS, self._console.width))
         names = f" ({abbreviated(excluded)})" if excluded else ""
-        self._console.print(
+        names += f", the primary ({set_aside}) without its devices" if set_aside else ""
+        summary = (
             f"{_count(self.launches, 'launch', 'launches')}, {_count(excluded, 'node', 'nodes')} excluded{names}, "
             f"{self.elapsed_s():.1f} s in all, exit code {exit_code}"
         )
+        self._console.print(wrapped(summary, MAX_COLUMNS, 4), markup=False)
 
 
 def _count(things: Sequence[object], one: str, several: str) -> str:

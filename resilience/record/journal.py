@@ -22,6 +22,7 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
                 ``fingerprint``, ``subject``; ``evidence`` found on its nodes, by host name
 ``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
                 the file in the record's folder with the stacks of all ranks)
+``left-out``    how many of the program's own metrics the record has no room for: ``n_metrics``
 ``told``        a line of the log that the user saw: ``what``, ``text``
 ``error``       laggard itself had to give up: ``why``
 ``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow, and

@@ -9,36 +9,38 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import redis
-from numpy.typing import NDArray
 
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.fence import current_launch
-from laggard.kvstore.sample_store import SeriesKey, key_of
 from laggard.kvstore.series import Series
 from laggard.kvstore.state import State
-from laggard.kvstore.timeseries import Floats, Times, TimeSeries
+from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.journal import Journal
+from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.bus import NodeAsker, NodeError
 from laggard.telemetry.dump import write_dump
 from laggard.telemetry.gathering import gather
 
-__all__ = ["UTILIZATION", "Downsampler", "Recorder"]
+__all__ = ["UTILIZATION", "Recorder"]
 
 _log = logging.getLogger("laggard.resilience")
 UTILIZATION = "DeviceUtilization"
-"""The one metric of the devices' telemetry that is kept, beside the probe times."""
+"""The one metric of the devices' telemetry that is kept, beside the probe times and the program's own metrics."""
 SAMPLES = "samples"
 INTERVAL_S = 2.0
+# The nodes are asked for the program's own metrics at first as often as for the rest, since a job may be short.
+OWN_METRICS_INTERVAL_S = 5.0
+OWN_METRICS_SHARE = 0.05
 PROGRESS_INTERVAL_S = 0.5
 LOOK_BACK_S = 60.0
 FIRST_SAVE_S = 10.0
@@ -47,67 +49,6 @@ SAVE_INTERVAL_S = 60.0
 SAVE_SHARE = 0.02
 STOP_DEADLINE_S = 3.0
 _SECOND_US = 1_000_000
-
-
-class Downsampler:
-    """The mean of each series in each of at most ``n_bins`` time bins.
-
-    When the bins are used up, neighbours are merged and each bin is twice as wide from then on. So the size does not
-    depend on how long a job runs, and the mean of a bin is the mean of all samples in it.
-
-    Parameters
-    ----------
-    start_us
-        Start of the first bin, as Unix time in microseconds; older samples are dropped.
-    bin_s
-        Width of a bin at first, in seconds.
-    n_bins
-        An even number.
-    max_series
-        Samples of further series are dropped.
-    """
-
-    def __init__(self, start_us: int, *, bin_s: float = 1.0, n_bins: int = 300, max_series: int = 12_000) -> None:
-        if n_bins % 2 or n_bins <= 0:
-            raise ValueError(f"n_bins must be an even number above 0, not {n_bins}")
-        self.bin_us = round(bin_s * _SECOND_US)
-        self._start_us = start_us
-        self._n_bins = n_bins
-        self._max_series = max_series
-        self._series: dict[SeriesKey, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
-
-    def add(self, metric: str, tags: Mapping[str, str], times_us: Times, values: Floats) -> None:
-        """Add samples of a series; those that are not finite are dropped."""
-        good = np.isfinite(values) & (times_us >= self._start_us)
-        times_us, values = times_us[good], values[good]
-        if not len(times_us):
-            return
-        while (times_us.max() - self._start_us) // self.bin_us >= self._n_bins:
-            self._widen()
-        key = key_of(metric, tags)
-        if key not in self._series:
-            if len(self._series) >= self._max_series:
-                return
-            self._series[key] = np.zeros(self._n_bins, np.float32), np.zeros(self._n_bins, np.float32)
-        total, count = self._series[key]
-        bins = (times_us - self._start_us) // self.bin_us
-        np.add.at(total, bins, values)
-        np.add.at(count, bins, 1)
-
-    def series(self) -> Iterator[TimeSeries]:
-        """Yield each series: the means, each at the middle of its bin."""
-        middles = self._start_us + self.bin_us * np.arange(self._n_bins, dtype=np.int64) + self.bin_us // 2
-        for (metric, tags), (total, count) in self._series.items():
-            used = count > 0
-            yield TimeSeries(metric, dict(tags), middles[used], (total[used] / count[used]).astype(np.float64))
-
-    def _widen(self) -> None:
-        self.bin_us *= 2
-        for sums in self._series.values():
-            for array in sums:
-                half = array.reshape(-1, 2).sum(axis=1)
-                array[: len(half)] = half
-                array[len(half) :] = 0
 
 
 class Recorder:
@@ -140,6 +81,10 @@ class Recorder:
         self._nodes = NodeAsker(self._client, endpoint)
         now_s = time.time()
         self._samples = Downsampler(round(now_s * _SECOND_US))
+        self._own_metrics = OwnMetrics(self._nodes, round(now_s * _SECOND_US))
+        self._own_metrics_due_s = 0.0
+        self._began_s = time.monotonic()
+        self._n_left_out = 0
         self._read_until_us = round(now_s * _SECOND_US)
         self._last_ids: dict[str, str] = {}
         self._first_id = f"{round(now_s * 1000)}-0"
@@ -159,6 +104,8 @@ class Recorder:
         self._journal.changed.set()
         self._thread.join(STOP_DEADLINE_S)
         self._progress.close()
+        if not self._thread.is_alive():
+            self._own_metrics.settle(round(time.time() * _SECOND_US))
         self._save()
 
     def _run(self) -> None:
@@ -176,6 +123,7 @@ class Recorder:
                 if due and self._folder is not None:
                     self._read_probes()
                     self._read_devices()
+                    self._read_own_metrics()
             except (redis.RedisError, KVStoreError, NodeError) as error:
                 _log.info("part of the job's record is missing: %s", error)
             except Exception:  # noqa: BLE001 - a record with a gap is better than none
@@ -206,13 +154,24 @@ class Recorder:
             self._samples.add(each.metric, each.tags, each.times_us, each.values)
         self._read_until_us = now_us
 
+    def _read_own_metrics(self) -> None:
+        if self._level < 1 or time.monotonic() < self._own_metrics_due_s:
+            return
+        age_s = time.monotonic() - self._began_s
+        self._own_metrics_due_s = time.monotonic() + min(OWN_METRICS_INTERVAL_S, age_s * OWN_METRICS_SHARE)
+        self._own_metrics.read(round(time.time() * _SECOND_US))
+
     def _save(self) -> None:
         if self._folder is None:
             return
         begun_s = time.monotonic()
+        if self._own_metrics.n_left_out > self._n_left_out:
+            self._n_left_out = self._own_metrics.n_left_out
+            self._journal.write("left-out", n_metrics=self._n_left_out)
         old = self._saved
+        parts = chain(self._samples.series(), self._own_metrics.series())
         try:
-            self._saved = write_dump(str(self._folder), SAMPLES, time.time(), self._samples.series())
+            self._saved = write_dump(str(self._folder), SAMPLES, time.time(), parts)
             if old is not None and old != self._saved:
                 old.unlink(missing_ok=True)
         except OSError as error:

@@ -16,9 +16,10 @@ import redis
 
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.errors import EndpointFileError
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import PREFIX, runtime_root
 from laggard.resilience.record.journal import published_entries
+from laggard.resilience.text import abbreviated
 
 __all__ = ["RunningJob", "choose", "record_of_running", "running_jobs"]
 
@@ -76,13 +77,13 @@ def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
             f"no job of yours is running on this machine (none in {where}): start one with 'laggard PROGRAM', or log "
             "in to a node of the job; 'laggard report' shows a job that has ended"
         )
-    names = ", ".join(job.full_name for job in jobs)
+    names = abbreviated([job.full_name for job in jobs])
     matching = [job for job in jobs if wanted is None or wanted in {job.full_name, job.name, job.id}]
     if not matching:
         raise UsageError(f"no job {wanted!r} is running on this machine; running: {names}")
     if len(matching) > 1:
         raise UsageError(
-            f"{len(matching)} jobs are running: name one of {', '.join(job.full_name for job in matching)}"
+            f"{len(matching)} jobs are running: name one of {abbreviated([job.full_name for job in matching])}"
         )
     return matching[0]
 

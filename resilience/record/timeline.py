@@ -7,8 +7,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+from laggard.node_names import parted
 from laggard.resilience.record.journal import Entry
 from laggard.resilience.text import printable
 from laggard.telemetry.events import Event
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 _LAUNCH = re.compile(r"(\d+) began on (.+?)(?:, without (.+))?")
-_VERDICT = re.compile(r"(.*) \(([^()]*), (report|restart)\)", re.DOTALL)
+_VERDICT = re.compile(r"(.*?)(?:; likely cause: (.*))? \(([^()]*), (report|restart)\)", re.DOTALL)
 _SECOND_US = 1_000_000
 
 
@@ -108,6 +110,8 @@ class Launch:
         Number of the launch.
     nodes, reserve
         Host names.
+    primary
+        The node that holds State and the controller; if it is not one of ``nodes``, its devices are not in use.
     began_s, ended_s
         Unix times: when its program started, and when it ended or a relaunch was decided; NaN if unknown.
     why
@@ -135,6 +139,7 @@ class Launch:
     cause: str = ""
     wait_s: float = 0.0
     progress: tuple[Progress, ...] = ()
+    primary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,8 @@ class Timeline:
         In chronological order.
     error
         Why laggard itself had to give up; empty if it did not.
+    n_left_out
+        How many of the program's own metrics the record has no room for.
     """
 
     name: str
@@ -185,11 +192,16 @@ class Timeline:
     log: tuple[LogLine, ...]
     failures: tuple[RecordedFailure, ...] = ()
     error: str = ""
+    n_left_out: int = 0
 
     @property
     def hosts(self) -> list[str]:
         """All hosts, those of the first launch first."""
-        used = dict.fromkeys(host for launch in self.launches for host in (*launch.nodes, *launch.reserve))
+        used = dict.fromkeys(
+            host
+            for launch in self.launches
+            for host in (*filter(None, [launch.primary]), *launch.nodes, *launch.reserve)
+        )
         return list(dict.fromkeys([*used, *self.devices]))
 
     def launch_at(self, time_s: float) -> Launch | None:
@@ -211,6 +223,7 @@ class Timeline:
         return None
 
 
+@lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[object, ...]:
     """Return a sort key that puts ``node2`` before ``node10``."""
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name))
@@ -249,12 +262,11 @@ def timeline_of_events(
         if event.kind == "launch" and (match := _LAUNCH.fullmatch(event.text)):
             if launches:
                 launches[-1] = replace(launches[-1], ended_s=time_s)
-            launches.append(Launch(int(match[1]), tuple(match[2].split(", ")), (), time_s))
+            launches.append(Launch(int(match[1]), tuple(parted(match[2])), (), time_s))
         elif event.kind == "verdict" and (match := _VERDICT.fullmatch(event.text)):
-            evidence, severity, action = match.groups()
-            verdicts.append(
-                RecordedVerdict(time_s, event.host, event.gpu or None, math.nan, severity, evidence, "unknown", action)
-            )
+            evidence, cause, severity, action = match.groups()
+            rest = (severity, evidence, cause or "unknown", action)
+            verdicts.append(RecordedVerdict(time_s, event.host, event.gpu or None, math.nan, *rest))
     if launches:
         launches[-1] = replace(launches[-1], ended_s=span_s[1])
     return Timeline(
@@ -279,14 +291,19 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
     log: list[LogLine] = []
     failures: list[RecordedFailure] = []
     progress: dict[int, list[Progress]] = {}
-    exit_code, ended_s, error = None, entries[-1].time_s, ""
+    devices = {printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]}
+    exit_code, ended_s, error, n_left_out = None, entries[-1].time_s, "", 0
     for entry in entries:
         fields = entry.fields
         match entry.event:
             case "launch":
                 gap_s = {phase: float(seconds) for phase, seconds in (fields["gap"] or {}).items()}
                 nodes, reserve = _names(fields["nodes"]), _names(fields["reserve"])
-                launches.append(Launch(fields["launch"], nodes, reserve, entry.time_s, gap_s=gap_s))
+                # Journals of earlier versions lack the primary: it was the first node.
+                primary = printable(fields.get("primary") or next(iter(nodes), ""))
+                launches.append(Launch(fields["launch"], nodes, reserve, entry.time_s, gap_s=gap_s, primary=primary))
+            case "joined":
+                devices[printable(fields["hostname"])] = _names(fields["devices"])
             case "launch-end" if launches:
                 launches[-1] = _ended(launches[-1], entry.time_s, fields)
             case "progress":
@@ -299,24 +316,27 @@ def _timeline(entries: Sequence[Entry]) -> Timeline:
                 failures.append(_hang(entry.time_s, fields))
             case "told":
                 log.append(LogLine(entry.time_s, printable(fields["what"]), printable(fields["text"])))
+            case "left-out":
+                n_left_out = int(fields["n_metrics"])
             case "error":
                 error, ended_s = printable(fields["why"]), entry.time_s
             case "end":
                 exit_code, ended_s = fields["exit_code"], entry.time_s
     return Timeline(
-        name=f"{job['name']}-{job['id']}",
+        name=printable(f"{job['name']}-{job['id']}"),
         command=" ".join(_names(job["command"])),
         machine=printable(job["machine"]),
         level=job["level"],
         began_s=entries[0].time_s,
         ended_s=ended_s,
         exit_code=exit_code,
-        devices={printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]},
+        devices=devices,
         launches=_with_excluded(_with_progress(launches, progress)),
         verdicts=tuple(verdicts),
         log=tuple(log),
         failures=tuple(failures),
         error=error,
+        n_left_out=n_left_out,
     )
 
 

@@ -11,14 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
+from laggard.kvstore.sample_store import SeriesKey
 from laggard.kvstore.timeseries import Floats
+from laggard.node_names import joined
 from laggard.resilience.record.timeline import RecordedVerdict, Timeline
 from laggard.resilience.report.inputs import ReportInputs
+from laggard.resilience.report.own_curve import OwnCurve
 from laggard.resilience.report.panel import Panel, percentile
 from laggard.telemetry.events import Event, LaunchSpan
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
     accused,
+    accused_of,
     events_of,
     launches_of,
     map_of,
@@ -40,8 +44,9 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
     timeline = inputs.timeline
     panels = [*inputs.probes, *([] if inputs.utilization is None else [inputs.utilization])]
     events = events_of_timeline(timeline)
-    found_slow = accused(events)
-    keys = [(panel.metric, (("gpu", gpu), ("host", host))) for panel in panels for host, gpu in panel.devices[:1]]
+    found_slow = list(accused(events))
+    keys: list[SeriesKey] = [(each.metric, ()) for each in inputs.own_curves]
+    keys += [(panel.metric, (("gpu", gpu), ("host", host))) for panel in panels for host, gpu in panel.devices[:1]]
     return {
         "about": {
             "name": timeline.name,
@@ -53,11 +58,14 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
             "missing": [],
             "launches": launches_of([_span(timeline, number) for number in range(len(timeline.launches))]),
             "metrics": metrics_of(keys),
-            "accused": found_slow,
+            **accused_of(events),
             **events_of(events),
         },
         "maps": {panel.metric: _map(panel) for panel in panels},
-        "curves": {panel.metric: _curve(panel, found_slow, MAX_LINE_VALUES // len(panels)) for panel in panels},
+        "curves": {
+            **{each.metric: _own_curve(each) for each in inputs.own_curves},
+            **{panel.metric: _curve(panel, found_slow, MAX_LINE_VALUES // len(panels)) for panel in panels},
+        },
     }
 
 
@@ -65,7 +73,7 @@ def events_of_timeline(timeline: Timeline) -> list[Event]:
     """Return what happened, in order, as a running job's server tells it."""
     events = []
     for launch in timeline.launches:
-        began = f"{launch.number} began on {', '.join(launch.nodes)}"
+        began = f"{launch.number} began on {joined(launch.nodes)}"
         events.append(Event(_us(launch.began_s), "launch", began))
         if not math.isnan(launch.ended_s):
             events.append(Event(_us(launch.ended_s), "launch-end", f"{launch.number} ended: {launch.why}"))
@@ -94,6 +102,13 @@ def _map(panel: Panel) -> dict[str, Any]:
         if len(known):
             newest[device] = float(known[-1]), model
     return map_of(panel.metric, newest)
+
+
+def _own_curve(curve: OwnCurve) -> dict[str, Any]:
+    low, middle, high = (numbers(each) for each in (curve.low, curve.mean, curve.high))
+    times = np.round(curve.times_s * 1000).astype(np.int64).tolist()
+    about = {"unit": unit_of(curve.metric), "n_series": curve.n_series}
+    return {**about, "times": times, "low": low, "middle": middle, "high": high, "devices": []}
 
 
 def _curve(panel: Panel, found_slow: Collection[DeviceId], max_values: int) -> dict[str, Any]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
+from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
 from laggard.detectors.slow_gpu_judge import found_by
-from laggard.kvstore.sample_store import SampleStore
-from laggard.resilience.agent.reserve_probe import METRIC as RESERVE_PROBE
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
+from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
 from laggard.resilience.record.timeline import Timeline, natural, timeline_of_entries, timeline_of_events
+from laggard.resilience.report.own_curve import OwnCurve, own_curve
 from laggard.resilience.report.panel import Panel, panel_of
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
-from laggard.telemetry.dump import DumpError, read_dump
+from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import events_of_series
+from laggard.telemetry.history import History
+from laggard.telemetry.page.content import metrics_of
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 
 __all__ = ["ReportInputs", "read_inputs"]
@@ -26,18 +29,23 @@ __all__ = ["ReportInputs", "read_inputs"]
 MAX_PROBES = 4
 _DUMP = "*.csv.gz"
 # The reserve's probe has too few readings for a figure; a slow reserve node has a line in the log.
-_NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE}
+_NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE_TIME}
 # A dump of all telemetry also holds the program's own metrics.
 _PROBE = re.compile(r"probe")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What a report is made of: the job's timeline, its probe times, and the utilisation of its devices."""
+    """What a report is made of: the job's timeline, its probe times, its devices' utilisation, the program's metrics.
+
+    Of the last there are only so many; ``n_left_out`` is the number of the others.
+    """
 
     timeline: Timeline
     probes: tuple[Panel, ...] = ()
     utilization: Panel | None = None
+    own_curves: tuple[OwnCurve, ...] = ()
+    n_left_out: int = 0
 
     @property
     def main_probe(self) -> Panel | None:
@@ -75,14 +83,26 @@ def read_inputs(path: Path) -> ReportInputs:
     return _inputs(timeline_of_events(name, events, _devices(store), span), store, whole=False)
 
 
-def _inputs(timeline: Timeline, store: SampleStore | None, *, whole: bool) -> ReportInputs:
+def _inputs(timeline: Timeline, store: History | None, *, whole: bool) -> ReportInputs:
     if store is None:
         return ReportInputs(timeline)
     order = [(host, gpu) for host in timeline.hosts for gpu in timeline.devices.get(host, ())]
     names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: _rank(name, timeline))
-    probes = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
+    found = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
+    probes = tuple(panel for panel in found if panel is not None)[:MAX_PROBES]
+    own = _own_names(store, {panel.metric for panel in probes})
+    curves = (own_curve(name, list(store.read([name], 0, ALL_TIME_US))) for name in own[:MAX_METRICS])
+    n_left_out = timeline.n_left_out + max(0, len(own) - MAX_METRICS)
     utilization = _panel(store, UTILIZATION, order)
-    return ReportInputs(timeline, tuple(panel for panel in probes if panel is not None)[:MAX_PROBES], utilization)
+    return ReportInputs(timeline, probes, utilization, tuple(each for each in curves if each is not None), n_left_out)
+
+
+def _own_names(store: History, drawn: Collection[str]) -> list[str]:
+    return [
+        each["name"]
+        for each in metrics_of(store.series_keys())
+        if each["kind"] == "program" and each["name"] not in _NOT_DRAWN and each["name"] not in drawn
+    ]
 
 
 def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
@@ -92,23 +112,21 @@ def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
     return "probe" not in metric, part != "", not has_verdict, metric
 
 
-def _panel(store: SampleStore, metric: str, order: list[DeviceId]) -> Panel | None:
+def _panel(store: History, metric: str, order: list[DeviceId]) -> Panel | None:
     series = store.read([metric], 0, ALL_TIME_US, lambda tags: "host" in tags)
     return panel_of(metric, series, order)
 
 
-def _devices(store: SampleStore) -> dict[str, tuple[str, ...]]:
+def _devices(store: History) -> dict[str, tuple[str, ...]]:
     pairs = {(tags.get("host", ""), tags.get("gpu", "")) for _, tags in _tags(store)}
     hosts = sorted({host for host, _ in pairs if host}, key=natural)
     return {host: tuple(sorted((gpu for at, gpu in pairs if at == host and gpu), key=natural)) for host in hosts}
 
 
-def _tags(store: SampleStore) -> Iterable[tuple[str, dict[str, str]]]:
+def _tags(store: History) -> Iterable[tuple[str, dict[str, str]]]:
     return ((metric, dict(tags)) for metric, tags in store.series_keys() if metric != EVENTS)
 
 
-def _span_s(store: SampleStore) -> tuple[float, float] | None:
-    oldest_us = store.oldest_us()
-    if oldest_us is None:
-        return None
-    return oldest_us / SECOND_US, max(newest.time_us for newest in store.newest()) / SECOND_US
+def _span_s(store: History) -> tuple[float, float] | None:
+    span_us = store.span_us()
+    return None if span_us is None else (span_us[0] / SECOND_US, span_us[1] / SECOND_US)

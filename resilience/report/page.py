@@ -12,6 +12,7 @@ from jinja2 import Environment
 
 from laggard.kvstore.connection import write_private
 from laggard.resilience.record.effective_time import PART_NAMES, SHOWN_FROM_S
+from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.report.costs import costs_of
 from laggard.resilience.report.frozen import frozen
@@ -85,6 +86,9 @@ def _missing(inputs: ReportInputs) -> Sequence[str]:
         missing.append("Probe times: no detector was running.")
     if inputs.utilization is None:
         missing.append("Utilisation: run with --telemetry-level=3 to record it.")
+    if inputs.n_left_out:
+        left = counted(inputs.n_left_out, "metric", "metrics")
+        missing.append(f"{left} of the program's own: a report has at most {MAX_METRICS}, those that were sent first.")
     return missing
 
 

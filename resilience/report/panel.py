@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
+from laggard.collectors.probe_metrics import PROBE_SEPARATOR
 from laggard.kvstore.timeseries import Floats, TimeSeries
 
 __all__ = ["Panel", "forward_filled", "panel_of", "ratio_to_peers"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
-Role = Literal["primary", "in use", "reserve", "excluded", "waiting"]
+Role = Literal["primary", "book-keeper", "in use", "reserve", "excluded", "waiting"]
 
 DEVICE_READINGS: Mapping[str, str] = {
     "DeviceUtilization": "utilization_percent",
@@ -188,7 +188,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
         DeviceState(
             host,
             gpu,
-            readings.models.get((host, gpu), ""),
+            printable(readings.models.get((host, gpu), "")),
             roles[host],
             _named(DEVICE_READINGS, readings.devices.get((host, gpu), {})),
             _last(readings.probes.get((host, gpu), ())),
@@ -215,11 +215,11 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
         for name, values in sorted(readings.metrics.items())
         if values
     )
-    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, tuple(readings.missing))
+    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, tuple(map(printable, readings.missing)))
 
 
 # The nodes that a user looks for come first.
-_ORDER: tuple[Role, ...] = ("excluded", "primary", "in use", "reserve", "waiting")
+_ORDER: tuple[Role, ...] = ("excluded", "primary", "book-keeper", "in use", "reserve", "waiting")
 _IN_USE = ("primary", "in use")
 
 
@@ -230,7 +230,8 @@ def _roles(timeline: Timeline) -> dict[str, Role]:
     newest = timeline.launches[-1]
     roles |= dict.fromkeys(newest.reserve, "reserve")
     roles |= dict.fromkeys(newest.nodes, "in use")
-    return roles | {newest.nodes[0]: "primary"}
+    primary = newest.primary or newest.nodes[0]
+    return roles | {primary: "primary" if primary in newest.nodes else "book-keeper"}
 
 
 def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:

@@ -10,23 +10,20 @@ from typing import Self
 import redis
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.slow_gpu_collector import PROBE_SEPARATOR
-from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.kvstore.series import Series
-from laggard.resilience.agent.reserve_probe import METRIC as RESERVE_PROBE
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import FORMAT, Entry, published_entries
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
 from laggard.telemetry.bus import NodeAsker
-from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.gathering import gather
 
 __all__ = ["LiveSource", "running_timeline"]
 
 # For devices in use and in reserve; the kernel is the same.
-PROBES = (SlowGPUDetector.metric_name, RESERVE_PROBE)
+PROBES = (PROBE_TIME, RESERVE_PROBE_TIME)
 PROBES_BACK_S = 60.0
 # Older readings are out of date.
 RECENT_S = 10.0
@@ -124,9 +121,9 @@ class LiveSource:
         """Return the newest values of the program's own metrics; the list of names is refreshed only now and then."""
         if time.monotonic() >= self._names_due_s:
             self._names_due_s = time.monotonic() + NAMES_INTERVAL_S
-            replies = self._nodes.ask({"kind": "keys", "metric": ""})
-            names = {metric for reply in replies.by_host.values() for metric, _ in reply}
-            self._names = sorted(name for name in names - set(CATALOGUE) if not _is_probe(name))[:MAX_METRICS]
+            question = {"kind": "program", "metrics": [], "start_us": now_us, "end_us": now_us}
+            replies = self._nodes.ask(question).by_host.values()
+            self._names = sorted({name for reply in replies for name in reply["n_series"]})[:MAX_METRICS]
         values: dict[str, list[float]] = {}
         for each in gather(self._nodes, self._names, now_us - round(METRICS_BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
@@ -157,7 +154,3 @@ def _entries(client: redis.Redis, job: RunningJob) -> list[Entry]:
             f"this version reads {FORMAT}): use the version that started it"
         )
     return entries
-
-
-def _is_probe(metric: str) -> bool:
-    return metric.partition(PROBE_SEPARATOR)[0] in PROBES

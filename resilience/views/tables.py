@@ -14,6 +14,7 @@ from rich.text import Text
 
 from laggard.resilience.record.timeline import LogLine, RecordedVerdict, natural
 from laggard.resilience.text import abbreviated, clock, duration
+from laggard.resilience.views.map import READINGS
 from laggard.resilience.views.snapshot import DeviceState, NodeState, Role, Snapshot, UserMetric
 
 __all__ = [
@@ -27,12 +28,14 @@ __all__ = [
     "metric_table",
     "node_table",
     "sorted_devices",
+    "spark_scale",
 ]
 
 Sort = Literal["worst", "name", "utilisation", "power", "temperature", "clock", "probe"]
 SORTS: tuple[Sort, ...] = ("worst", "name", "utilisation", "power", "temperature", "clock", "probe")
-# In columns: a terminal this wide has room for more.
-WIDE = 110
+# In columns: a terminal this wide has room for more, and one narrower than this for less.
+WIDE, NARROW = 110, 76
+_LEAST = frozenset({"utilization_percent", "temperature_c"})
 # From this ratio on a probe time is highlighted; whether the device is slow is for the verdicts to say.
 HIGHLIGHT_RATIO = 1.1
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -53,13 +56,6 @@ _NOTABLE = frozenset(
         "request",
     }
 )
-_DETAILS = {
-    "utilization_percent": ("utilisation", "%"),
-    "power_w": ("power", "W"),
-    "temperature_c": ("temperature", "°C"),
-    "clock_mhz": ("clock", "MHz"),
-    "memory_percent": ("memory", "%"),
-}
 _COLUMNS = {
     "utilization_percent": "util %",
     "power_w": "power W",
@@ -68,7 +64,14 @@ _COLUMNS = {
     "memory_percent": "memory %",
 }
 _SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3, "faulty": 4}
-_STYLE: Mapping[Role, str] = {"primary": "bold", "in use": "", "reserve": "dim", "excluded": "red", "waiting": "dim"}
+_STYLE: Mapping[Role, str] = {
+    "primary": "bold",
+    "book-keeper": "dim",
+    "in use": "",
+    "reserve": "dim",
+    "excluded": "red",
+    "waiting": "dim",
+}
 
 
 def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: bool = False) -> list[DeviceState]:
@@ -101,6 +104,8 @@ def device_table(
     columns = {name: heading for name, heading in _COLUMNS.items() if name in measured}
     if not wide:
         columns.pop("memory_percent", None)
+    if width < NARROW:
+        columns = {name: heading for name, heading in columns.items() if name in _LEAST}
     probed = any(device.probe_s is not None for device in snapshot.devices)
     table = _table()
     table.add_column("" if selected is None else " ", width=1)
@@ -187,17 +192,17 @@ def device_details(device: DeviceState, snapshot: Snapshot, width: int, height: 
     table.add_row("device", Text(f"{device.name}  ({device.role})", "bold"))
     if device.model:
         table.add_row("model", Text(device.model))
-    for name, (label, unit) in _DETAILS.items():
+    for name, (label, unit) in READINGS.items():
         if name in device.readings:
             table.add_row(label, f"{device.readings[name]:,.0f} {unit}")
     if device.utilization_history:
         table.add_row("recent utilisation", f"{_spark(device.utilization_history[-sparks:], 0, 100)}  0 to 100 %")
     if device.probe_s is not None:
-        low, high = min(device.probe_history_s), max(device.probe_history_s)
         ratio = "" if device.peer_ratio is None else f", {device.peer_ratio:.2f} times its peers' median"
         table.add_row("probe time", f"{1000 * device.probe_s:.2f} ms{ratio}")
-        line = _spark(device.probe_history_s[-sparks:], 0, high)
-        table.add_row("recent probe times", f"{line}  {1000 * low:.2f} to {1000 * high:.2f} ms")
+        recent = device.probe_history_s[-sparks:]
+        low, high = spark_scale(recent)
+        table.add_row("recent probe times", f"{_spark(recent, low, high)}  {1000 * low:.2f} to {1000 * high:.2f} ms")
     against_node = [verdict for verdict in snapshot.timeline.verdicts if verdict.host == device.host][-height:]
     verdicts = [verdict for verdict in against_node if verdict.gpu in {None, device.gpu}]
     for verdict in verdicts:
@@ -231,7 +236,7 @@ def _log_line(line: LogLine, began_s: float) -> Text:
 
 
 def _line_style(line: LogLine) -> str:
-    return "yellow" if line.what in _NOTABLE - {"end"} else ""
+    return "magenta" if line.what in _NOTABLE - {"end"} else ""
 
 
 def _sentence(verdict: RecordedVerdict, snapshot: Snapshot) -> str:
@@ -245,7 +250,7 @@ def _verdict(device: DeviceState) -> Text:
         return Text("excluded" + (f", {device.verdict.severity}" if device.verdict else ""), "red")
     if device.verdict is None:
         return Text("in reserve" if device.role == "reserve" else "", "dim")
-    return Text(device.verdict.severity, "bold yellow" if device.verdict.severity == "suspect" else "bold red")
+    return Text(device.verdict.severity, "bold magenta" if device.verdict.severity == "suspect" else "bold red")
 
 
 def _badness(device: DeviceState) -> float:
@@ -266,11 +271,20 @@ def _negative(value: float | None) -> float | None:
 def _ratio(ratio: float | None) -> Text:
     if ratio is None:
         return Text("")
-    return Text(f"{ratio:.2f}", "bold yellow" if ratio >= HIGHLIGHT_RATIO else "")
+    return Text(f"{ratio:.2f}", "bold magenta" if ratio >= HIGHLIGHT_RATIO else "")
 
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
+
+
+def spark_scale(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of a sparkline's scale: the values' own, but at least a tenth apart.
+
+    So a step of 10 % goes from the lowest mark to the highest, and noise of 1 % is not made to look like one.
+    """
+    low, high = min(values), max(values)
+    return low, max(high, 1.1 * low)
 
 
 def _spark(values: Sequence[float], low: float, high: float) -> str:
@@ -279,4 +293,4 @@ def _spark(values: Sequence[float], low: float, high: float) -> str:
 
 
 def _table() -> Table:
-    return Table(box=None, pad_edge=False, expand=True, header_style="bold cyan", padding=(0, 1, 0, 0))
+    return Table(box=None, pad_edge=False, expand=True, header_style="bold underline", padding=(0, 1, 0, 0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from laggard.interrupts import ended_by_interrupts
+
 __all__ = ["main"]
 
 EXIT_FAILURE, EXIT_NOT_CHECKED = 1, 3
@@ -16,7 +18,8 @@ def main() -> int:
     not the one of a bad device.
     """
     try:
-        from laggard.resilience.command import cli
+        with ended_by_interrupts():
+            from laggard.resilience.command import cli
     except ImportError as error:
         sys.stderr.write(f"laggard: the installation is incomplete: {error}\n")
         return EXIT_NOT_CHECKED if sys.argv[1:2] == ["doctor"] else EXIT_FAILURE

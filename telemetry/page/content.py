@@ -4,45 +4,65 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from laggard.kvstore.sample_store import SeriesKey
-from laggard.kvstore.timeseries import Floats
+from laggard.kvstore.timeseries import Floats, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.events import Event, LaunchSpan
 
 __all__ = [
+    "MEAN",
     "MILLISECOND_US",
+    "N_SERIES",
+    "OF_SERIES",
     "accused",
+    "accused_of",
     "events_of",
     "is_probe",
     "launches_of",
     "map_of",
     "metrics_of",
+    "n_series_of",
     "numbers",
     "ratios_to_peers",
+    "recorded_means",
     "unit_of",
 ]
 
 MAX_EVENTS = 2_000
 MAX_METRICS = 500
 MILLISECOND_US = 1_000
+OF_SERIES, N_SERIES = "of_series", "n_series"
+"""Tags in a job's record: whether a series is the lowest, mean or highest of a metric's series, and of how many."""
+MEAN = "mean"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _PROBE = re.compile(r"probe")
 _WELL_AGAIN = re.compile(r"\(well again, [a-z]+\)$")
 
 
-def accused(events: Iterable[Event]) -> list[tuple[str, str]]:
-    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first."""
-    found: dict[tuple[str, str], None] = {}
+def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
+    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first.
+
+    Each has its newest verdict, whose text is the evidence and the cause.
+    """
+    found: dict[tuple[str, str], Event] = {}
     for event in events:
         if event.kind == "verdict":
             found.pop((event.host, event.gpu), None)
             if not _WELL_AGAIN.search(event.text):
-                found[event.host, event.gpu] = None
-    return list(reversed(found))
+                found[event.host, event.gpu] = event
+    return dict(reversed(found.items()))
+
+
+def accused_of(events: Iterable[Event]) -> dict[str, Any]:
+    """Return the same as the page reads it: the devices, and the evidence against each."""
+    found = accused(events)
+    evidence = [{"time": event.time_us // MILLISECOND_US, "text": event.text} for event in found.values()]
+    return {"accused": list(found), "evidence": evidence}
 
 
 def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
@@ -65,7 +85,7 @@ def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
 
 
 def map_of(metric: str, newest: Mapping[tuple[str, str], tuple[float, str]]) -> dict[str, Any]:
-    """Return a map of devices, given the newest value of each and its model."""
+    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model."""
     devices = sorted(newest, key=lambda device: (_natural(device[0]), _natural(device[1])))
     hosts = list(dict.fromkeys(host for host, _ in devices))
     number = {host: at for at, host in enumerate(hosts)}
@@ -98,17 +118,30 @@ def metrics_of(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
     for metric, tags in keys:
         if metric == EVENTS:
             continue
-        has_devices = {"host", "gpu"} <= dict(tags).keys()
+        names = dict(tags).keys()
+        has_devices = {"host", "gpu"} <= names
         probes = has_devices and is_probe(metric)
         kind = "program" if metric not in CATALOGUE and not probes else "device" if has_devices else "node"
         found[metric] = {
             "name": metric,
             "kind": kind,
             "unit": unit_of(metric),
-            "has_devices": has_devices,
+            "on_map": "host" in names,
             "is_probe": probes,
         }
     return [found[name] for name in sorted(found)][:MAX_METRICS]
+
+
+def recorded_means(series: Sequence[TimeSeries]) -> tuple[list[TimeSeries], int]:
+    """Return the series whose mean a chart shows, and how many they stand for: a record has means of many series."""
+    means = [each for each in series if each.tags.get(OF_SERIES, MEAN) == MEAN] or list(series)
+    return means, sum(n_series_of(each.tags) for each in means)
+
+
+def n_series_of(tags: Mapping[str, str]) -> int:
+    """Return how many series one stands for."""
+    number = tags.get(N_SERIES, "")
+    return int(number) if OF_SERIES in tags and _NUMBER.fullmatch(number) else 1
 
 
 def is_probe(metric: str) -> bool:

@@ -1,13 +1,18 @@
 // Where the data come from in a report: they lie in the page itself, as averages over bins of time.
 
+/** The job with the events of a range only; a launch that began before it goes on in it. */
+const within = (job, range) => ({
+  ...job,
+  events: job.events.filter((event) => event.time <= range.end && (event.time >= range.start || event.kind === "launch")),
+});
+
 class FrozenData {
   constructor(text) {
     Object.assign(this, JSON.parse(text));
   }
 
   async job(range) {
-    const events = this.about.events.filter((event) => event.time <= range.end && (event.time >= range.start || event.kind === "launch"));
-    return { ...this.about, events };
+    return within(this.about, range);
   }
 
   async map(metric) {

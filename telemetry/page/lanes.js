@@ -7,15 +7,17 @@ const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", o
 const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 1, other: 3 };
 const mostNodes = 16;
 const rowHeight = 26;
+const pointedPixels = 10;
 
-/** Draw all lanes as one chart, whose axis is that of all others. */
+/** Draw all lanes as one chart, whose axis is that of all others; return what is left out, in words. */
 const drawLanes = (place, range, job) => {
   place.job = job;
   const kinds = lanes.filter((lane) => job.events.some((event) => laneOf(event.kind) === lane));
-  const nodes = notableNodes(job);
+  const notable = notableNodes(job);
+  const nodes = notable.slice(0, mostNodes);
   if (!kinds.length) {
     place.say("Nothing happened in this range.");
-    return;
+    return "";
   }
   const rows = [
     ...kinds.map((lane) => ({ name: laneNames[lane], draw: lane === "launch" ? drawLaunches : drawEvents, lane })),
@@ -51,6 +53,27 @@ const drawLanes = (place, range, job) => {
     },
   ];
   place.put(range, options, [[range.start / 1000, range.end / 1000], [null, null]]);
+  Object.assign(place, { kinds, rows: rows.length });
+  const left = notable.length - nodes.length;
+  return left > 0 ? `${left.toLocaleString("en")} more nodes changed, not drawn` : "";
+};
+
+/** The event that lies under the pointer, in words; empty if there is none. */
+const eventAt = (place, event) => {
+  const { chart, job, kinds, rows } = place;
+  if (!chart || !job || !kinds) return "";
+  const box = chart.over.getBoundingClientRect();
+  const lane = kinds[Math.floor(((event.clientY - box.top) / box.height) * rows)];
+  const x = event.clientX - box.left;
+  let [best, nearest] = [null, pointedPixels];
+  for (const each of job.events) {
+    if (laneOf(each.kind) !== lane) continue;
+    const distance = Math.abs(chart.valToPos(each.time / 1000, "x") - x);
+    if (distance <= nearest) [best, nearest] = [each, distance];
+  }
+  if (!best) return "";
+  const where = best.host ? `${deviceName(best.host, best.gpu)}: ` : "";
+  return `${moment(best.time)} ${best.kind}: ${best.text.startsWith(where) ? "" : where}${printable(best.text)}`;
 };
 
 const shortened = (host) => {
@@ -60,11 +83,11 @@ const shortened = (host) => {
 
 /** All nodes of a small job; of a large one those that did something other than run from start to end. */
 const notableNodes = (job) => {
+  const uses = job.launches.map((launch) => new Set(launch.nodes));
   const hosts = [...new Set(job.launches.flatMap((launch) => [...launch.nodes, ...launch.reserve]))];
   if (hosts.length <= mostNodes) return hosts;
   const accused = new Set(job.accused.map(([host]) => host));
-  const changed = hosts.filter((host) => accused.has(host) || new Set(job.launches.map((launch) => launch.nodes.includes(host))).size > 1);
-  return changed.slice(0, mostNodes);
+  return hosts.filter((host) => accused.has(host) || new Set(uses.map((used) => used.has(host))).size > 1);
 };
 
 const xOf = (chart, ms) => chart.valToPos(ms / 1000, "x", true);

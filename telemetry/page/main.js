@@ -7,6 +7,7 @@ const spans = [["1 min", 60e3], ["5 min", 300e3], ["15 min", 900e3], ["1 h", 360
 const mostLines = 6;
 const mostSamples = 500e3;
 const mostCurves = 8;
+const mostEvidence = 6;
 
 const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
 const state = {
@@ -88,19 +89,21 @@ async function refresh() {
 
 async function load(asked) {
   const isStale = () => asked !== state.asked;
-  if (!state.job) state.job = await data.job(range());
-  if (!state.job.live && state.span === 300e3 && !state.fixed) state.span = null; // a dump opens on its own range
-  const wanted = range();
-  const job = await data.job(wanted);
+  const isFirst = !state.job;
+  const found = await data.job(isFirst ? { start: 0, end: Date.now() } : range());
   if (isStale()) return;
+  if (isFirst) state.job = found;
+  if (isFirst && !found.live) state.span = null; // a dump opens on its own range
+  const job = isFirst ? within(found, range()) : found;
   byId("token-form").hidden = true;
   state.job = job;
   drawHead(job);
   const shown = range();
-  drawLanes(places.lane, shown, job);
+  byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.kind, state.find);
-  await loadMap(job, shown, isStale);
-  await Promise.all([loadPeers(job, shown, isStale), loadCurves(job, shown, isStale)]);
+  const map = loadMap(job, shown, isStale).then(() => loadPeers(job, shown, isStale));
+  await Promise.all([map, loadCurves(job, shown, isStale)]);
+  performance.mark("all drawn");
   document.documentElement.dataset.loaded = String(asked);
 }
 
@@ -137,7 +140,7 @@ function fill(list, choices, chosen) {
 }
 
 function mapChoices(job) {
-  const metrics = job.metrics.filter((each) => each.has_devices);
+  const metrics = job.metrics.filter((each) => each.on_map);
   const probes = metrics.filter((each) => each.is_probe);
   return [
     ...probes.map((each) => [`${peersPrefix}${each.name}`, probes.length > 1 ? `${each.name} against peers` : "probe time against peers"]),
@@ -156,6 +159,7 @@ async function loadMap(job, shown, isStale) {
   const answer = await data.map(metric, shown.end);
   if (isStale()) return;
   const accused = new Set(job.accused.map(([host, gpu]) => `${host}/${gpu}`));
+  const accusedHosts = new Set(job.accused.map(([host]) => host));
   const used = new Set(job.nodes);
   const devices = answer.gpus.map((gpu, at) => {
     const host = answer.hosts[answer.host_of[at]];
@@ -164,7 +168,7 @@ async function loadMap(job, shown, isStale) {
       value: answer.values[at],
       ratio: answer.ratios[at],
       shown: isRatio ? answer.ratios[at] : answer.values[at],
-      accused: accused.has(`${host}/${gpu}`) || accused.has(`${host}/`),
+      accused: accused.has(`${host}/${gpu}`) || accused.has(`${host}/`) || (gpu === "" && accusedHosts.has(host)),
       isUsed: !used.size || used.has(host),
     };
   });
@@ -179,6 +183,7 @@ async function loadMap(job, shown, isStale) {
     return parts.join(", ");
   };
   deviceMap.show(devices, colour, describe, state.selected);
+  performance.mark("devices drawn");
   drawLegend(isRatio, low, high, answer.unit, devices);
   fill(byId("names"), [...new Set(devices.map((each) => each.host))].slice(0, 2000).map((name) => [name, name]), "");
 }
@@ -226,7 +231,29 @@ async function loadPeers(job, shown, isStale) {
   if (!wanted.length) parts.push("select a device on the map to draw it");
   if (left > 0) parts.push(`${left.toLocaleString("en")} more found slow or selected, not drawn`);
   if (answer.lines.some((line) => line.values.every((value) => value === null))) parts.push("some have no reading in this range");
+  if (answer.averages_s) parts.push(approximately(answer));
   byId("peers-text").textContent = parts.join("; ");
+  drawEvidence(job);
+}
+
+/** What is held against each accused device; what is left out is said. */
+function drawEvidence(job) {
+  const rows = job.accused.slice(0, mostEvidence).map(([host, gpu], at) => {
+    const row = element("li");
+    const name = element("button", deviceName(host, gpu), { type: "button", title: "Draw it, or take it away" });
+    name.addEventListener("click", () => select({ host, gpu }));
+    const text = printable(job.evidence[at].text);
+    const named = `${deviceName(host, gpu)}: `;
+    row.append(name, ` ${moment(job.evidence[at].time)}: ${text.startsWith(named) ? text.slice(named.length) : text}`);
+    return row;
+  });
+  const left = job.accused.length - rows.length;
+  if (left > 0) rows.push(element("li", `and ${left.toLocaleString("en")} more, framed on the map and listed below as verdicts`));
+  const list = byId("evidence");
+  const now = rows.map((row) => row.textContent).join("\n");
+  if (list.dataset.shown === now) return; // a list that is the same is left alone, since it may have the focus
+  list.dataset.shown = now;
+  list.replaceChildren(...rows);
 }
 
 function drawnCurves(job) {
@@ -248,6 +275,7 @@ async function loadCurves(job, shown, isStale) {
   names.forEach((name, i) => {
     if (!curvePlaces.has(name)) curvePlaces.set(name, makeCurvePlace(name));
     const answer = answers[i];
+    curvePlaces.get(name).note.textContent = answer.averages_s ? approximately(answer) : "";
     drawBand(curvePlaces.get(name), shown, answer, {
       high: "highest", middle: answer.n_series === 1 ? printable(name) : `mean of ${answer.n_series}`, low: "lowest",
       empty: `No value of ${printable(name)} in this range.`,
@@ -263,11 +291,12 @@ function makeCurvePlace(name) {
     state.curves = drawnCurves(state.job).filter((each) => each !== name);
     refresh();
   });
-  title.append(remove);
+  const note = element("span", "", { className: "note" });
+  title.append(remove, note);
   const holder = element("div", "", { className: "chart" });
   box.append(title, holder);
   byId("curves").append(box);
-  return Object.assign(new Place(holder, zoom), { box });
+  return Object.assign(new Place(holder, zoom), { box, note });
 }
 
 /** One point in three pixels, and fewer of very many series: the server reads every one of them. */
@@ -275,6 +304,9 @@ const points = (series = 1) => {
   const wanted = Math.max(60, Math.round(byId("lane").clientWidth / 3));
   return Math.round(Math.min(600, wanted, Math.max(40, mostSamples / series)));
 };
+
+/** Said where the server could only estimate what was asked for. */
+const approximately = (answer) => `from averages of ${answer.averages_s} s, since finer values are no longer kept`;
 
 function say(text, isBad = false) {
   byId("state").textContent = text;
@@ -325,6 +357,12 @@ function listen() {
   byId("follow").addEventListener("click", follow);
   byId("theme").addEventListener("click", changeTheme);
   byId("help-button").addEventListener("click", () => byId("help").showModal());
+  byId("lane").addEventListener("pointermove", (event) => {
+    byId("lane-text").textContent = eventAt(places.lane, event);
+  });
+  byId("lane").addEventListener("pointerleave", () => {
+    byId("lane-text").textContent = "";
+  });
   document.addEventListener("keydown", key);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   new ResizeObserver(fit).observe(document.querySelector("main"));

@@ -26,6 +26,7 @@ __all__ = [
     "downsample",
     "downsample_together",
     "parse_downsample",
+    "reduce_runs",
 ]
 
 MAX_BUCKETS = 200_000
@@ -146,7 +147,7 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
         return np.empty(0, dtype=np.intp), np.empty(0)
     bucket = np.searchsorted(starts, times_us, side="right") - 1
     begins = np.flatnonzero(np.diff(bucket, prepend=-1))
-    return bucket[begins], _reduce(spec.function, values, begins)
+    return bucket[begins], reduce_runs(spec.function, values, begins)
 
 
 def downsample_together(
@@ -182,7 +183,7 @@ def downsample_together(
     ends = _offsets(len(grids[place]) for place in places)
     if len(begins) < len(times_us) or not aggregator(spec.function).keeps_one:
         moved = zip(places, (ends[:-1] - offsets[places]).tolist(), strict=True)
-        values = _reduce(spec.function, values, np.concatenate([of_grid[place] + by for place, by in moved]))
+        values = reduce_runs(spec.function, values, np.concatenate([of_grid[place] + by for place, by in moved]))
         ends = _offsets(len(of_grid[place]) for place in places)
     return [bucket[each] for each in of_grid], [values[first:end] for first, end in itertools.pairwise(ends.tolist())]
 
@@ -191,7 +192,8 @@ def _offsets(lengths: Iterable[int]) -> NDArray[np.intp]:
     return np.cumsum([0, *lengths])
 
 
-def _reduce(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
+def reduce_runs(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:
+    """Combine each run of values to one; ``begins`` says where each run begins."""
     if len(begins) == len(values) and aggregator(function).keeps_one:
         return values
     if function in _BY_SEGMENT:

@@ -16,7 +16,7 @@ import orjson
 
 from laggard.kvstore.sample_store import Newest
 from laggard.kvstore.timeseries import Floats, Times
-from laggard.telemetry.catalogue import CATALOGUE, Metric
+from laggard.telemetry.catalogue import CATALOGUE, SERVED, Metric
 from laggard.telemetry.events import Event
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.query.parsing import Query, SubQuery
@@ -111,7 +111,7 @@ def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:
     """
     families: dict[str, tuple[Metric, dict[str, str]]] = {}
     for newest in series:
-        metric = CATALOGUE.get(newest.metric) or _of_user(newest.metric)
+        metric = CATALOGUE.get(newest.metric) or SERVED.get(newest.metric) or _of_user(newest.metric)
         family = metric.exported.removesuffix("_total") if metric.kind == "counter" else metric.exported
         _, lines = families.setdefault(family, (metric, {}))
         suffix = "_total" if metric.kind == "counter" else ""

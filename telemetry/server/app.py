@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from laggard.telemetry.errors import BadQueryError, NodeError, QueryTooLargeError, RequestError
+from laggard.telemetry.errors import BadQueryError, NoAnswerError, NodeError, QueryTooLargeError, RequestError
 from laggard.telemetry.server.answers import to_json
 from laggard.telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
 from laggard.telemetry.server.page import PAGE_ROUTES, page
@@ -30,6 +30,7 @@ from laggard.telemetry.server.requests import (
     MAX_PUT_BYTES,
     Call,
     error_body,
+    not_in_time,
     read_call,
     require_own_name,
 )
@@ -42,7 +43,7 @@ QUERIES_AT_ONCE = 6
 # A separate limit, so that many large queries do not delay a small request.
 OTHERS_AT_ONCE = 4
 _GZIP_ABOVE_BYTES = 1000
-# They say nothing of the job but which nodes answer; the page asks for the token.
+# They say nothing of the job but how its nodes' telemetry is; the page asks for the token.
 _OPEN = (health, page)
 # Half of the default interval between readings: within it the same query has the same answer.
 ANSWER_LIFE_S = 0.25
@@ -105,7 +106,7 @@ async def _answer(
                 _respond, service, handler, call, limiter=limiter, abandon_on_cancel=True
             )
     except TimeoutError:
-        raise RequestError(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less") from None
+        raise not_in_time() from None
     if handler is query:
         recent.put(question, answer)
     return answer
@@ -120,6 +121,8 @@ def _respond(service: Service, handler: Handler, call: Call) -> Response:
         reply = handler(service, call)
     except (QueryTooLargeError, NodeError) as error:
         raise RequestError(413, str(error)) from error
+    except NoAnswerError as error:
+        raise RequestError(503, str(error)) from error
     except BadQueryError as error:
         raise RequestError(400, str(error)) from error
     except redis.RedisError as error:

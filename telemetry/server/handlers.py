@@ -12,7 +12,7 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
-from laggard.kvstore.sample_store import SeriesKey
+from laggard.kvstore.sample_store import Newest, SeriesKey
 from laggard.telemetry.batches import Batch
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
@@ -25,9 +25,9 @@ from laggard.telemetry.query.filters import FILTER_TYPES
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
 from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, annotation, answers_to_json, metrics_to_text
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
-from laggard.telemetry.server.put import Point, batch_of, point_from_json
+from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
-from laggard.telemetry.sources import Source
+from laggard.telemetry.sources import Found, Source
 
 __all__ = ["JSON", "ROUTES", "Handler", "Reach", "Reply", "Service", "authorize", "health", "put", "query"]
 
@@ -76,6 +76,8 @@ class Service:
         The job's events.
     put
         Stores samples and returns whether that worked; None if nothing can be stored.
+    window_s
+        How long nodes keep samples, in seconds; older ones are not stored.
     room
         Returns how many more series can be stored.
     add_event
@@ -89,13 +91,16 @@ class Service:
     names
         Names by which clients may reach the server, beside its addresses and ``localhost``, in lower case.
     health
-        Returns whether all is well, and the content of ``/health``.
+        Returns the content of ``/health``.
+    own_metrics
+        Returns what the server knows of the job itself, for ``/metrics``.
     """
 
     reach: Callable[[], Reach]
     source: Source
     events: EventSource
     put: Callable[[Batch], bool] | None
+    window_s: float
     room: Callable[[], int]
     add_event: Callable[[Event], None] | None
     token: str = field(repr=False)
@@ -103,7 +108,8 @@ class Service:
     max_series: int
     unknown_is_error: bool
     names: frozenset[str]
-    health: Callable[[], tuple[bool, Mapping[str, Any]]]
+    health: Callable[[], Mapping[str, Any]]
+    own_metrics: Callable[[], list[Newest]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +138,33 @@ def query(service: Service, call: Call) -> Reply:
     events = cache(partial(service.events.between, asked.start_us, asked.end_us)) if asked.annotations else list[Event]
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
+    approximate: list[str] = []
     for sub_query in asked.queries:
         call.check_time()
-        found, gone = _evaluate(service, sub_query, span, events)
-        if service.unknown_is_error and not found:
+        found = _evaluate(service, sub_query, span, events)
+        if service.unknown_is_error and not found.answers:
             _require_known(service, sub_query)
-        answers += [(sub_query, answer) for answer in found]
+        answers += [(sub_query, answer) for answer in found.answers]
         if sum(len(answer.times_us) for _, answer in answers) > MAX_ANSWER_POINTS:
             raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
-        missing.update(gone)
+        missing.update(found.missing)
+        if found.approximate_us:
+            approximate.append(f"{sub_query.index}: averages of {found.approximate_us // SECOND_US} s")
     shown = answers[: service.max_series]
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
+    if approximate:
+        headers["X-Laggard-Approximate"] = ", ".join(approximate)
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
     return Reply(answers_to_json(asked, shown, events()), headers=headers, text_type=JSON)
 
 
-def _evaluate(
-    service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]
-) -> tuple[list[Answer], list[str]]:
+def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]) -> Found:
     if sub_query.downsample is not None:
         buckets(sub_query.downsample, span.start_us, span.end_us)  # refuses too many buckets, even if there are no data
     if sub_query.metric == EVENTS:
-        return evaluate(sub_query, span, series_of_events(events())), []
-    found = service.source.evaluate(sub_query, span, events)
-    return found.answers, found.missing
+        return Found(evaluate(sub_query, span, series_of_events(events())))
+    return service.source.evaluate(sub_query, span, events)
 
 
 def _require_known(service: Service, sub_query: SubQuery) -> None:
@@ -257,7 +265,7 @@ def put(service: Service, call: Call) -> Reply:
     listed = body if isinstance(body, list) else [body]
     if not listed or len(listed) > MAX_POINTS_A_PUT:
         raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
-    points, errors = _read_points(listed)
+    points, errors = _read_points(listed, service.window_s)
     batch = batch_of(points)
     _require_room(service, batch)
     if batch and not service.put(batch):
@@ -278,11 +286,11 @@ def _require_room(service: Service, batch: Batch) -> None:
         raise RequestError(413, f"{new} new series exceed the node's store, which has room for {room}: use fewer tags")
 
 
-def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
+def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[dict[str, Any]]]:
     points, errors = [], []
     for each in listed:
         try:
-            points.append(point_from_json(each))
+            points.append(require_recent(point_from_json(each), window_s))
         except PointError as error:
             errors.append({"datapoint": each, "error": str(error)})
     return points, errors
@@ -311,13 +319,15 @@ def metrics(service: Service, call: Call) -> Reply:
     classic = "application/openmetrics-text" not in call.headers.get("accept", "")
     recent_us = _now_us() - round(STALE_S * SECOND_US)
     newest = [each for each in service.source.newest() if each.time_us >= recent_us]
-    return Reply(metrics_to_text(newest, classic=classic).encode(), text_type=CLASSIC if classic else OPEN_METRICS)
+    return Reply(
+        metrics_to_text([*newest, *service.own_metrics()], classic=classic).encode(),
+        text_type=CLASSIC if classic else OPEN_METRICS,
+    )
 
 
 def health(service: Service, _: Call) -> Reply:
     """``/health``: whether the server works, and which nodes answer."""
-    well, content = service.health()
-    return Reply(content, 200 if well else 503)
+    return Reply(service.health())
 
 
 ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {

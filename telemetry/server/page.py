@@ -13,13 +13,14 @@ from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
-    accused,
+    accused_of,
     events_of,
     is_probe,
     launches_of,
     map_of,
     metrics_of,
     numbers,
+    recorded_means,
     unit_of,
 )
 from laggard.telemetry.query import SubQuery
@@ -68,22 +69,26 @@ def job(service: Service, call: Call) -> Reply:
             "missing": sorted(reach.missing),
             "launches": launches_of(service.events.launches),
             "metrics": metrics_of(service.source.series_keys()),
-            "accused": accused(events),
+            **accused_of(events),
             **events_of(shown),
         }
     )
 
 
 def device_map(service: Service, call: Call) -> Reply:
-    """``/page/map``: the newest reading of every device before a time, and its ratio to those of its model."""
+    """``/page/map``: the newest reading of every device (or node) before a time, and its ratio to its model's."""
     metric, end_us = _metric(call), _milliseconds(call, "end")
     span = Span(end_us - _NEWEST_WITHIN_S * SECOND_US, end_us)
     found = service.source.evaluate(_sub_query(metric, "none", _NEWEST), span)
-    newest = {
-        (each.tags["host"], each.tags["gpu"]): (float(each.values[-1]), each.tags.get("model", ""))
-        for each in found.answers
-        if "host" in each.tags and "gpu" in each.tags and len(each.values)
-    }
+    values: dict[tuple[str, str], list[float]] = {}
+    models = {}
+    for each in found.answers:
+        if "host" in each.tags and len(each.values):
+            device = each.tags["host"], each.tags.get("gpu", "")
+            values.setdefault(device, []).append(float(each.values[-1]))
+            models[device] = each.tags.get("model", "")
+    # Of several series of one device, such as those of its processes or ranks, the map shows the mean.
+    newest = {device: (sum(each) / len(each), models[device]) for device, each in values.items()}
     return Reply(map_of(metric, newest))
 
 
@@ -92,18 +97,22 @@ def curve(service: Service, call: Call) -> Reply:
     metric, span = _metric(call), _span(call)
     devices = [_device(text) for text in call.parameters.get("device", ())][:MAX_LINES]
     query = _sub_query(metric, "none", f"{step(span, call.number('points', 300))}s-avg")
-    answers = service.source.evaluate(query, span).answers
+    found = service.source.evaluate(query, span)
+    answers = found.answers
     series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in answers if len(each.times_us)]
     lines = [[each for each in series if _is_of(each, device)] for device in devices]
     others = peers_of(series, [each for line in lines for each in line])
     times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
     names = ("p05", "p50", "p95") if metric in CATALOGUE or is_probe(metric) else ("min", "avg", "max")
-    low, middle, high = (numbers(_on_grid(_merged(query, name, span, others), times)) for name in names)
+    means, n_series = recorded_means(others)
+    shown = zip(names, (others, means, others), strict=True)
+    low, middle, high = (numbers(_on_grid(_merged(query, name, span, of), times)) for name, of in shown)
     drawn = [_merged(query, "avg", span, line) for line in lines]
     return Reply(
         {
             "unit": unit_of(metric),
-            "n_series": len(others),
+            "n_series": n_series,
+            "averages_s": found.approximate_us // SECOND_US,
             "times": (times // MILLISECOND_US).tolist(),
             "low": low,
             "middle": middle,

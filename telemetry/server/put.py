@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from laggard.kvstore.sample_store import SeriesKey, key_of
 from laggard.kvstore.timeseries import Floats, Times
 from laggard.telemetry.batches import Batch
 from laggard.telemetry.errors import BadQueryError, PointError
-from laggard.telemetry.query.times import parse_time
+from laggard.telemetry.query.times import SECOND_US, parse_time
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -28,6 +29,7 @@ __all__ = [
     "line_handler",
     "point_from_json",
     "point_from_line",
+    "require_recent",
 ]
 
 MAX_TAGS = 8
@@ -87,6 +89,20 @@ def point_from_line(line: str) -> Point:
     return _point(words[1], words[2], words[3], {key: value for key, _, value in pairs})
 
 
+def require_recent(point: Point, window_s: float) -> Point:
+    """Return a sample that nodes would keep.
+
+    Raises
+    ------
+    PointError
+        If it is older than what they keep.
+    """
+    if point.time_us < round((time.time() - window_s) * SECOND_US):
+        reason = f"the sample is older than the {window_s:g} s that nodes keep: raise the setting default_tmdb_window"
+        raise PointError(reason)
+    return point
+
+
 def batch_of(points: Iterable[Point]) -> dict[SeriesKey, tuple[Times, Floats]]:
     """Group samples by series."""
     series: dict[SeriesKey, tuple[list[int], list[float]]] = {}
@@ -122,8 +138,16 @@ def _number(value: object) -> float:
     return number
 
 
-def line_handler(put: Callable[[Batch], bool]) -> LineHandler:
-    """Return a handler of connections that carry lines. As in OpenTSDB, success is silent and an error is one line."""
+def line_handler(put: Callable[[Batch], bool], window_s: float) -> LineHandler:
+    """Return a handler of connections that carry lines. As in OpenTSDB, success is silent and an error is one line.
+
+    Parameters
+    ----------
+    put
+        Stores samples and returns whether that worked.
+    window_s
+        How long nodes keep samples; older ones are refused.
+    """
     open_connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,7 +157,7 @@ def line_handler(put: Callable[[Batch], bool]) -> LineHandler:
             if open_connections > MAX_LINE_CONNECTIONS:
                 writer.write(b"too many connections\n")
             else:
-                await _read_lines(reader, writer, put)
+                await _read_lines(reader, writer, put, window_s)
         except (OSError, ValueError, TimeoutError):
             pass  # the client disconnected, was idle, or sent too long a line
         finally:
@@ -143,24 +167,26 @@ def line_handler(put: Callable[[Batch], bool]) -> LineHandler:
     return handle
 
 
-async def _read_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, put: Callable[[Batch], bool]) -> None:
+async def _read_lines(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, put: Callable[[Batch], bool], window_s: float
+) -> None:
     while True:
         async with asyncio.timeout(LINE_IDLE_S):
             line = (await reader.readline()).decode("utf-8", "replace").strip()
         if line == "exit" or (not line and reader.at_eof()):
             return
-        if answer := await _answer(line, put):
+        if answer := await _answer(line, put, window_s):
             writer.write(answer)
             await writer.drain()
 
 
-async def _answer(line: str, put: Callable[[Batch], bool]) -> bytes:
+async def _answer(line: str, put: Callable[[Batch], bool], window_s: float) -> bytes:
     match line.split(maxsplit=1)[:1]:
         case []:
             return b""
         case ["put"]:
             try:
-                batch = batch_of([point_from_line(line)])
+                batch = batch_of([require_recent(point_from_line(line), window_s)])
             except PointError as error:
                 return f"put: illegal argument: {error}\n".encode()
             stored = await asyncio.to_thread(put, batch)

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_PUT_BYTES",
     "Call",
     "error_body",
+    "not_in_time",
     "read_call",
     "require_own_name",
 ]
@@ -40,6 +41,11 @@ def error_body(status: int, message: str, details: str = "") -> dict[str, object
     if details:
         error["details"] = details
     return {"error": error}
+
+
+def not_in_time() -> RequestError:
+    """Return the refusal of a request whose answer takes too long."""
+    return RequestError(503, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,10 @@ class Call:
         Raises
         ------
         RequestError
-            With status 408, after the deadline.
+            With status 503, after the deadline.
         """
         if time.monotonic() > self.until_s:
-            raise RequestError(408, f"the answer was not ready within {ANSWER_DEADLINE_S:g} s: ask for less")
+            raise not_in_time()
 
     def one(self, name: str, default: str = "") -> str:
         """Return a parameter's last value."""

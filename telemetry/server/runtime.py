@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,11 @@ import redis
 import uvicorn
 
 from laggard.kvstore.connection import Session, write_private
-from laggard.kvstore.control import Control, LaunchRecord
-from laggard.kvstore.errors import NoLaunchRecordError
-from laggard.kvstore.fence import current_launch
-from laggard.kvstore.sample_store import SampleStore
+from laggard.telemetry.anew import tell_if_anew
 from laggard.telemetry.batches import Batch, socket_name
 from laggard.telemetry.bus import Listener, NodeAsker
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.dump import read_dump
+from laggard.telemetry.dump_reader import read_dump
 from laggard.telemetry.errors import TelemetryServerError
 from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
@@ -36,10 +33,13 @@ from laggard.telemetry.rollups import ROLLUPS, Rollups
 from laggard.telemetry.sender import BatchSocket
 from laggard.telemetry.server.app import make_app
 from laggard.telemetry.server.handlers import Reach, Service
+from laggard.telemetry.server.job import FollowedJob
+from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler, line_handler
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.sources import LocalSource, NodesSource
+from laggard.telemetry.watch import NodeWatch
 
 __all__ = ["TOKEN_FILE", "serve_dump", "serve_job"]
 
@@ -64,16 +64,18 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     """
     directory = session.environment.endpoint_file.parent
     endpoint = session.endpoint
-    asker = NodeAsker(session.client, endpoint)
-    rollups = Rollups(settings.rollup_window, settings.default_tmdb_window, time.time)
     events = EventLog(session.client, endpoint)
-    job = _Job(session, events, round(time.time() * SECOND_US))
+    job = FollowedJob(session, events)
+    watch = NodeWatch(session.client, endpoint, job.nodes_ever, settings.query_deadline)
+    asker = NodeAsker(session.client, endpoint, watch, settings.query_deadline)
+    rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
     store = _NodeStore(directory / socket_name(session.environment.node))
     service = Service(
-        reach=lambda: job.reach(asker),
+        reach=lambda: job.reach(watch),
         source=NodesSource(asker, rollups, job.nodes),
         events=events,
         put=store.put,
+        window_s=settings.default_tmdb_window,
         room=partial(_room, asker, session.environment.node),
         add_event=events.add,
         token=_token(directory),
@@ -81,14 +83,21 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         max_series=settings.max_answer_series,
         unknown_is_error=settings.unknown_metric_is_error,
         names=_names(settings),
-        health=lambda: job.health(asker),
+        health=lambda: job.health(watch),
+        own_metrics=lambda: job.own_metrics(watch),
     )
 
     def keep() -> None:
         rollups.trim()
         job.update()
 
-    with Listener(session.client, [endpoint.key(ROLLUPS)], rollups.take), _repeated(keep):
+    tell_if_anew(session, TOKEN_FILE, "the telemetry server begins anew; it has what the nodes still have")
+    with (
+        Listener(session.client, [endpoint.key(ROLLUPS)], rollups.take),
+        lost_answerer(session, rollups, asker, settings.dump_dir),
+        _repeated(keep),
+        watch,
+    ):
         _serve(service, settings, host, port)
 
 
@@ -102,16 +111,18 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
     DumpError
         If a dump cannot be read.
     """
-    store = read_dump(paths)
-    size = store.size()
-    all_events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
-    reach = _reach_of_dump(store, ", ".join(path.name for path in paths))
-    sys.stdout.write(f"{size.samples} samples of {size.series} series{_span(store.oldest_us())}\n")
+    history = read_dump(paths)
+    size, span_us = history.size(), history.span_us()
+    all_events = events_of_series(history.read([EVENTS], 0, ALL_TIME_US))
+    reach = _reach_of_dump(span_us or (0, 0), ", ".join(path.name for path in paths))
+    first = "" if span_us is None else f", the first at {time.ctime(span_us[0] / SECOND_US)}"
+    sys.stdout.write(f"{size.samples} samples of {len(history.series_keys())} series{first}\n")
     service = Service(
         reach=lambda: reach,
-        source=LocalSource(store),
+        source=LocalSource(history),
         events=_PastEvents(all_events),
         put=None,
+        window_s=0.0,
         room=lambda: 0,
         add_event=None,
         token=secrets.token_hex(32),
@@ -119,7 +130,8 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         max_series=settings.max_answer_series,
         unknown_is_error=settings.unknown_metric_is_error,
         names=_names(settings),
-        health=lambda: (True, {"status": "ok", "samples": size.samples}),
+        health=lambda: {"status": "ok", "samples": size.samples},
+        own_metrics=list,
     )
     _serve(service, settings, host, port)
 
@@ -127,7 +139,9 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
 def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
     with _bound(host, port) as listener:
         chosen = listener.getsockname()[1]
-        handle_lines = None if service.put is None or not settings.telnet_port else line_handler(service.put)
+        handle_lines = (
+            None if service.put is None or not settings.telnet_port else line_handler(service.put, service.window_s)
+        )
         own_port = settings.telnet_port != chosen
         protocol: Any = partial(BoundedProtocol, handle_lines=None if own_port else handle_lines)
         config = uvicorn.Config(
@@ -207,14 +221,9 @@ def _token(directory: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _reach_of_dump(store: SampleStore, name: str) -> Reach:
-    began_us = store.oldest_us() or 0
-    newest_us = max((each.time_us for each in store.newest()), default=began_us)
+def _reach_of_dump(span_us: tuple[int, int], name: str) -> Reach:
+    began_us, newest_us = span_us
     return Reach(name, began_us, newest_us, newest_us)
-
-
-def _span(oldest_us: int | None) -> str:
-    return "" if oldest_us is None else f", the first at {time.ctime(oldest_us / SECOND_US)}"
 
 
 @contextlib.contextmanager
@@ -233,50 +242,6 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(STOP_DEADLINE_S)
-
-
-class _Job:
-    """Follows the job through its launches."""
-
-    def __init__(self, session: Session, events: EventLog, began_us: int) -> None:
-        self._session = session
-        self._events = events
-        self._began_us = began_us
-        self._launch: int | None = None
-        self._record: LaunchRecord | None = None
-
-    def update(self) -> None:
-        """Look for a new launch, and record it as an event."""
-        launch = current_launch(self._session.client, self._session.endpoint)
-        if launch is None or launch == self._launch:
-            return
-        try:
-            self._record = Control(self._session.client, self._session.endpoint, launch).read_launch()
-        except NoLaunchRecordError:
-            return  # not written yet
-        self._launch = launch
-        nodes = ", ".join(node.hostname for node in self._record.nodes)
-        left_out = f", without {', '.join(self._record.excluded)}" if self._record.excluded else ""
-        self._events.add(Event(round(time.time() * SECOND_US), "launch", f"{launch} began on {nodes}{left_out}"))
-
-    def nodes(self) -> set[str]:
-        """Return the nodes of the current launch."""
-        return set() if self._record is None else {node.hostname for node in self._record.nodes}
-
-    def reach(self, asker: NodeAsker) -> Reach:
-        """Return since when there has been something to see, and on which nodes."""
-        now_us = round(time.time() * SECOND_US)
-        first = min((event.time_us for event in self._events.between(0, now_us)), default=self._began_us)
-        nodes = self.nodes()
-        missing = nodes - set(asker.recent_hosts())
-        return Reach(self._events.job or "a job", min(first, self._began_us), now_us, nodes=nodes, missing=missing)
-
-    def health(self, asker: NodeAsker) -> tuple[bool, Mapping[str, Any]]:
-        """Return whether all nodes of the launch answer, and which do."""
-        up = asker.hosts()
-        missing = sorted(self.nodes() - set(up))
-        status = "degraded" if missing else "ok"
-        return True, {"status": status, "launch": self._launch, "nodes": up, "missing": missing}
 
 
 class _NodeStore:

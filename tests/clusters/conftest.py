@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from tests.clusters import slurm_daemons, sshd
 from tests.clusters.jobs import ClusterJob, Watch, environment
 from tests.clusters.machines import Machine, Network, missing_for_machines
+from tests.clusters.site import Site
 from tests.clusters.slurm_daemons import SlurmCluster
 
 NODES = ("node1", "node2", "node3")
@@ -34,6 +35,34 @@ def network() -> Iterator[Network]:
     yield network
     network.shut_down()
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """Four nodes, an ordinary user, and folders that everybody may enter."""
+    require()
+    folder = Path(tempfile.mkdtemp(prefix="ls-"))
+    folder.chmod(0o755)
+    site = Site(folder)
+    yield site
+    site.shut_down()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start_as_user(site: Site) -> Iterator[Callable[..., ClusterJob]]:
+    """Start a command as the site's ordinary user, in a folder of its own below the home."""
+    jobs: list[ClusterJob] = []
+
+    def start(machine: Machine, base: Mapping[str, str], *argv: str) -> ClusterJob:
+        variables = site.environment(environment(dict(base)))
+        del variables["LAGGARD_RUNTIME_ROOT"]  # each node has its own /tmp
+        jobs.append(ClusterJob(machine, site.folder_of_user(), variables, *site.as_user(*argv)))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
 
 
 @pytest.fixture(scope="module")

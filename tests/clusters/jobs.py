@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
+from tests.integration.jobs import GOES_ON
 from tests.processes import command_lines
 
 __all__ = ["ClusterJob", "Watch", "environment"]
@@ -69,8 +70,8 @@ class ClusterJob:
 
     @property
     def output(self) -> str:
-        """What the command has written."""
-        return self._file.read_text(errors="replace")
+        """What the command has written, with line breaks within laggard's lines undone."""
+        return GOES_ON.sub(" ", self._file.read_text(errors="replace"))
 
     def wait_for(self, pattern: str, times: int = 1, *, outlived: bool = False) -> list[str]:
         """Wait until the output matches this many times; ``outlived``: the command may end before its children."""

@@ -35,6 +35,23 @@ names = {node["NodeID"]: node["NodeName"] for node in ray.nodes() if node["Alive
 free = available_resources_per_node()
 print(json.dumps({names[node]: int(free[node].get("CPU", 0)) for node in names if node in free}))
 """
+DRAIN = """
+import os, subprocess, sys, ray
+
+ray.init(log_to_driver=False, logging_level=40)
+[node] = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeName"] == sys.argv[1]]
+reason = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", "--deadline-remaining-seconds=600"]
+ray_command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={os.environ['RAY_ADDRESS']}"]
+subprocess.run([*ray_command, f"--node-id={node}", *reason], check=True)
+"""
+ASKED_FOR = """
+import ray
+from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+from ray.experimental.internal_kv import _internal_kv_get
+
+ray.init(log_to_driver=False, logging_level=40)
+print((_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]").decode())
+"""
 
 
 class Raylets:
@@ -44,11 +61,14 @@ class Raylets:
     ----------
     devices
         What ``CUDA_VISIBLE_DEVICES`` lists for a node, by name.
+    without_resources
+        Names of nodes that offer neither CPUs nor GPUs.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.devices: dict[str, str] = {}
+        self.without_resources: set[str] = set()
         self._network = loopback_network()
         self._marker = secrets.token_hex(8)
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -75,6 +95,7 @@ class Raylets:
             ["--head", f"--port={port}", "--include-dashboard=false"] if name == "n1" else [f"--address={host}:{port}"]
         )
         devices = {"CUDA_VISIBLE_DEVICES": self.devices[name]} if name in self.devices else {}
+        offered = 0 if name in self.without_resources else 2
         with (self._directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [
@@ -82,7 +103,8 @@ class Raylets:
                     f"--node-ip-address={self._network}.{name[1:]}",
                     f"--node-name={name}",
                     f"--temp-dir={self._directory / name}",
-                    *("--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"),
+                    *(f"--num-cpus={offered}", f"--num-gpus={offered}"),
+                    *("--object-store-memory=100000000", "--disable-usage-stats"),
                     "--include-log-monitor=false",
                 ],
                 env={**os.environ, **self.environment, **devices, MARKER: self._marker},
@@ -97,6 +119,20 @@ class Raylets:
             for process in [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+
+    def drain(self, name: str) -> None:
+        """Have Ray drain a node, as a cloud's notice of preemption does."""
+        self._ask(DRAIN, name)
+
+    def asked_for(self) -> list[dict[str, float]]:
+        """Return what the autoscaler is asked for; there is none here."""
+        return list(json.loads(self._ask(ASKED_FOR).stdout.splitlines()[-1]))
+
+    def _ask(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(
+            command, env={**os.environ, **self.environment}, capture_output=True, timeout=DEADLINE_S, check=True
+        )
 
     def free_cpus(self) -> dict[str, int]:
         """Return the number of free CPUs of each live node; empty while the head is down."""

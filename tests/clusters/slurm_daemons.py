@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -46,7 +47,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
 SlurmctldTimeout=30
-SlurmdTimeout=20
+SlurmdTimeout={slurmd_timeout_s}
 KillWait=20
 MinJobAge=300
 OverTimeLimit=0
@@ -66,11 +67,24 @@ class SlurmCluster:
         Its machines.
     n_gpus
         How many GPUs Slurm has on each node: devices like /dev/null.
+    shares
+        Into how many parts, and of which kind, the GPUs of some nodes can be divided: ``{"node1": "shard:8"}``.
+    slurmd_timeout_s
+        After how many seconds Slurm calls a silent node down.
     """
 
-    def __init__(self, folder: Path, network: Network, n_gpus: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        network: Network,
+        n_gpus: int = 0,
+        shares: Mapping[str, str] | None = None,
+        slurmd_timeout_s: int = 20,
+    ) -> None:
         self.folder = folder
+        self._slurmd_timeout_s = slurmd_timeout_s
         self._n_gpus = n_gpus
+        self._shares = shares or {}
         self.network = network
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
@@ -81,19 +95,27 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         self._start_munge()
         n_cpus = os.cpu_count()
-        gpus = f" Gres=gpu:{self._n_gpus}" if self._n_gpus else ""
         nodes = "\n".join(
-            f"NodeName={name} NodeAddr={machine.address} CPUs={n_cpus} RealMemory=1000{gpus} State=UNKNOWN"
+            f"NodeName={name} NodeAddr={machine.address} CPUs={n_cpus} RealMemory=1000{self._gres(name)} State=UNKNOWN"
             for name, machine in self.network.nodes.items()
         )
         (self.folder / "state").mkdir()
-        configuration = _CONFIGURATION.format(folder=self.folder, login=self.network.login.address, nodes=nodes)
+        configuration = _CONFIGURATION.format(
+            folder=self.folder,
+            login=self.network.login.address,
+            nodes=nodes,
+            slurmd_timeout_s=self._slurmd_timeout_s,
+        )
         if self._n_gpus:
-            configuration = f"GresTypes=gpu\n{configuration}"
+            configuration = f"GresTypes=gpu,shard,mps\n{configuration}"
             for gpu in range(self._n_gpus):
                 os.mknod(self.folder / f"gpu{gpu}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
             files = f"{self.folder}/gpu[0-{self._n_gpus - 1}]"
-            (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={files}\n")
+            lines = ["AutoDetect=off", f"Name=gpu File={files}"]
+            for name, share in self._shares.items():
+                kind, count = share.split(":")
+                lines.append(f"NodeName={name} Name={kind} Count={count} Flags=nvidia_gpu_env")
+            (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
         (self.folder / "slurm.conf").write_text(configuration)
         # Without it slurmd uses the control groups of the host.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
@@ -107,6 +129,10 @@ class SlurmCluster:
         # A machine may get another cluster afterwards, on the same ports.
         for daemon in reversed(self._daemons.values()):
             _end(daemon)
+
+    def _gres(self, name: str) -> str:
+        kinds = [f"gpu:{self._n_gpus}" if self._n_gpus else "", self._shares.get(name, "")]
+        return f" Gres={','.join(filter(None, kinds))}" if any(kinds) else ""
 
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""

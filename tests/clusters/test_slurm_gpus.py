@@ -25,7 +25,8 @@ COPIES = ("laggard", "--virtual-gpus=0", "--per-node", "sh", "-c", SEEN)
 @pytest.fixture(scope="module")
 def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory, fake_nvml: Path) -> Iterator[SlurmCluster]:
     require(*slurm_daemons.PROGRAMS)
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, n_gpus=4) as cluster:
+    shares = {"node1": "shard:8", "node2": "shard:8", "node3": "mps:400"}
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, n_gpus=4, shares=shares) as cluster:
         cluster.environment |= {"LD_LIBRARY_PATH": str(fake_nvml), "FAKE_NVML_COUNT": "4"}
         yield cluster
 
@@ -52,6 +53,17 @@ def test_the_copies_of_a_program_share_all_gpus_of_the_job(
     devices = [names.split(",") for names in seen.values() if names]
     assert devices == [[str(number) for number in range(len(names))] for names in devices]
     assert sum(map(len, devices)) == n_gpus, job.output
+    watch.expect_nothing()
+
+
+@pytest.mark.parametrize(("options", "nodes"), [(["--nodes=2", "--gres=shard:2"], 2), (["--gres=mps:50"], 1)], ids=str)
+def test_a_job_with_a_share_of_a_gpu_sees_that_gpu_and_no_other(
+    slurm: SlurmCluster, watch: Watch, start: Start, options: Sequence[str], nodes: int
+) -> None:
+    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", *options, *COPIES)
+    assert job.finish() == 0, job.output
+    seen = dict(re.findall(r"node (\d) sees <(.*)>", job.output))
+    assert seen == {str(node): "0" for node in range(nodes)}, job.output
     watch.expect_nothing()
 
 

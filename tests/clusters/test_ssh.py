@@ -60,8 +60,9 @@ def test_a_host_that_does_not_answer_is_named(hosts: Network, watch: Watch, star
     code = job.finish()
     hosts.mend("node3")
     assert code == 1, job.output
-    assert f"no answer by ssh from {ALIAS} (ssh: connect to host node3 port 22" in job.output
-    assert len(job.output.splitlines()) == 1
+    *before, last = job.output.splitlines()
+    assert f"no answer by ssh from {ALIAS} (ssh: connect to host node3 port 22" in last
+    assert not [line for line in before if "laggard: waiting for" not in line]  # on a busy machine
     watch.expect_nothing()
 
 

@@ -26,6 +26,8 @@ MARKER = "LAGGARD_TEST_MARKER"
 
 # What no library may write into the output of a job that does well.
 NOISE = re.compile(r"Traceback|WARNING|INFO|ERROR|raylet|mutex|SIGTERM received|core_worker", re.IGNORECASE)
+# A line that goes on below itself.
+GOES_ON = re.compile(r"\n {18}(?=\S)")
 THREE_NODES = ("--local-nodes=3", "--nodes=2", "--virtual-gpus=2")
 
 
@@ -58,8 +60,8 @@ class RunningJob:
 
     @property
     def account(self) -> str:
-        """What laggard wrote, with line breaks of its table undone."""
-        return self._err.read_text()
+        """What laggard wrote, with line breaks within its lines undone."""
+        return GOES_ON.sub(" ", self._err.read_text())
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Wait until the output or the account matches."""
@@ -97,10 +99,10 @@ class RunningJob:
         raise AssertionError(f"no {command} on {node}")
 
     def processes_of(self, node: str) -> Iterator[psutil.Process]:
-        """Yield what the agent of an active node has started, directly or indirectly."""
+        """Yield what the agent of an active node has started, directly or indirectly, but for what it keeps warm."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.environ().get("LAGGARD_NODE") == node:
+                if process.environ().get("LAGGARD_NODE") == node and not is_warm(process):
                     yield process
 
     def agent_of(self, node: str) -> psutil.Process:
@@ -123,6 +125,11 @@ class RunningJob:
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def is_warm(process: psutil.Process) -> bool:
+    """Whether a process is kept warm, or forked from one that is and still without a rank."""
+    return "LAGGARD_WARM" in process.environ()
 
 
 def _marked(marker: str) -> Iterator[psutil.Process]:

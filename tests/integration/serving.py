@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -10,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from laggard.telemetry.settings import TelemetrySettings
 __all__ = ["DEADLINE_S", "SECOND_US", "Served", "free_port", "go_strict", "serve", "strict"]
 
 DEADLINE_S = 30.0
+WINDOW_S = 3600
 SECOND_US = 1_000_000
 
 
@@ -103,32 +104,45 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def serve(state_server: StateServer, directory: Path, *, port: int = 0, settings: str = "") -> Iterator[Served]:
-    """Run one node's telemetry and the server; both end with the block."""
+@contextlib.contextmanager
+def serve(
+    state_server: StateServer, directory: Path, *, port: int = 0, settings: str = "", has_node: bool = True
+) -> Iterator[Served]:
+    """Run one node's telemetry and the server; both end with the block. Without ``has_node`` the node is not there."""
     directory.chmod(0o700)
     endpoint = state_server.endpoint
     endpoint.save(directory / "endpoint.json")
     telnet_port = free_port() if port == 0 else port
-    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\n{settings}")
-    path = directory / "endpoint.json"
-    variables = {ENDPOINT_FILE: str(path), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
-    session = Session(JobEnvironment.current(variables), endpoint, endpoint.connect())
-    with NodeTelemetry(session, TelemetrySettings(default_tmdb_window=3600)) as node:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "laggard.telemetry.server", "--port", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=variables,
-            cwd=Path(__file__).parents[2],
-            text=True,
-        )
+    window = f"default_tmdb_window: {WINDOW_S}\n"
+    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\n{window}{settings}")
+    variables = {ENDPOINT_FILE: str(directory / "endpoint.json"), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
+    with endpoint.connect() as client, contextlib.ExitStack() as stack:
+        session = Session(JobEnvironment.current(variables), endpoint, client)
+        node = NodeTelemetry(session, TelemetrySettings(default_tmdb_window=WINDOW_S))
+        if has_node:
+            stack.enter_context(node)
+        server = stack.enter_context(server_process(variables, port))
         assert server.stdout is not None
-        assert server.stdin is not None
         port = int(server.stdout.readline().rsplit(":", 1)[1])
         assert f"ssh command: ssh -NL localhost:{port}:localhost:{port}" in server.stdout.readline()
         token = (directory / "telemetry-token").read_text()
         yield Served(port, token, telnet_port, directory, node)
-        server.stdin.close()
-        assert server.wait(DEADLINE_S) == 0
-        server.stdout.close()
+
+
+@contextlib.contextmanager
+def server_process(variables: dict[str, str], port: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the server; it ends with the block, by itself."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "laggard.telemetry.server", "--port", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=variables,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    )
+    assert server.stdout is not None
+    assert server.stdin is not None
+    yield server
+    server.stdin.close()
+    assert server.wait(DEADLINE_S) == 0
+    server.stdout.close()

@@ -131,6 +131,28 @@ def test_an_agent_that_is_stopped_leaves_the_controllers_program_alone(agent: Ag
         program.wait()
 
 
+def test_an_agent_that_is_stopped_says_so_and_gives_the_copies_time_to_save(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
+    copy = {"name": "copy", "command": ["sleep", "600"], "environment": {}, "directory": "", "relayed": True}
+    agent.send(do="start-task", restarts=False, **copy)
+    agent.send(do="ping")
+    agent.receive("pong")
+    agent.process.send_signal(signal.SIGTERM)
+    agent.receive("told-to-end")
+    agent.send(do="signal-task", name="copy", signal=signal.SIGTERM)
+    assert agent.receive("task-ended")["exit_code"] == -signal.SIGTERM
+    assert agent.process.wait(DEADLINE_S) == 128 + signal.SIGTERM  # although its pipe is open
+
+
+def test_a_warning_of_slurm_to_all_steps_ends_no_agent(agent: AgentAtWork) -> None:
+    agent.send(do="ping")
+    agent.receive("pong")
+    agent.process.send_signal(signal.SIGUSR1)
+    agent.process.send_signal(signal.SIGUSR2)
+    agent.send(do="ping")
+    agent.receive("pong")
+
+
 def test_a_closed_pipe_ends_the_node_daemons_included(agent: AgentAtWork, tmp_path: Path) -> None:
     daemon = start_daemon(agent, tmp_path, {})
     assert agent.process.stdin is not None

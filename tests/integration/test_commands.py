@@ -33,15 +33,20 @@ from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
 from tests.printed import (
+    ARRAY,
     ATTACHED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
+    HETEROGENEOUS,
     HOST_FILE_JOB,
     IDLE_JOB,
+    INSIDE_SRUN,
     MAIN_JOB,
+    PRELOAD_JOB,
     PROLOG,
     REQUEUE,
     RESUME_JOBS,
+    RESUME_NODE,
     SECTIONS_JOB,
     SSH_CHECK,
     SSH_JOB,
@@ -110,6 +115,7 @@ HERE = {
     "laggard doctor --forget",
     "laggard grafana provisioning-dir",
     "laggard report",
+    "laggard --help",
     "laggard run --help",
     "laggard top",
     "poe",
@@ -156,6 +162,8 @@ NOT_HERE = {
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
+    "ray drain-node": "Ray's own; tests/long/test_attached.py drains a node by what it calls",
+    "torchrun --max-restarts": "torchrun's own; `python -m benchmarks restart` runs it",
 }
 
 
@@ -163,6 +171,7 @@ def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each taken from that test."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
+    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
@@ -170,6 +179,7 @@ def run_by_other_tests() -> set[str]:
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
+        PRELOAD_JOB,
         SSH_CHECK,
         SSH_JOB,
         TORCHRUN_JOB,
@@ -184,7 +194,8 @@ def run_by_ci() -> set[str]:
     """Return the commands that CI runs, and parts of those: CI runs all tests, so also those of each file."""
     printed = printed_commands()
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
-    lines = {*commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")} & printed
+    given = commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")
+    lines = {line.partition(" --begin-within=")[0] for line in given} & printed
     steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]}
     tests = {each: each for each in printed} | {f"poe {name}": task.get("cmd", "") for name, task in tasks.items()}
     parts = {each for each, command in tests.items() if _runs_tests(command)} if "poe test-wheel" in steps else set()
@@ -386,6 +397,7 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
         done = run(f"CUDA_VISIBLE_DEVICES= {command}")
         assert (done.returncode, done.stderr) == (3, f"laggard: {NO_GPU}\n")
     assert "--local-nodes N" in output_of("laggard run --help")
+    assert "repair-state" in output_of("laggard --help")
     assert "Find the slow GPU" in run("python -m laggard").stderr
 
     output_of("laggard grafana provisioning-dir")
@@ -434,7 +446,16 @@ def test_pip_takes_the_clone_with_each_of_its_extras(tmp_path: Path, monkeypatch
     for name in PACKAGES:
         (tmp_path / name).symlink_to(Path(package, name))
     (tmp_path / "src" / "laggard").mkdir(parents=True)
-    for name in ("__init__.py", "__main__.py", "errors.py", "logs.py", "py.typed", "torch"):
+    for name in (
+        "__init__.py",
+        "__main__.py",
+        "errors.py",
+        "interrupts.py",
+        "logs.py",
+        "node_names.py",
+        "py.typed",
+        "torch",
+    ):
         (tmp_path / "src" / "laggard" / name).symlink_to(Path(package, name))
     monkeypatch.chdir(tmp_path)
     offline = "--no-deps --no-index --no-build-isolation --disable-pip-version-check"

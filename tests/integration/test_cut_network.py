@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
+from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
@@ -24,7 +26,7 @@ NOTICED_S = 5.0
 SSHD = "/usr/sbin/sshd"
 
 
-class SshFromLogin:
+class SshFromLogin(Unmanaged):
     """Ssh from the login machine to the others, with its own key."""
 
     name = "ssh"
@@ -45,13 +47,6 @@ class SshFromLogin:
 
     def environment(self) -> dict[str, str]:
         return {}
-
-    def is_ending(self) -> bool:
-        return False
-
-    def word_on(self, host: str) -> str:
-        del host
-        return ""
 
 
 @pytest.fixture
@@ -80,7 +75,7 @@ def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(ne
     allocation.discover()
     changed = threading.Condition()
     cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), changed)
-    cluster.start(["here", "far"])
+    cluster.start(Roster(("here", "far")))
     wait_for(
         lambda: all(node.has_started for node in cluster.nodes.values()), "the agents' first heartbeat", DEADLINE_S
     )

@@ -178,7 +178,9 @@ def test_what_an_old_launch_leaves_is_ended_and_could_not_write(start_job: Start
     assert_nothing_is_left(job)
 
 
-def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(start_job: Start, tmp_path: Path) -> None:
+def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothing_is_relaunched(
+    start_job: Start, tmp_path: Path
+) -> None:
     program = """
         import dataclasses
         from laggard.detectors import Verdict
@@ -192,12 +194,12 @@ def test_a_verdict_against_the_primary_is_reported_and_nothing_is_relaunched(sta
         open("go-on").readline()
     """
     go_on = Gate(tmp_path / "go-on")
-    job = start_job(*RESILIENT, program=program, directory=tmp_path)
+    job = start_job("--local-nodes=2", "--virtual-gpus=1", "--resilient", program=program, directory=tmp_path)
     job.wait_for(r"stays +no relaunch")
     go_on.open()
     assert job.finish() == 0, job.everything()
     assert "node1 gpu 0 is slow (very slow)" in job.account
-    assert "stays     no relaunch: the primary is never excluded" in job.account
+    assert "stays     no relaunch: no other node could take the place of node1; --exhaust-resources" in job.account
     assert "1 launch, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)
 

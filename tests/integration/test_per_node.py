@@ -47,8 +47,8 @@ def assert_nothing_is_left(job: RunningJob) -> None:
     assert command_lines(job.processes()) == []
 
 
-def counting(start_job: Start) -> RunningJob:
-    job = start_job(*PER_NODE, program=COUNT_FOR_EVER)
+def counting(start_job: Start, *options: str) -> RunningJob:
+    job = start_job(*PER_NODE, *options, program=COUNT_FOR_EVER)
     for node in ("node1", "node2"):
         job.wait_for(rf"\[{node}\] counting")
     return job
@@ -122,6 +122,18 @@ def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start,
     assert job.finish() == 7, job.everything()
     assert job.output == "[node1] saved\n"
     assert "the copy on node2 exited with 7 after" in job.account
+    assert_nothing_is_left(job)
+
+
+@pytest.mark.parametrize(("signum", "grace_s"), [(signal.SIGUSR1, 30), (signal.SIGTERM, 5)])
+def test_a_warning_gives_the_program_its_whole_grace_and_an_order_to_end_a_part(
+    start_job: Start, signum: signal.Signals, grace_s: int
+) -> None:
+    job = counting(start_job, "--grace=30")
+    job.process.send_signal(signum)
+    assert job.finish() == 128 + signum, job.everything()
+    assert f"stopped by {signum.name}: ending everything" in job.account
+    assert f"s into its {grace_s} s grace period" in job.account
     assert_nothing_is_left(job)
 
 

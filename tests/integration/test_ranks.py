@@ -20,6 +20,7 @@ from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.server import StateServer
 from laggard.resilience.agent import stack_dump
+from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import RankStack
 from tests.waiting import wait_until
@@ -126,7 +127,7 @@ def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
     (tmp_path / "usercustomized").mkdir()
     hidden = tmp_path / "usercustomized" / "sitecustomize.py"
     hidden.write_text("import os\nopen(f'{os.getpid()}.hidden', 'w').close()\n")
-    start(**stack_dump.stack_variables({**os.environ, "PYTHONPATH": str(hidden.parent)}))
+    start(**hook_variables({**os.environ, "PYTHONPATH": str(hidden.parent)}))
     monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     stacks = stacks_of(7, capsys)
     assert stacks[2].place.startswith("spin (rank.py:")
@@ -137,7 +138,7 @@ def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
 def test_a_program_with_a_handler_of_its_own_for_the_signal_is_not_asked(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start(**stack_dump.stack_variables(os.environ))
+    start(**hook_variables(os.environ))
     for file in tmp_path.glob("stacks-*.txt"):
         file.unlink()
     monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)

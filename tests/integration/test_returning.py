@@ -6,18 +6,18 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from laggard.collectors.device import VirtualDevice
+from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.series import Sample, Series
 from laggard.kvstore.server import StateServer
-from laggard.resilience.agent.reserve_probe import METRIC
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
@@ -155,9 +155,8 @@ class Unreachable(LocalAllocation):
             raise AllocationError("no answer by pigeon")
         return super().start_agent_again(node)
 
-    def word_on(self, node: NodeRecord) -> str:
-        del node
-        return "the manager says it is down: rain"
+    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+        return dict.fromkeys(hosts, "the manager says it is down: rain")
 
 
 class Site:
@@ -170,7 +169,7 @@ class Site:
         self.host = allocation.nodes[1].hostname
         files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
-        self.cluster.start([])
+        self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))
         wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
         self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed)
 
@@ -248,7 +247,10 @@ def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_nod
     assert here.event(over) == NodeReturned(here.host)
     here.cluster.nodes[here.host].stop_sidecar("reserve-probe")
     wrong = Sample(
-        METRIC, 0.0, (0.1,), {"host": here.host, "gpu": "0", "model": VirtualDevice.model, WRONG: "3 wrong results"}
+        RESERVE_PROBE_TIME,
+        0.0,
+        (0.1,),
+        {"host": here.host, "gpu": "0", "model": VirtualDevice.model, WRONG: "3 wrong results"},
     )
     here.cluster.nodes[here.host].start_sidecar("reserve-probe", ["sleep", "1000"])
     assert here.returning.next_event(Roster(("node1",), (), (over,)), 1.0, urgent=False) is None

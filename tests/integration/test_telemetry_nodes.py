@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +21,18 @@ from laggard.kvstore.server import StateServer
 from laggard.telemetry.batches import MAX_BATCH_BYTES, socket_name
 from laggard.telemetry.bus import NodeAsker, NodeError
 from laggard.telemetry.client import request_dump
-from laggard.telemetry.dump import DumpError, read_dump
-from laggard.telemetry.errors import QueryTooLargeError
+from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.errors import DumpError, QueryTooLargeError
 from laggard.telemetry.gathering import gather
+from laggard.telemetry.history import History
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.query import evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.rollups import INTERVAL_US, Rollups, roll_up
+from laggard.telemetry.rollups import Publisher, Rollups, Run
 from laggard.telemetry.sender import BatchSocket
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.sources import NodesSource, answer_question
+from laggard.telemetry.tiers import Tiers
 from tests.waiting import wait_until
 
 SECOND_US = 1_000_000
@@ -213,7 +215,7 @@ class Late(sender.Pending):
 late = Late()
 sender.number_of = lambda value: late
 telemetry = sender.Telemetry()
-telemetry.add_data("late", "the tensor", timestamp=1e9)
+telemetry.add_data("late", "the tensor", timestamp=time.time())
 telemetry.add_data("loss", 1.5)
 while sender._sender().buffer or not sender._sender()._pending:
     time.sleep(0.01)
@@ -296,7 +298,7 @@ def test_an_aggregation_over_nodes_equals_that_of_one_store_with_all_samples(
             values = random.normal(300, 20, 150)
             node.store.extend(key, times, values)
             whole.extend(key, times, values)
-    source = NodesSource(asker, Rollups(3600, 300, time.time), lambda: ["node1", "node2", "gone"])
+    source = NodesSource(asker, make_rollups(), lambda: ["node1", "node2", "gone"])
     host = {"type": "wildcard", "tagk": "host", "filter": "*", "groupBy": True}
 
     for name in ("avg", "dev", "p95", "none"):
@@ -363,15 +365,15 @@ def test_an_error_while_waiting_for_nodes_does_not_affect_later_questions(
 
 
 def test_filters_stop_when_the_answer_is_no_longer_waited_for() -> None:
-    store = SampleStore(1e9, clock=time.time)
-    store.add("m", {"host": "node1"}, 1, 1.0)
+    history, run = make_history(1e9, time.time), Run.new("node1", 0)
+    history.samples.add("m", {"host": "node1"}, 1, 1.0)
     host = {"type": "regexp", "tagk": "host", "filter": "n.*1"}
     question = {"kind": "series", "query": {"metric": "m", "filters": [host]}, "zone": "", "calendar": False}
     question |= {"samples": 1000, "start_us": 0, "end_us": 2, "milliseconds": False}
 
-    assert answer_question(store, {**question, "expires_s": time.time() + DEADLINE_S})["series"]
+    assert answer_question(history, run, {**question, "until_s": time.monotonic() + DEADLINE_S})["series"]
     with pytest.raises(QueryTooLargeError, match="too long"):
-        answer_question(store, {**question, "expires_s": time.time() - 1})
+        answer_question(history, run, {**question, "until_s": time.monotonic() - 1})
 
 
 def test_an_unknown_question_is_refused(nodes: list[NodeTelemetry], asker: NodeAsker) -> None:
@@ -402,16 +404,31 @@ def test_only_the_owner_can_open_the_socket(tmp_path: Path, nodes: list[NodeTele
     assert (tmp_path / "node1" / socket_name("node1")).stat().st_mode & 0o777 == 0o600
 
 
-def test_rollups_answer_old_ranges_as_the_samples_would() -> None:
+def make_history(window_s: float, clock: Callable[[], float]) -> History:
+    tiers_s = {SECOND_US: 1e9, 10 * SECOND_US: 1e9, 60 * SECOND_US: 1e9}
+    tiers = Tiers(tiers_s, max_bytes=1 << 30, clock=clock)
+    return History(tiers, SampleStore(window_s, clock=clock, observe=tiers.add))
+
+
+def make_rollups() -> Rollups:
+    return Rollups(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=time.time)
+
+
+def test_rollups_answer_as_the_samples_would() -> None:
     clock_s = 1_700_000_000.0
-    samples = SampleStore(1e9, clock=lambda: clock_s)
-    rollups = Rollups(1e6, 300, lambda: clock_s)
+    node, rollups = make_history(1e9, lambda: clock_s), make_rollups()
+    publisher = Publisher(Run.new("a", 0), node.tiers)
     start_us = round(clock_s - 1000) * SECOND_US
     times = start_us + np.arange(0, 900 * SECOND_US, SECOND_US // 2)
-    for gpu in range(2):
-        samples.extend(key_of("power", {"host": "a", "gpu": str(gpu)}), times, np.sin(times / 7e6) + gpu)
-    for begin_us in range(start_us, start_us + 900 * SECOND_US, INTERVAL_US):
-        rollups.take(roll_up(samples, begin_us))
+    for begin in range(0, len(times), 100):
+        some = times[begin : begin + 100]
+        for gpu in range(2):
+            node.samples.extend(key_of("power", {"host": "a", "gpu": str(gpu)}), some, np.sin(some / 7e6) + gpu)
+        publisher.add(node.tiers.fold())
+        if begin % 300 == 0:
+            rollups.take(publisher.message() or b"")
+            publisher.received()
+    rollups.take(publisher.message() or b"")
 
     for function in ("avg", "max", "min", "count", "sum", "last"):
         body = {"metric": "power", "aggregator": "sum", "downsample": f"30s-{function}"}
@@ -419,11 +436,10 @@ def test_rollups_answer_old_ranges_as_the_samples_would() -> None:
             {"start": start_us // SECOND_US, "end": start_us // SECOND_US + 900, "queries": [body]}, 0
         )
         (sub_query,), span = query.queries, Span(query.start_us, query.end_us)
-        (expected,) = evaluate(sub_query, span, samples.read(["power"], 0, 2**60))
+        (expected,) = evaluate(sub_query, span, node.samples.read(["power"], 0, 2**60))
 
-        assert rollups.can_answer(sub_query.downsample)
-        assert rollups.reach_further_than_nodes(span.start_us)
-        (found,) = evaluate(sub_query, span, rollups.downsampled(sub_query, span), downsampled=True)
+        assert rollups.can_answer(sub_query, span)
+        (found,) = evaluate(sub_query, span, rollups.downsampled(sub_query, span).series, downsampled=True)
 
         np.testing.assert_array_equal(found.times_us, expected.times_us)
         np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-9)
@@ -466,7 +482,7 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
 def test_one_node_can_dump_all_nodes_periodically(
     state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laggard.telemetry.node.TRIM_INTERVAL_S", 0.05)
+    monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
     dumps = tmp_path / "dumps"
     settings = TelemetrySettings(dump_dir=str(dumps), dump_node="node5", dump_interval=0.1)
     now_us = round(time.time()) * SECOND_US

@@ -24,9 +24,11 @@ from laggard.telemetry.events import Event, series_of_events
 from tests.browser import Browser, browser, find_browser
 from tests.integration.serving import SECOND_US, Served, serve
 from tests.integration.test_telemetry_replay import served as replayed
+from tests.waiting import DEADLINE_S
 
 T0 = 1_700_000_000
 N = 60
+SCRIPT = "<script>alert(1)</script>"
 HOSTILE = "<img src=x onerror=alert(1)> $\\frac{ \x1b[31m"
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 
@@ -55,8 +57,10 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
         TimeSeries("loss", {"host": "node1", "rank": str(rank)}, times_us, np.linspace(2, 1 + rank, N))
         for rank in (0, 1)
     ]
+    load = [TimeSeries("load_average", {"host": f"node{node}"}, times_us, np.full(N, float(node))) for node in (1, 2)]
     hostile = TimeSeries(HOSTILE, {"host": "node1"}, times_us, np.ones(N))
-    series = [*device_series(times_us, 125, 8, ("node7", "3")), *own, hostile, *series_of_events(events)]
+    named = TimeSeries(SCRIPT, {"host": SCRIPT}, times_us, np.ones(N))
+    series = [*device_series(times_us, 125, 8, ("node7", "3")), *own, *load, hostile, named, *series_of_events(events)]
     write_dump(str(folder), "all", float(T0 + 300), series)
     return folder
 
@@ -93,13 +97,25 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
             assert "From dumps" in text(tab, "#state")
             assert "5 min" in text(tab, "#range-text"), "it opens on the dump's own range"
             assert "1,000 devices" in text(tab, "#map-legend")
-            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 4
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 5
             assert "node7 gpu 3" in text(tab, "#peers .u-legend")
             assert "median of 999" in text(tab, "#peers .u-legend")
             assert "rank 1 on node2 failed" in text(tab, "#events")
+            evidence = text(tab, "#evidence")
+            assert evidence.startswith("node7 gpu 3 ")
+            assert evidence.endswith(": " + HOSTILE.replace("\x1b", "\ufffd") + " (very slow, restart)")
             assert tab.measure("document.querySelectorAll('img, #events script').length") == 0
             assert HOSTILE.replace("\x1b", "\ufffd") in text(tab, "#events"), "names are shown, and never obeyed"
             assert HOSTILE.replace("\x1b", "\ufffd") in text(tab, "#curves")
+            assert SCRIPT in text(tab, "#curves"), "a metric's name"
+            assert SCRIPT in text(tab, "#map-metric")
+        tab.measure(f"document.querySelector('#map-metric').value = {json.dumps(SCRIPT)}")
+        tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('1 device')")
+        tab.measure("document.querySelector('#map').focus()")
+        tab.press("ArrowRight")
+        assert text(tab, "#map-text") == f"{SCRIPT}: 1", "a node's name"
+        assert tab.measure("[...document.scripts].filter((each) => each.textContent === 'alert(1)').length") == 0
         assert tab.complaints == []
         assert [address for address in tab.fetched if not address.startswith((replay, "data:"))] == []
 
@@ -147,6 +163,23 @@ def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -
             tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=lane[1] + 8, button="left", buttons=1, clickCount=1)
         tab.wait_for("/, 7\\d s,/.test(document.querySelector('#range-text').textContent)")
 
+        tab.press("a")
+        tab.wait_for(f"document.querySelector('#range-text').textContent === {json.dumps(before)}")
+        with urllib.request.urlopen(f"{replay}page/job?start=0&end=1", timeout=DEADLINE_S) as answer:  # noqa: S310
+            told = json.load(answer)
+        x = lane[0] + lane[2] * ((T0 + 200) * 1000 - told["began"]) / (told["ended"] - told["began"])
+        second_of_three = lane[1] + tab.measure("document.querySelector('#lane .u-over').clientHeight") / 2
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=second_of_three)
+        tab.wait_for("document.querySelector('#lane-text').textContent.includes('verdict: node7 gpu 3: <img')")
+
+        tab.measure("Object.assign(document.querySelector('#map-metric'), {value: 'load_average'})")
+        tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('2 devices')")
+        tab.measure("document.querySelector('#map').focus()")
+        tab.press("ArrowRight")
+        tab.press("ArrowRight")
+        assert text(tab, "#map-text") == "node2: 2"
+
         tab.press("?", "?")
         assert tab.measure("document.querySelector('#help').open")
         assert tab.complaints == []
@@ -189,6 +222,29 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         for series in device_series(now_us - np.arange(20, dtype=np.int64)[::-1] * SECOND_US, 2, 2, ("node2", "1")):
             job.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
         tab.wait_for("document.querySelector('#map-legend').textContent.includes('4 devices')")
+
+
+_ANSWERED = """(() => {
+    const ask = window.fetch;
+    window.fetch = async (...question) => {
+        const answer = await ask(...question);
+        if (!String(question[0]).startsWith("page/curve")) return answer;
+        return Response.json({ ...await answer.json(), averages_s: 60 });
+    };
+})()"""
+
+
+@needs_browser
+def test_the_page_says_beside_a_chart_that_it_is_approximate(replay: str, tmp_path: Path) -> None:
+    program = find_browser()
+    assert program is not None
+    with browser(program, tmp_path / "profile") as tab:
+        open_page(tab, replay, 1280)
+        assert "averages" not in text(tab, "main")
+        tab.measure(_ANSWERED)
+        tab.press("a")
+        tab.wait_for("document.querySelector('#peers-text').textContent.includes('from averages of 60 s')")
+        tab.wait_for("document.querySelector('#curves .note').textContent.startsWith('from averages of 60 s')")
 
 
 def test_another_name_than_the_servers_own_is_refused(job: Served) -> None:

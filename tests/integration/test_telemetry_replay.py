@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laggard.kvstore.sample_store import key_of
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.resilience.allocation.network import free_port
-from laggard.telemetry.dump import read_dump, write_dump
+from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dump_reader import read_dump
 from laggard.telemetry.events import Event, series_of_events
+from laggard.telemetry.history import Summarized
+from laggard.telemetry.summaries import merged, of_samples
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -78,6 +82,26 @@ def test_dumps_of_several_nodes_and_times_are_served_as_one(tmp_path: Path) -> N
     assert health["samples"] == 4 * 150 + 2
 
 
+def test_an_answer_that_is_only_approximate_says_so(tmp_path: Path) -> None:
+    minutes_us = (T0 // 60 * 60 + 60 * np.arange(10, dtype=np.int64)) * 1_000_000
+    series = np.zeros(600, dtype=np.int64)
+    rows = merged(of_samples(series, np.repeat(minutes_us, 60), np.tile(np.arange(60.0), 10)), 60_000_000)
+    write_dump(str(tmp_path), "lost", T0 + 900.0, [Summarized(60_000_000, key_of("power", {"host": "node1"}), rows)])
+
+    with served("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path) as port:
+        said = {}
+        for function in ("max", "p95"):
+            path = f"/api/query?start={T0 // 60 * 60}&end={T0 // 60 * 60 + 599}&m=none:2m-{function}:power"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+                (element,) = json.loads(answer.read())
+                said[function] = answer.headers["X-Laggard-Approximate"], set(element["dps"].values())
+        first, last = T0 // 60 * 60_000, (T0 // 60 * 60 + 600) * 1000
+        curve = get(port, f"/page/curve?metric=power&start={first}&end={last}&points=600")
+
+    assert said == {"max": (None, {59.0}), "p95": ("0: averages of 60 s", {29.5})}
+    assert (curve["averages_s"], curve["middle"]) == (60, [29.5] * 10)
+
+
 def test_ctrl_c_ends_a_replay_silently(tmp_path: Path) -> None:
     dump(tmp_path, "node1", 0, 10)
     server = subprocess.Popen(
@@ -113,6 +137,7 @@ def test_a_dump_is_plain_csv(tmp_path: Path) -> None:
         "host": "node1",
         "gpu": "0",
         "tags": "host=node1&gpu=0",
+        **dict.fromkeys(("interval_s", "count", "sum", "min", "max", "last", "last_s"), ""),
     }
 
 

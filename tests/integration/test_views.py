@@ -15,19 +15,27 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyte
 import pytest
 
 from laggard.kvstore.server import StateServer
+from laggard.kvstore.timeseries import TimeSeries
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_record import JobCard, recorded
+from laggard.resilience.record.journal import Journal
+from laggard.resilience.record.own_metrics import OwnMetrics
+from laggard.resilience.record.progress_log import ProgressLog
+from laggard.resilience.record.recorder import Recorder
+from laggard.resilience.report.inputs import read_inputs
 from laggard.telemetry.dump import write_dump
 from tests.browser import browser, find_browser
 from tests.integration.jobs import THREE_NODES, RunningJob
@@ -35,6 +43,7 @@ from tests.made_up_job import T0, running_job, series, write_record
 
 DEADLINE_S = 60.0
 WIDTH, HEIGHT = 80, 24
+SCRIPT = "<script>alert(1)</script>"
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +60,13 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Terminal:
-    """A command on a terminal of 80 columns and 24 lines."""
+    """A command on a terminal of 80 columns and 24 lines, if no others are given."""
 
-    def __init__(self, *command: str) -> None:
-        self._screen = pyte.Screen(WIDTH, HEIGHT)
+    def __init__(self, *command: str, width: int = WIDTH, height: int = HEIGHT) -> None:
+        self._screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self._screen)
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self._descriptor = ours
         self.settings = termios.tcgetattr(theirs)
         self._theirs = theirs
@@ -66,7 +75,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color"} | {"COLUMNS": "", "LINES": ""},
+            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"} | {"COLUMNS": "", "LINES": ""},
             start_new_session=True,
         )
 
@@ -77,6 +86,11 @@ class Terminal:
             assert time.monotonic() < until_s, f"no {pattern!r} on the screen in time:\n{text}"
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 self._stream.feed(os.read(self._descriptor, 1 << 16))
+
+    def colours(self) -> set[str]:
+        """Return the colours of all letters and of what is behind them."""
+        cells = [cell for line in self._screen.buffer.values() for cell in line.values()]
+        return {colour for cell in cells for colour in (cell.fg, cell.bg)}
 
     def press(self, keys: str) -> None:
         """Press keys."""
@@ -96,8 +110,9 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str) -> Iterator[Terminal]:
-    shown = Terminal(sys.executable, "-m", "laggard", "top", "--interval=0.5", *arguments)
+def terminal(*arguments: str, width: int = WIDTH, height: int = HEIGHT) -> Iterator[Terminal]:
+    command = (sys.executable, "-m", "laggard", "top", "--interval=0.5", *arguments)
+    shown = Terminal(*command, width=width, height=height)
     try:
         yield shown
     finally:
@@ -120,6 +135,35 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         shown.shows("node2 +excluded")
         server.stop()
         shown.shows("no answer from the job")
+        shown.press("q")
+        assert shown.left() == (0, True)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_map_of_top_is_coloured_searched_and_explained(
+    width: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_job(root, 4, 2), terminal(width=width, height=20) as shown:
+        shown.shows(r"(?s)devices 1 to 8 of 8.*\? help  q quit *\Z")
+        shown.press("o")
+        shown.shows(r"(?s)8 devices by probe time against peers.*node4  [-·+] [-·+].*x  found slow, not in use")
+        assert "cdd4da" in shown.colours(), "the grey of a device that is as fast as its peers"
+        shown.press("/node4 gpu 1\r")
+        shown.shows(r"node4 gpu 1: \d+\.\d\d ms, ")
+        shown.press("c")
+        shown.shows(r"(?s)8 devices by utilisation, %.*node4 gpu 1: 9\d %.*node3  9 9")
+        shown.press("\x1b[D\r")
+        shown.shows(r"device +node4 gpu 0")
+        shown.press("?")
+        shown.shows(r"(?s)q +quit; the job keeps running.*any key closes this")
+        shown.press("q")
+        assert shown.left() == (0, True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with running_job(root, 4, 2), terminal(width=width, height=20) as shown:
+        shown.shows("devices 1 to 8 of 8")
+        shown.press("o")
+        shown.shows(r"(?s)node4  [-·+] [-·+].*x  found slow, not in use")
+        assert shown.colours() == {"default"}
         shown.press("q")
         assert shown.left() == (0, True)
 
@@ -331,11 +375,38 @@ def test_effective_time_follows_from_steps_and_commits(start_job: Callable[..., 
     assert "lost work" in page
 
 
+def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_values = threading.Event()
+    read = OwnMetrics.read
+
+    def seen(own: OwnMetrics, now_us: int) -> None:
+        read(own, now_us)
+        if any(len(times_us) for times_us, _ in own._newest.values()):
+            has_values.set()
+
+    monkeypatch.setattr(OwnMetrics, "read", seen)
+    record = write_record(tmp_path / "record", samples=False)
+    journal = Journal(None)
+    with running_job(root) as server, Recorder(server.endpoint, journal, ProgressLog(journal.write), record, 1):
+        assert has_values.wait(DEADLINE_S), "a sample of the loss is due every three seconds"
+
+    (curve,) = read_inputs(record).own_curves
+    assert (curve.metric, curve.n_series, set(curve.mean.tolist())) == ("loss", 1, {1.5})
+
+
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_requests(tmp_path: Path) -> None:
     program = find_browser()
     assert program is not None
-    record = write_record(tmp_path / "record")
+    record = write_record(tmp_path / "record", samples=False)
+    losses = np.linspace(2.5, 0.5, 200)
+    times_us = round(T0 * 1e6) + np.arange(200, dtype=np.int64) * 3_000_000
+    own = [
+        TimeSeries("loss", {"of_series": name, "n_series": "8"}, times_us, losses + by)
+        for name, by in (("lowest", -0.1), ("mean", 0.0), ("highest", 0.1))
+    ]
+    single = TimeSeries(SCRIPT, {"of_series": "mean", "n_series": "1"}, times_us, losses)
+    write_dump(str(record), "samples", T0 + 600, [*series(), *own, single])
     assert main(["report", str(record)]) == 0
     with browser(program, tmp_path / "profile") as tab:
         for width, height in ((1280, 900), (400, 800)):
@@ -346,7 +417,14 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             assert "6 devices" in tab.measure("document.querySelector('#map-legend').textContent")
             assert "node2 gpu 0" in tab.measure("document.querySelector('#peers .u-legend').textContent")
             assert "without node2" in tab.measure("document.querySelector('#events').textContent")
-            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas').length") == 2
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 4
+            titles = "[...document.querySelectorAll('#curves .chart-title')].map((each) => each.firstChild.data)"
+            assert tab.measure(titles) == [SCRIPT, "loss"], "names are text"
+            legends = "[...document.querySelectorAll('#curves .u-legend')].map((each) => each.textContent)"
+            of_one, of_many = tab.measure(legends)
+            assert all(label in of_many for label in ("highest", "lowest", "mean of 8"))
+            assert SCRIPT in of_one
+            assert "lowest" not in of_one
         metric = "document.querySelector('#map-metric')"
         tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")

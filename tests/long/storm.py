@@ -22,9 +22,9 @@ from laggard.kvstore.fence import current_launch
 from laggard.kvstore.server import StateServer
 from laggard.kvstore.state import State
 from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
-from tests.integration.jobs import RunningJob
+from tests.integration.jobs import RunningJob, is_warm
 from tests.long.plan import WITH_RAY, WITHOUT_RAY, Blow, Fault, Victim, plan_of
-from tests.processes import command_line, command_lines
+from tests.processes import command_line, command_lines, seen_of
 from tests.waiting import wait_until
 
 __all__ = ["ACTORS", "COUNT", "Outcome", "storm"]
@@ -206,7 +206,8 @@ class _Storm:
         if victim == "controller":
             return [controller]
         if command := self._worker if victim == "worker" else COMMANDS.get(victim):
-            return [process for process in self.job.processes() if command in command_line(process)]
+            found = [process for process in self.job.processes() if command in command_line(process)]
+            return [process for process in found if seen_of([process], is_warm) == [False]]
         sought = "valkey-server" if victim == "state server" else "program.py"
         return [child for child in controller.children() if sought in command_line(child)]
 

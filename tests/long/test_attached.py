@@ -156,6 +156,96 @@ def test_a_lost_node_is_replaced(
     wait_until(lambda: three_nodes.free_cpus() == {"n1": 2, "n3": 2}, lambda: str(three_nodes.free_cpus()))
 
 
+# Runs where its tasks can; the first launch then waits for what the test does to it.
+PLACES = """
+    import os, signal, time
+    import ray
+    from laggard import Job, State
+
+    job = Job.current()
+    ray.init()
+
+    @ray.remote
+    def where():
+        time.sleep(0.2)
+        return os.environ["LAGGARD_NODE"]
+
+    places = sorted(set(ray.get([where.remote() for _ in range(12)])))
+    State.current()[f"launch/{job.launch}"] = places
+    print("launch", job.launch, "of", job.primary.hostname, "ran on", *places, flush=True)
+    if not job.restarted:
+        signal.pause()
+"""
+
+
+@pytest.fixture
+def worker_and_empty_head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Raylets]:
+    """A head that offers nothing, as the guide's, and one worker."""
+    directory = Path(tempfile.mkdtemp(prefix="lr-", dir="/tmp"))
+    raylets = Raylets(directory)
+    raylets.without_resources = {"n1"}
+    try:
+        raylets.start("n1", "n2")
+        for name, value in raylets.environment.items():
+            monkeypatch.setenv(name, value)
+        yield raylets
+    finally:
+        raylets.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_a_head_that_offers_nothing_keeps_the_books_and_its_worker_is_replaced_by_one_that_joins(
+    start_job: Start, worker_and_empty_head: Raylets
+) -> None:
+    cluster = worker_and_empty_head
+    job = start_job("--wlm=ray", "--virtual-gpus=2", "--resilient", "--exhaust-resources", program=PLACES)
+    job.wait_for("launch 0 of n1 ran on n2\n")
+    assert "0 on n2 (primary: n1, without its devices)" in job.account
+    assert cluster.asked_for() == []
+    cluster.kill("n2")
+    job.wait_for(r"n2 is lost .*; waiting up to 5 min 0 s for n2 to return")
+    # In the place of the one that is gone; what is left, the head, offers nothing.
+    wait_until(lambda: cluster.asked_for() != [], lambda: job.everything())
+    assert cluster.asked_for() == [{"CPU": 2.0, "GPU": 2.0}]
+    cluster.start("n3")
+    job.wait_for("n3 has joined the cluster")
+    assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
+    assert "n3 is back; with n3 from the reserve" in job.account
+    assert "launch 1 of n1 ran on n3\n" in job.output
+    assert cluster.asked_for() == []
+    assert job.processes() == []
+
+
+def test_a_program_is_not_launched_on_a_head_that_offers_nothing(
+    start_job: Start, worker_and_empty_head: Raylets
+) -> None:
+    options = ("--wlm=ray", "--virtual-gpus=2", "--resilient", "--exhaust-resources", "--wait-for-nodes=0")
+    job = start_job(*options, program=PLACES)
+    job.wait_for("launch 0 of n1 ran on n2\n")
+    worker_and_empty_head.kill("n2")
+    assert job.finish(MAIN_JOB_DEADLINE_S) == 69, job.everything()
+    assert "no node is left to run the program: the primary, n1, has no processors and no GPUs for it" in job.account
+    again = start_job(*options, program=PLACES)
+    assert again.finish(MAIN_JOB_DEADLINE_S) == 69, again.everything()
+    assert "no node is left to run the program" in again.account
+
+
+def test_a_node_that_ray_drains_leaves_the_reserve_and_is_not_swapped_in(
+    start_job: Start, three_nodes: Raylets
+) -> None:
+    job = start_job(*ATTACHED, "--exhaust-resources", program=PLACES)
+    job.wait_for("launch 0 of n1 ran on n1 n2\n")
+    three_nodes.drain("n3")
+    try:
+        job.wait_for("n3 leaves the reserve: Ray drains it, until")
+        three_nodes.kill("n2")
+        assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
+        assert "without n2; the primary goes on alone" in job.account
+        assert "launch 1 of n1 ran on n1\n" in job.output
+    finally:
+        three_nodes.kill("n3")
+
+
 def test_an_address_that_does_not_answer_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,10 @@ SMALL = {
     ),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
+    "checkpoint": Small(
+        "--mib 8 --repeats 1 --sizes 4",
+        ["2 ranks of 8 MiB", "| laggard |", "| torch.save with fsync, torch.load |", "| 4 MiB x 2 | 2 |"],
+    ),
     "detection": Small(
         f"--trials 1 --largest 8 --plot {PLOT}",
         [
@@ -84,6 +89,7 @@ SMALL = {
         ],
     ),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
+    "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
     "probes": Small(
         "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",
         [
@@ -121,12 +127,18 @@ SMALL = {
         ],
     ),
     "restart": Small(
-        "--kills 1 --relaunches 0",
+        "--kills 1 --relaunches 0 --ddp-kills 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],
     ),
     "restart --kills 0": Small(
-        "--relaunches 1 --startups 1",
+        "--relaunches 1 --startups 1 --ddp-kills 0",
         ["verdict to first line, 1 relaunches", "- replacing nodes", "command to first line, 1 starts"],
+    ),
+    "restart --kills 0 --relaunches 0": Small(
+        "--ddp-kills 1",
+        ["│ laggard --per-device ", "│ laggard --preload none ", "│ torchrun --max-restarts "]
+        if find_spec("torch")
+        else ["training is skipped: torch is not installed"],
     ),
     "scale": Small(
         "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
@@ -136,6 +148,9 @@ SMALL = {
     "state": Small(
         "--gib 0.05 --repeats 1 --transactions 5 --keys 2000",
         ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: ", "\nupdate with 2000 keys "],
+    ),
+    "telemetry --only hung-node": Small(
+        "--quick", ["  all nodes answer ", "  just hung ", "  hung for longer ", "it was in all panels again"]
     ),
     "telemetry": Small(
         "--quick --rate 10000 --seconds 1 --requests 50",
@@ -149,6 +164,12 @@ SMALL = {
             "window of ",
             "50 bad requests",
         ],
+    ),
+    "telemetry --only load": Small(
+        "--quick", ["under load: 16 processes", "query of a panel (15 panels", " of them failed"]
+    ),
+    "telemetry --only scale": Small(
+        "--quick", ["us of the primary for each series", "overview of 160 series: median "]
     ),
 }
 # A peer that is not installed: it is not a dependency of the tests.
@@ -253,6 +274,8 @@ def runs(folder: Path) -> Iterator[Runs]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     parsed(*words_of(command))
+    if words_of(command)[0] == "checkpoint":
+        pytest.importorskip("torch", reason="needs the extra `torch`")
     done = runs.of(command).result()
     assert done.returncode == 0, done.stdout + done.stderr
     assert [text for text in small(command).shows if text not in done.stdout] == [], done.stdout

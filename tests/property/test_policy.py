@@ -14,6 +14,7 @@ from laggard.resilience.decision.events import (
     NodeLost,
     NodeReturned,
     NodesAccused,
+    NodesWithheld,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -46,6 +47,10 @@ failures = st.builds(
 events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
+    st.builds(
+        lambda hosts: NodesWithheld(tuple((host, "drained") for host in hosts)),
+        st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True),
+    ),
     st.builds(NodeReturned, st.sampled_from(HOSTS), st.sampled_from(["", "slow"])),
     st.builds(
         ProgramFailed, failures, st.lists(st.tuples(st.sampled_from(HOSTS), st.just("bad")), max_size=2).map(tuple)
@@ -58,21 +63,26 @@ events = st.one_of(
 courses = st.lists(st.tuples(events, moments, st.booleans()), max_size=30)
 
 
-def beginning(chosen: Settings, size: int) -> JobStatus:
-    begun = begin(chosen, HOSTS[: max(size, chosen.nodes)], [], 0.0)
+def beginning(chosen: Settings, size: int, with_devices: frozenset[str] = frozenset()) -> JobStatus:
+    begun = begin(chosen, HOSTS[: max(size, chosen.nodes)], [], 0.0, with_devices=with_devices)
     assert isinstance(begun, JobStatus)
     return begun
 
 
 def everyone(roster: Roster) -> list[str]:
-    return [*roster.active, *roster.reserve, *roster.excluded_hosts]
+    return [*roster.active, *roster.reserve, *(exclusion.host for exclusion in roster.excluded)]
 
 
-@given(settings, st.integers(1, len(HOSTS)), courses)
-def test_a_job_keeps_its_primary_and_every_node_has_one_place(
-    chosen: Settings, size: int, course: list[tuple[Event, float, bool]]
+def is_needed(chosen: Settings, roster: Roster) -> bool:
+    """Return whether the job could not do with one node less."""
+    return len(roster.active) <= (1 if chosen.exhaust_resources else chosen.nodes)
+
+
+@given(settings, st.integers(1, len(HOSTS)), st.frozensets(st.sampled_from(HOSTS)), courses)
+def test_a_job_keeps_its_primary_every_node_has_one_place_and_some_node_always_has_devices(
+    chosen: Settings, size: int, with_devices: frozenset[str], course: list[tuple[Event, float, bool]]
 ) -> None:
-    status = beginning(chosen, size)
+    status = beginning(chosen, size, with_devices)
     known, primary = set(everyone(status.roster)), status.roster.primary
     now_s = 0.0
     for event, passed_s, progressed in course:
@@ -86,6 +96,10 @@ def test_a_job_keeps_its_primary_and_every_node_has_one_place(
         assert len(places) == len(set(places))
         assert set(places) <= known
         assert len(status.roster.active) <= chosen.nodes
+        assert primary not in status.roster.active[1:]
+        assert primary not in status.roster.excluded_hosts
+        if status.waits_since_s is None:
+            assert status.roster.can_run
 
 
 @given(settings, st.integers(1, len(HOSTS)), courses)
@@ -103,6 +117,8 @@ def test_an_excluded_node_is_not_taken_back_before_its_time(
         status = decision.status
         since_s |= {exclusion.host: exclusion.since_s for exclusion in status.roster.excluded if not exclusion.lost}
         in_use = {*status.roster.active, *status.roster.reserve}
+        if status.roster.primary in in_use and is_needed(chosen, status.roster):
+            since_s.pop(status.roster.primary, None)  # whatever its devices are
         assert not any(since_s.get(host, -inf) > now_s - chosen.quarantine_s for host in in_use)
 
 
@@ -125,9 +141,9 @@ def test_fewer_nodes_than_asked_for_are_used_only_with_exhaust_resources(
 def test_verdicts_alone_cause_at_most_one_relaunch_per_node_and_quarantine(
     chosen: Settings, size: int, accused: list[str]
 ) -> None:
-    """Each relaunch costs a node that is not the primary, so it ends."""
+    """Each relaunch costs a node, and the primary's devices can be had back once, so it ends."""
     status = beginning(chosen, size)
-    spare = len(everyone(status.roster)) - 1
+    spare = len(everyone(status.roster))
     relaunches = 0
     for host in accused:
         decision = decide(chosen, status, NodesAccused(frozenset({host})), now_s=0, progressed=True)

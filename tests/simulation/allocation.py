@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ class AgentHandle:
         self._popen.kill()
 
 
-class Allocation:
+class Allocation(base.Unmanaged):
     """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
 
     def __init__(self, job: Job) -> None:
@@ -48,9 +48,6 @@ class Allocation:
         )
         self._marks = {host: f"{here().pid}-{host}" for host in job.plan.hosts}
         self._clearing: list[Process] = []
-
-    def discover(self) -> None:
-        pass
 
     def start_agent(self, node: NodeRecord) -> AgentHandle:
         host = node.hostname
@@ -71,10 +68,10 @@ class Allocation:
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
         return self.start_agent(node)
 
-    def word_on(self, node: NodeRecord) -> str:
+    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
         scheduler = here().scheduler
         scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
-        return f"{node.hostname} is down*" if scheduler.chance.random() < 0.1 else ""
+        return {host: f"{host} is down*" for host in hosts if scheduler.chance.random() < 0.1}
 
     def clear(self, node: NodeRecord) -> None:
         if self._is_here(node.hostname):
@@ -94,9 +91,6 @@ class Allocation:
         else:
             link.carry(lambda: process.run(lambda: 0 if end_marked(AGENT_MARK, mark, 5.0) else 1), 0.0)
         return process
-
-    def is_ending(self) -> bool:
-        return False
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         del node

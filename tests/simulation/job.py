@@ -28,8 +28,9 @@ from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.controller import controller as controller_module
 from laggard.resilience.controller import launches as launches_module
 from laggard.resilience.controller import reserve as reserve_module
-from laggard.resilience.controller import state_server_keeper
+from laggard.resilience.controller import resource_manager, state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
+from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
@@ -98,11 +99,11 @@ class _Listener(Account):
         del style
         self._job.judge.told(what, text)
 
-    def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Any) -> None:
-        self._job.judge.launch_begins(launch, tuple(nodes))
-        super().launch_began(launch, nodes, reserve, gap)
+    def launch_began(self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Any, primary: str) -> None:
+        self._job.judge.launch_begins(launch, tuple(nodes), primary)
+        super().launch_began(launch, nodes, reserve, gap, primary)
 
-    def close(self, excluded: Sequence[str], exit_code: int) -> None:
+    def close(self, excluded: Sequence[str], exit_code: int, set_aside: str = "") -> None:
         pass
 
 
@@ -379,9 +380,10 @@ def simulated_world() -> Iterator[Path]:
             (agent_module, "log_to_file", lambda _: None),
             (launches_module, "free_port", lambda _: 29500),
             (launches_module, "save_logs", lambda *_: None),
+            (ShardServers, "files", lambda *_: {}),
             (reserve_module, "importlib", importlib),
             (program_module, "StderrTee", _StderrTee),
-            (controller_module, "ThreadPoolExecutor", Executor),
+            (resource_manager, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_keeper, "StateServer", SimulatedServer),
             (state_server_keeper, "oom_kills", lambda: 0),

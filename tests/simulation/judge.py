@@ -104,7 +104,10 @@ class Judge:
         roster = status.roster
         self.note(f"decided   {type(event).__name__} {getattr(event, 'host', '')}: {type(decision).__name__}")
         self._end = decision if isinstance(decision, End) else None
-        if isinstance(event, NodesAccused) and event.hosts == {roster.primary} and isinstance(decision, Relaunch):
+        primary = roster.primary
+        after = None if decision.status is None else decision.status.roster
+        stays = after is None or primary in after.active
+        if isinstance(event, NodesAccused) and event.hosts == {primary} and isinstance(decision, Relaunch) and stays:
             self.fail("a relaunch for the primary, which stays")
         guilty: set[str] = set()
         if settings.resilient:
@@ -112,13 +115,19 @@ class Judge:
                 guilty = {*event.hosts} & {*roster.active, *roster.reserve}
             elif isinstance(event, ProgramFailed) and isinstance(decision, Relaunch):
                 guilty = {host for host, _ in event.evidence} & {*roster.active}
-        self._pending |= guilty - {roster.primary}
-        if isinstance(event, NodeLost) and settings.resilient and event.host != roster.primary:
+        if primary in guilty and stays and after is not None and len(after.active) > self._needed():
+            self.fail("the primary's devices are used though it is accused and there are others")
+        self._pending |= guilty - ({primary} if stays else set())
+        if isinstance(event, NodeLost) and settings.resilient and event.host != primary:
             self._pending_lost = event.host
         if isinstance(event, NodeReturned) and not event.fault:
             self._pending_back = event.host
 
-    def launch_begins(self, launch: int, nodes: tuple[str, ...]) -> None:
+    def _needed(self) -> int:
+        settings = self._job.plan.settings
+        return 1 if settings.exhaust_resources else settings.nodes
+
+    def launch_begins(self, launch: int, nodes: tuple[str, ...], primary: str) -> None:
         """Check a launch whose program has been started just now."""
         job = self._job
         now_s = job.scheduler.now_s
@@ -128,8 +137,12 @@ class Judge:
         self.used |= {*nodes}
         if self._n_launches > MAX_LAUNCHES:
             self.fail("it does not end: launch follows launch")
-        if nodes[0] != job.plan.hosts[0]:
+        if primary != job.plan.hosts[0] or primary in nodes[1:]:
             self.fail("the primary was dropped")
+        if not nodes or len(nodes) > job.plan.settings.nodes:
+            self.fail(f"a launch on {len(nodes)} nodes")
+        if primary in nodes and len(nodes) <= self._needed():
+            self._convicted.pop(primary, None)  # its devices are needed
         if launch <= self._newest_launch:
             self.fail(f"launch {launch} begins after launch {self._newest_launch}")
         if (fence := job.disk.launch()) != launch:

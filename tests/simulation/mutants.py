@@ -99,7 +99,7 @@ def _that_forgets() -> AbstractContextManager[None]:
 
     def only_moving(roster: Roster, hosts: frozenset[str], *rest: Any, **more: Any) -> Roster:
         after = without(roster, hosts, *rest, **more)
-        moved = [host for host in after.excluded_hosts if host not in roster.excluded_hosts]
+        moved = [exclusion.host for exclusion in after.excluded if exclusion not in roster.excluded]
         return replace(after, reserve=(*after.reserve, *moved), excluded=roster.excluded)
 
     return _replaced((Roster, "without", only_moving))
@@ -110,8 +110,8 @@ def _that_remembers_nothing() -> AbstractContextManager[None]:
 
 
 def _that_does_not_read_what_it_remembers() -> AbstractContextManager[None]:
-    def begin(settings: Settings, hosts: Sequence[str], _: object, *rest: Any) -> Any:
-        return policy.begin(settings, hosts, (), *rest)
+    def begin(settings: Settings, hosts: Sequence[str], _: object, *rest: Any, **more: Any) -> Any:
+        return policy.begin(settings, hosts, (), *rest, **more)
 
     return _replaced((controller, "begin", begin))
 

@@ -13,7 +13,7 @@ def test_a_programs_own_words_are_no_markup() -> None:
     text = io.StringIO()
     account = Account(Console(file=text, width=200))
     why = "rank 0 on node1 exited with 1: RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]"
-    account.launch_began(0, ["node1"], [], None)
+    account.launch_began(0, ["node1"], [], None, "node1")
     account.launch_ended(why, "failure")
     account.tell("end", why)
     account.close([], 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -10,9 +12,10 @@ from redis import RedisError
 
 from laggard.errors import LaggardError
 from laggard.kvstore.errors import PortTakenError, StateDirectoryError
-from laggard.resilience.command.cli import cli, main
+from laggard.resilience.command.cli import COMMANDS, cli, main
 from laggard.resilience.command.past_checks import PastReadingsError
 from laggard.resilience.record.journal import JournalError
+from tests.waiting import DEADLINE_S
 
 WIDTH = 100
 
@@ -33,6 +36,32 @@ def test_every_command_and_option_has_a_help_text(name: str) -> None:
     assert command.help
     options = [each for each in command.params if isinstance(each, click.Option)]
     assert [option.name for option in options if not option.help] == []
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    assert list(COMMANDS) == sorted(cli.commands)
+    for name, (_, short_help) in COMMANDS.items():
+        assert cli.commands[name].get_short_help_str(WIDTH) == short_help
+
+
+def test_help_loads_no_sub_command_and_no_library_that_one_needs() -> None:
+    """It takes a twentieth of the time of loading them."""
+    code = "import sys; from laggard.__main__ import main; main(); print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, "--help"], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    loaded = set(ended.stdout.split())
+    assert "repair-state" in ended.stdout
+    assert loaded & {"click", "laggard.resilience.command.cli"} == {"click", "laggard.resilience.command.cli"}
+    assert not loaded & {
+        "numpy",
+        "redis",
+        "rich",
+        "psutil",
+        "asyncio",
+        "laggard.kvstore",
+        "laggard.resilience.command.run",
+    }
 
 
 @pytest.fixture

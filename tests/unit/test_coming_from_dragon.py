@@ -13,7 +13,8 @@ import pytest
 
 from laggard.collectors.metrics.node import NodeReader
 from laggard.detectors import SlowGPUDetector
-from laggard.resilience.command.cli import cli, run
+from laggard.resilience.command.cli import cli
+from laggard.resilience.command.run import run
 from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.settings import TELEMETRY_CONFIG, TelemetrySettings
 

@@ -27,6 +27,7 @@ EXAMPLE_VALUES: dict[Any, tuple[Any, ...]] = {
     float | None: (1.5, None),
     str | None: ("some text", None),
     tuple[str, ...]: (("a", "b"),),
+    tuple[int, ...]: ((3, 4),),
     Sequence[str]: (("a", "b"),),
     Sequence[int]: ([1, 2],),
     Mapping[str, str]: ({"a": "b"},),

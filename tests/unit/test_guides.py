@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import laggard
+from tests.local import fresh_local_state
 from tests.torch_modules import is_for_missing_library
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,18 @@ def test_the_developers_programs_run(number: int, capsys: pytest.CaptureFixture[
 
     if "print(verdict.evidence)" in program:
         assert re.search(r"node1 gpu 7: 30 % slower than its 7 peers", capsys.readouterr().out)
+
+
+def test_the_programs_about_checkpoints_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
+    monkeypatch.setattr(laggard.State, "current", fresh_local_state)
+
+    for number, program in enumerate(programs_in("checkpoints.md")):
+        exec(compile(program, f"checkpoints.md, program {number}", "exec"), {"__name__": "guide"})  # noqa: S102
+
+    assert capsys.readouterr().out.endswith("[0:1000, 0:64] (1000, 64)\n")
 
 
 def test_the_users_detector_of_the_guide_accuses_the_slow_host() -> None:

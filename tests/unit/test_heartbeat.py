@@ -61,7 +61,9 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
         cluster.heartbeat_timeout_s = timeout_s
     cluster._awake_clock._awake_s = 10.0
     for record, last_heard_s in zip(records, (9.0, 6.0), strict=True):
-        node = SimpleNamespace(record=record, stuck="", gone=False, has_started=True, last_heard_s=last_heard_s)
+        node = SimpleNamespace(
+            record=record, stuck="", told_to_end=False, gone=False, has_started=True, last_heard_s=last_heard_s
+        )
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
     assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.kvstore.codec import Value, decode, encode
+from laggard.kvstore.blocks import Block, Region
+from laggard.kvstore.codec import Value, decode, decode_in_place, encode
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from tests.fake_cupy.machine import Board, cupy_on
 
@@ -316,3 +317,39 @@ def test_reading_never_runs_what_a_pickle_would() -> None:
     evil = b'{"array": ["O", [1], "C"]}'
     with pytest.raises(CorruptValueError):
         decode("key", [len(evil).to_bytes(4, "little") + evil + bytes(8)])
+
+
+def test_leaves_without_bytes_do_not_shift_those_that_are_decoded_in_place() -> None:
+    empty: dict[str, Value] = {"a": b"", "b": np.str_(""), "c": np.empty(0), "d": np.empty((0, 3), order="F")}
+    value = empty | {"e": np.arange(3), "f": b"bytes", "g": Block(np.ones((2, 1)), Region((1, 0), (2, 1)), (3, 1))}
+    header, *leaves = encode("key", value).parts
+
+    found = decode_in_place("key", header, iter([memoryview(bytearray(leaf)) for leaf in leaves]))
+
+    assert list(found) == list(value)
+    assert all(np.array_equal(found[name], value[name]) for name in "abcdef")
+    assert found["g"].data.tolist() == [[1], [1]]
+    assert (found["g"].region, found["g"].shape) == (Region((1, 0), (2, 1)), (3, 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "region", "shape", "reason"),
+    [
+        (np.ones(2), Region((0,), (3,)), (3,), r"the data has shape \(2,\), and its region \[0:3\] has \(3,\)"),
+        (np.ones(2), Region((2,), (2,)), (3,), r"the region \[2:4\] is not within an array of shape \(3,\)"),
+        (np.ones(2), Region((0,), (2,)), (3, 1), r"the region \[0:2\] is not within an array of shape \(3, 1\)"),
+    ],
+)
+def test_a_block_that_is_no_part_of_its_array_is_refused(
+    data: Value, region: Region, shape: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Block(data, region, shape)
+
+
+def test_a_block_of_anything_but_an_array_or_a_tensor_is_refused() -> None:
+    class Other:
+        shape = (2,)
+
+    with pytest.raises(UnsupportedValueError, match=r"the data of a Block is a .*Other; use an array or a tensor"):
+        encode("key", Block(Other(), Region((0,), (2,)), (2,)))

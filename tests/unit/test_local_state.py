@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from laggard.kvstore.checkpoint import Checkpointer
-from laggard.kvstore.errors import FencedError, LocalStateError, OpenTransactionError
+from laggard.kvstore.errors import DamagedCheckpointError, FencedError, LocalStateError, OpenTransactionError
 from laggard.kvstore.local_state import LOCAL_STATE
 from laggard.kvstore.state import State
 from tests.local import fresh_local_state
@@ -102,6 +103,30 @@ def test_a_checkpoint_of_a_run_is_restored_by_the_next() -> None:
     checkpoints = Checkpointer(fresh_local_state("two"))
     assert checkpoints.latest() == 5
     assert checkpoints.restore(5) == {"weights": [1, (2,)]}
+
+
+def test_large_shards_are_files_beside_state_and_go_with_their_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "state.db.shards"
+    weights = np.arange(700_000.0)
+    one = Checkpointer(fresh_local_state("one"))
+    for step in (1, 2, 3):
+        one.save(step, {"weights": weights + step})
+        assert one.wait(step, 0)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(folder.iterdir())) == 2
+    two = Checkpointer(fresh_local_state("two"))
+    assert two.latest() == 3
+    assert (two.restore(3)["weights"] == weights + 3).all()
+    two.save(3, {"weights": weights})
+    two.save(3, {"weights": weights + 1})  # replaces it
+    assert (two.restore(3)["weights"] == weights + 1).all()
+    assert len(list(folder.iterdir())) == 2
+    newest = max(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-10_000])
+    with pytest.raises(DamagedCheckpointError, match="step 3 is damaged"):
+        two.restore(3)
+    newest.unlink()
+    assert two.latest_intact() == 3  # that of the run before
 
 
 def test_what_is_no_file_of_state_is_named_with_the_way_out(tmp_path: Path) -> None:

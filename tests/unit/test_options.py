@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
@@ -113,6 +111,13 @@ def test_the_nodes_in_use_follow_from_nodes_and_idle(options: JobOptions, nodes:
         (JobOptions(wlm="local"), {"SLURM_JOB_ID": "7"}, "local"),
         (JobOptions(hostlist="a,b"), {"SLURM_JOB_ID": "7"}, "ssh"),
         (JobOptions(wlm="slurm"), {"SLURM_JOB_ID": "7"}, "slurm"),
+        (JobOptions(), {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": "/var/spool/pbs/aux/7.pbs"}, "pbs"),
+        (JobOptions(), {"PBS_NODEFILE": ""}, "local"),
+        (JobOptions(), {"LSB_JOBID": "7", "LSB_HOSTS": "a a b b"}, "lsf"),
+        (JobOptions(wlm="lsf"), {"LSB_MCPU_HOSTS": "a 2 b 2"}, "lsf"),
+        (JobOptions(), {"LSB_DJOB_HOSTFILE": "7.hosts", "RAY_ADDRESS": "a:6379"}, "lsf"),
+        (JobOptions(), {"SLURM_JOB_ID": "7", "PBS_NODEFILE": "hosts", "RAY_ADDRESS": "a:6379"}, "slurm"),
+        (JobOptions(), {"RAY_ADDRESS": "a:6379"}, "ray"),
     ],
 )
 def test_the_manager_of_the_nodes_is_detected(options: JobOptions, environ: dict[str, str], manager: str) -> None:
@@ -129,6 +134,9 @@ def test_the_manager_of_the_nodes_is_detected(options: JobOptions, environ: dict
         (JobOptions(hostlist="a", wlm="slurm"), "--hostlist and --hostfile are for ssh, not for --wlm=slurm"),
         (JobOptions(wlm="ssh"), "--wlm=ssh needs hosts: name them with --hostlist=A,B or --hostfile=FILE"),
         (JobOptions(wlm="slurm"), "--wlm=slurm needs a Slurm job (SLURM_JOB_ID): run laggard inside salloc"),
+        (JobOptions(wlm="pbs"), "--wlm=pbs needs a PBS job (PBS_NODEFILE): run laggard inside qsub"),
+        (JobOptions(wlm="lsf"), "--wlm=lsf needs an LSF job (LSB_MCPU_HOSTS): run laggard inside bsub"),
+        (JobOptions(wlm="ray"), "--wlm=ray needs a Ray cluster: set RAY_ADDRESS"),
     ],
 )
 def test_an_unavailable_manager_is_named(options: JobOptions, message: str) -> None:
@@ -138,28 +146,16 @@ def test_an_unavailable_manager_is_named(options: JobOptions, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("hostlist", "message"),
+    ("options", "may_miss"),
     [
-        ("a,b,a", "host a is named twice: each host is one node"),
-        (" , ", "no hosts are named: give --hostlist=A,B or a --hostfile with one host per line"),
-        ("a,-oProxyCommand=reboot", "'-oProxyCommand=reboot' is not a valid host name"),
-        (
-            "me@a",
-            "'me@a' is not a valid host name: use letters, digits, dots and dashes; user names",
-        ),
+        (JobOptions(nodes=2), 0),
+        (JobOptions(nodes=2, resilient=True), 2),
+        (JobOptions(idle=1, resilient=True), 1),
+        (JobOptions(resilient=True), 0),
+        (JobOptions(resilient=True, exhaust_resources=True), 3),
     ],
 )
-def test_a_wrong_list_of_hosts_is_named(hostlist: str, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        JobOptions(hostlist=hostlist).hosts()
-    assert str(error.value).startswith(message)
-
-
-def test_hosts_are_read_from_a_file_without_comments_and_slots(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("# mine\nnode-1 slots=8\n\nnode-2.site.org  # the big one\n")
-    assert JobOptions(hostfile=file).hosts() == ("node-1", "node-2.site.org")
-    with pytest.raises(UsageError, match="cannot be combined: leave one out"):
-        JobOptions(hostfile=file, hostlist="a").hosts()
-    with pytest.raises(UsageError, match=r"cannot be read: .*No such file"):
-        JobOptions(hostfile=tmp_path / "missing").hosts()
+def test_a_job_can_begin_without_as_many_nodes_as_the_reserve_or_its_options_cover(
+    options: JobOptions, may_miss: int
+) -> None:
+    assert options.may_miss(4) == may_miss

@@ -14,6 +14,7 @@ from laggard.resilience.decision.events import (
     Event,
     JobStatus,
     NodeLost,
+    NodeReturned,
     NodesAccused,
     ProgramEnded,
     ProgramFailed,
@@ -42,6 +43,7 @@ def out(*hosts: str, lost: bool = False) -> tuple[Exclusion, ...]:
 THREE = Roster(("n1", "n2"), ("n3",))
 TWO = Roster(("n1", "n3"), (), out("n2"))
 ALONE = Roster(("n1",), (), out("n2", "n3"))
+KEEPS_BOOKS = Roster(("n3",), (), out("n2", "n1"), primary="n1")
 
 
 def accused(*hosts: str) -> NodesAccused:
@@ -120,18 +122,128 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         Go(ALONE, "without n3; the primary goes on alone"),
     ),
     (
-        "a slow primary is reported and kept",
-        EXHAUSTING,
+        "a slow primary goes on as the book-keeper, and the reserve takes its place",
+        RESILIENT,
         THREE,
         accused("n1"),
-        Stay(THREE, "the primary is never excluded"),
+        Go(
+            Roster(("n2", "n3"), (), out("n1"), primary="n1"),
+            "without the devices of n1 (the primary); n3 comes in from the reserve",
+            new_cluster=True,
+        ),
     ),
     (
-        "a slow primary does not save the other slow node",
+        "a slow primary is reported and kept where there is no other node",
+        RESILIENT,
+        TWO,
+        accused("n1"),
+        Stay(TWO, "no other node could take the place of n1; --exhaust-resources would go on without it"),
+    ),
+    (
+        "with --exhaust-resources a job of two nodes goes on without the devices of its primary",
         EXHAUSTING,
+        TWO,
+        accused("n1"),
+        Go(KEEPS_BOOKS, "without the devices of n1 (the primary); n3 goes on alone", new_cluster=True),
+    ),
+    (
+        "a primary that is the only node left is used whatever its devices are",
+        EXHAUSTING,
+        ALONE,
+        accused("n1"),
+        Stay(ALONE, "no other node could take the place of n1"),
+    ),
+    (
+        "a book-keeper's devices are used again before there are none",
+        EXHAUSTING,
+        KEEPS_BOOKS,
+        accused("n3"),
+        Go(
+            Roster(("n1",), (), out("n2", "n3"), out("n1")),
+            "without n3; the devices of n1 (the primary) are used again; the primary goes on alone",
+            new_cluster=True,
+        ),
+    ),
+    (
+        "a book-keeper's devices are used again before the job ends",
+        RESILIENT,
+        Roster(("n2", "n3"), (), out("n1"), primary="n1"),
+        NodeLost("n3", "its agent has ended"),
+        Go(
+            Roster(("n1", "n2"), (), out("n3", lost=True), out("n1")),
+            "n3 is lost (its agent has ended); without n3; the devices of n1 (the primary) are used again",
+            new_cluster=True,
+        ),
+    ),
+    (
+        "a book-keeper that is accused once more stays what it is",
+        EXHAUSTING,
+        KEEPS_BOOKS,
+        accused("n1"),
+        Stay(KEEPS_BOOKS, "no accused node is in use"),
+    ),
+    (
+        "a book-keeper whose agent is lost is started anew, on a new cluster",
+        EXHAUSTING,
+        KEEPS_BOOKS,
+        NodeLost("n1"),
+        Go(KEEPS_BOOKS, "Ray's head on n1 is lost; starting a new cluster", new_cluster=True),
+    ),
+    (
+        "a slow primary and another slow node with one in reserve: the other one is replaced",
+        RESILIENT,
         THREE,
         accused("n1", "n2"),
         Go(Roster(("n1", "n3"), (), out("n2")), "without n2; n3 comes in from the reserve"),
+    ),
+    (
+        "a slow primary and another slow node with --exhaust-resources: neither is used",
+        EXHAUSTING,
+        THREE,
+        accused("n1", "n2"),
+        Go(
+            Roster(("n3",), (), out("n1", "n2"), primary="n1"),
+            "without n2, the devices of n1 (the primary); n3 comes in from the reserve; n3 goes on alone",
+            new_cluster=True,
+        ),
+    ),
+    (
+        "devices are left out only where others are left",
+        EXHAUSTING,
+        replace(TWO, with_devices=frozenset({"n1", "n2"})),
+        accused("n1"),
+        Stay(replace(TWO, with_devices=frozenset({"n1", "n2"})), "no other node could take the place of n1"),
+    ),
+    (
+        "a program that had devices is not launched where there are none",
+        EXHAUSTING,
+        Roster(("n1", "n2"), with_devices=frozenset({"n2"})),
+        NodeLost("n2"),
+        Go(
+            Roster(("n1",), (), out("n2", lost=True), with_devices=frozenset({"n2"})),
+            "n2 is lost; without n2; waiting up to 5 min 0 s for n2 to return",
+        ),
+    ),
+    (
+        "nor is it waited for a node that is not lost",
+        replace(EXHAUSTING, wait_for_nodes_s=0.0),
+        Roster(("n1", "n2"), with_devices=frozenset({"n2"})),
+        NodeLost("n2"),
+        End(69, "no node with devices is left: n1 cannot run the program"),
+    ),
+    (
+        "the last node that can run the program is kept, slow or not",
+        EXHAUSTING,
+        Roster(("n2",), (), (), primary="n1"),
+        accused("n2"),
+        Stay(Roster(("n2",), (), (), primary="n1"), "no other node could take the place of n2"),
+    ),
+    (
+        "a program is not launched on a primary that cannot run it",
+        replace(EXHAUSTING, wait_for_nodes_s=0.0),
+        Roster(("n2",), (), (), primary="n1"),
+        NodeLost("n2"),
+        End(69, "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"),
     ),
     (
         "without --resilient a slow node is only reported",
@@ -248,11 +360,22 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         ),
     ),
     (
-        "a primary that was found bad stays, and is named",
+        "a primary that was found bad goes on without its devices",
         RESILIENT,
         THREE,
         ProgramFailed(failed(response="strike").failure, (("n1", "gpu 1 is lost"),)),
-        Go(THREE, f"{SENTENCE}; n1: gpu 1 is lost; strike 1 for n2; on the same nodes"),
+        Go(
+            Roster(("n2", "n3"), (), out("n1"), primary="n1"),
+            f"{SENTENCE}; n1: gpu 1 is lost; without the devices of n1 (the primary); n3 comes in from the reserve",
+            new_cluster=True,
+        ),
+    ),
+    (
+        "a primary that was found bad stays where there is no other node, and is named",
+        RESILIENT,
+        TWO,
+        ProgramFailed(failed(response="strike").failure, (("n1", "gpu 1 is lost"),)),
+        Go(TWO, f"{SENTENCE}; n1: gpu 1 is lost; strike 1 for n2; on the same nodes"),
     ),
     (
         "wrong arguments end the job whatever a check finds",
@@ -273,10 +396,17 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         ),
     ),
     (
-        "the primary gets no strike, since it is never excluded",
+        "a rank on the primary is a strike against it",
         RESILIENT,
         THREE,
         failed("n1", "strike"),
+        Go(THREE, "rank 5 on n1 exited with 1 after 12 min 4 s; strike 1 for n1; on the same nodes"),
+    ),
+    (
+        "a program that is on the primary in any case is no strike: to leave out devices would not help",
+        RESILIENT,
+        THREE,
+        ProgramFailed(replace(failed("n1", "strike").failure, stays=True)),
         Go(THREE, "rank 5 on n1 exited with 1 after 12 min 4 s; on the same nodes"),
     ),
     (
@@ -543,8 +673,45 @@ def test_a_job_begins_without_the_nodes_that_the_jobs_before_it_excluded() -> No
     assert begin(EXHAUSTING, hosts, out("n2", "n3"), NOW_S) == JobStatus(ALONE, NOW_S)
 
 
-def test_a_job_begins_on_its_primary_even_if_it_is_remembered_as_excluded() -> None:
-    assert begin(RESILIENT, ("n1", "n2", "n3"), out("n1"), NOW_S) == JobStatus(THREE, NOW_S)
+def test_a_job_begins_without_the_devices_of_a_primary_that_is_remembered_as_slow_unless_they_are_needed() -> None:
+    hosts = ("n1", "n2", "n3")
+    keeps_books = Roster(("n2", "n3"), (), out("n1"), primary="n1")
+    assert begin(RESILIENT, hosts, out("n1"), NOW_S) == JobStatus(keeps_books, NOW_S)
+    assert begin(RESILIENT, hosts, out("n1", "n2"), NOW_S) == JobStatus(replace(TWO, past=out("n1")), NOW_S)
+    assert begin(EXHAUSTING, hosts, out("n2", "n1"), NOW_S) == JobStatus(KEEPS_BOOKS, NOW_S)
+    only_primary = frozenset({"n1"})
+    begun = begin(EXHAUSTING, hosts, out("n2", "n1"), NOW_S, with_devices=only_primary)
+    assert begun == JobStatus(replace(TWO, past=out("n1"), with_devices=only_primary), NOW_S)
+
+
+def test_a_job_whose_primary_cannot_run_programs_begins_on_the_others() -> None:
+    hosts = ("n1", "n2", "n3")
+    begun = begin(RESILIENT, hosts, (), NOW_S, book_keeper=True)
+    assert begun == JobStatus(Roster(("n2", "n3"), primary="n1"), NOW_S)
+    no_one = "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"
+    assert begin(EXHAUSTING, ("n1",), (), NOW_S, book_keeper=True) == End(69, no_one)
+
+
+def test_a_primary_without_devices_counts_only_where_the_job_began_without_any() -> None:
+    begun = begin(replace(EXHAUSTING, nodes=1), ("n1", "n2"), (), NOW_S, with_devices=frozenset({"n2"}))
+    assert begun == JobStatus(Roster(("n1",), ("n2",)), NOW_S)
+
+
+def test_a_primary_is_set_aside_at_its_second_strike_and_comes_back_after_its_quarantine() -> None:
+    strike = failed("n1", "strike")
+    first = decide(RESILIENT, JobStatus(THREE, NOW_S), strike, now_s=NOW_S + 1, progressed=True)
+    assert isinstance(first, Relaunch)
+    second = decide(RESILIENT, first.status, strike, now_s=NOW_S + 2, progressed=True)
+    assert isinstance(second, Relaunch)
+    assert second.status.roster.active == ("n2", "n3")
+    assert (second.status.roster.primary, second.status.roster.set_aside) == ("n1", "n1")
+    later = decide(RESILIENT, second.status, NodeReturned("n1"), now_s=NOW_S + 86403, progressed=True)
+    assert isinstance(later, Report)
+    assert later.status.roster.reserve == ("n1",)
+    again = decide(RESILIENT, later.status, accused("n3"), now_s=NOW_S + 86404, progressed=True)
+    assert isinstance(again, Relaunch)
+    assert again.status.roster.active == ("n1", "n2")
+    assert again.new_cluster
 
 
 def test_a_job_that_would_begin_on_too_few_nodes_ends_with_69() -> None:

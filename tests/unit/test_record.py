@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from laggard.errors import LaggardError
 from laggard.resilience.command.past_checks import PastReadingsError
+from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.job_record import KEPT_JOBS, make_record, records, state_home
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal, JournalError, read_journal
-from laggard.resilience.record.recorder import Downsampler
 from tests.made_up_job import entries
 
 JOB = next(entries())

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.timeseries import TimeSeries
+from laggard.node_names import folded, joined, parted, unfolded
 from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import natural, timeline_of_entries
 from laggard.resilience.report.costs import costs_of
@@ -25,7 +26,7 @@ from laggard.resilience.report.frozen import NO_VALUE
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
-from laggard.resilience.text import abbreviated, clock, duration, folded
+from laggard.resilience.text import abbreviated, clock, duration
 from laggard.telemetry.dump import DumpError, write_dump
 from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
@@ -230,25 +231,21 @@ def test_names_are_sorted_naturally_and_abbreviated() -> None:
     assert abbreviated([f"{letter}-node" for letter in "abcdefgh"]) == "a-node, b-node, c-node, d-node, … (8 in all)"
 
 
-def unfolded(part: str) -> list[str]:
-    """Return the names that a folded part stands for, by Slurm's rule."""
-    match = re.fullmatch(r"(.*)\[([0-9,-]+)\](.*)", part, re.DOTALL)
-    if match is None:
-        return [part]
-    ends = [(first, last or first) for first, _, last in (run.partition("-") for run in match[2].split(","))]
-    return [
-        f"{match[1]}{number:0{len(first)}}{match[3]}"
-        for first, last in ends
-        for number in range(int(first), int(last) + 1)
-    ]
-
-
 HOSTS = st.from_regex(r"[a-z]{0,2}[0-9]{0,3}(-[a-z]{1,2}[0-9]{0,2})?", fullmatch=True)
 
 
 @given(st.lists(HOSTS, max_size=30))
 def test_folded_names_stand_for_the_same_names(names: list[str]) -> None:
     assert sorted(name for part in folded(names) for name in unfolded(part)) == sorted(set(names))
+
+
+@given(st.lists(HOSTS.filter(bool), min_size=1, max_size=30, unique=True))
+def test_a_dump_gives_back_the_nodes_of_a_launch_and_which_was_first(names: list[str]) -> None:
+    again = parted(joined(names))
+    assert again[0] == names[0]
+    assert sorted(again) == sorted(names)
+    hundreds = [f"nid{number:05}" for number in range(126)]
+    assert joined(hundreds) == "nid00000, nid[00001-00125]"
 
 
 ARBITRARY = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)

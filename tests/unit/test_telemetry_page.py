@@ -15,7 +15,7 @@ from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
-from laggard.telemetry.page.content import accused, ratios_to_peers
+from laggard.telemetry.page.content import accused, accused_of, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
@@ -35,7 +35,8 @@ def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first()
         verdict(5, "node4", ""),
     ]
 
-    assert accused(events) == [("node4", ""), ("node2", "1")]
+    assert list(accused(events)) == [("node4", ""), ("node2", "1")]
+    assert accused_of(events)["evidence"][1] == {"time": 2000, "text": "node2 gpu 1: 20 % slower (very slow, restart)"}
 
 
 def test_a_device_is_compared_with_its_own_model_only() -> None:

@@ -103,16 +103,43 @@ def test_an_empty_loader_is_refused() -> None:
         next(position.Position().batches([]))
 
 
-def test_with_another_number_of_ranks_the_weights_are_restored_and_the_rest_begins_anew(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
+def test_with_another_number_of_ranks_the_weights_are_restored_and_the_first_rank_says_what_is_not(
+    rank: int, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Training()
     first.step(0)
-    monkeypatch.setattr(resuming, "_rank_and_ranks", lambda: (1, 2))
+    monkeypatch.setattr(resuming, "_rank_and_ranks", lambda: (rank, 2))
     again = Training()
     assert again.run.step == 1
     assert torch.equal(again.model[0].weight, first.model[0].weight)
-    assert "step 1 was saved by 1 ranks, and there are 2" in caplog.text
+    assert caplog.text.count("step 1 was saved by 1 ranks, and there are 2: random generators begin anew") == lines
+
+
+@pytest.mark.parametrize(("saved", "ranks"), [(1, 2), (2, 1), (2, 3), (4, 3), (3, 3)])
+@pytest.mark.parametrize("n_read", [0, 3, 5])
+def test_with_another_number_of_ranks_no_sample_of_the_epoch_is_left_out(saved: int, ranks: int, n_read: int) -> None:
+    def loader(rank: int, ranks: int) -> Any:
+        sampler = torch.utils.data.DistributedSampler(range(48), num_replicas=ranks, rank=rank, seed=3)
+        return torch.utils.data.DataLoader(range(48), sampler=sampler, batch_size=2)
+
+    def samples(where: Any, rank: int, ranks: int, count: int) -> list[int]:
+        return [int(each) for batch in islice(where.batches(loader(rank, ranks)), count) for each in batch]
+
+    def position_of_epoch_1(batch: int) -> Any:
+        where = position.Position()
+        where.epoch, where.batch = 1, batch
+        return where
+
+    before = [each for rank in range(saved) for each in samples(position_of_epoch_1(0), rank, saved, n_read)]
+    after = []
+    for rank in range(ranks):
+        where = position_of_epoch_1(n_read).rescaled(saved, ranks)
+        assert where.epoch == 1
+        after += samples(where, rank, ranks, 48 // 2 // ranks - where.batch)
+
+    assert set(before) | set(after) == set(range(48))
+    assert len(before) + len(after) - 48 < 2 * ranks
 
 
 def test_wrappers_that_change_names_are_taken_off_and_the_old_fsdp_is_refused() -> None:

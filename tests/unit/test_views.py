@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
 from laggard.kvstore.connection import Endpoint
+from laggard.resilience.command.views import print_status
 from laggard.resilience.decision.options import UsageError
 from laggard.resilience.record.journal import Entry
 from laggard.resilience.record.running_jobs import RunningJob, choose
 from laggard.resilience.record.timeline import LogLine, timeline_of_entries
 from laggard.resilience.text import printable
-from laggard.resilience.views.screen import KEYS, Page, View, rows_of, whole_screen
+from laggard.resilience.views.grid import grid_of, neighbour
+from laggard.resilience.views.screen import HELP, KEYS, Extent, Page, View, extent_of, whole_screen
 from laggard.resilience.views.snapshot import Readings, Snapshot, compose
-from laggard.resilience.views.tables import SORTS, sorted_devices
-from laggard.resilience.views.top import after_key, clamped, keys_of
+from laggard.resilience.views.tables import SORTS, sorted_devices, spark_scale
+from laggard.resilience.views.top import after_key, clamped, found, keys_of
 from tests.made_up_job import T0, entries
 
 ROOM = 20
 
 
-def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3) -> Snapshot:
-    timeline = timeline_of_entries(
-        [Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in entries(n_nodes, n_gpus, ended=False)]
-    )
+def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3, hostile: str = "") -> Snapshot:
+    told = [*entries(n_nodes, n_gpus, name=f"train{hostile}", ended=False)]
+    if hostile:
+        told.append({"time_s": T0 + 399, "event": "told", "what": "notice", "text": hostile})
+    timeline = timeline_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in told])
     devices = [(f"node{node + 1}", str(gpu)) for node in range(n_nodes) for gpu in range(n_gpus)]
     readings = Readings(
         devices={device: {"DeviceUtilization": 90.0, "DevicePowerUsage": 300.0} for device in devices},
         nodes={host: {"load_average": 1.0} for host, _ in devices},
         probes={device: [0.01, 0.012 if device == ("node3", "1") else 0.01] for device in devices},
         utilization={device: [0.0, 90.0] for device in devices},
-        metrics={"loss": [1.0, 3.0]},
+        metrics={f"loss{hostile}": [1.0, 3.0]},
+        models={device: f"H100{hostile}" for device in devices if hostile},
     )
     return compose(timeline, readings if level else replace(readings, devices={}), T0 + 400, level=level, port=4242)
 
@@ -45,7 +52,8 @@ def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3) -> Snapsho
 def printed(snapshot: Snapshot, view: View, width: int, height: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None, legacy_windows=False)
     with console.capture() as capture:
-        console.print(whole_screen(snapshot, view, width, height))
+        extent = extent_of(snapshot, view, width, height)
+        console.print(whole_screen(snapshot, clamped(view, extent), extent, width))
     return capture.get().splitlines()
 
 
@@ -90,15 +98,15 @@ def test_the_worst_come_first_and_what_was_not_measured_last() -> None:
 
 
 @pytest.mark.parametrize("page", list(KEYS))
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 8)])
-@pytest.mark.parametrize("n_nodes", [3, 126])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 20), (40, 8)])
+@pytest.mark.parametrize("n_nodes", [2, 126])
 def test_every_page_fits_every_terminal_with_its_keys_at_the_bottom(
     page: Page, width: int, height: int, n_nodes: int
 ) -> None:
     lines = printed(snapshot_of(n_nodes, 8), View(page, selected=3, device="node1 gpu 3"), width, height)
     assert len(lines) == height
     assert max(cell_len(line) for line in lines) <= width
-    assert "q quit" in lines[-1] or width < 80
+    assert lines[-1].rstrip().endswith("? help  q quit")
     assert "train-abc_1234" in lines[0]
 
 
@@ -140,16 +148,148 @@ def test_json_keeps_its_keys_and_says_null_for_unknown() -> None:
     assert found["devices"][0]["readings"]["power_w"] == 300
 
 
+def test_a_device_that_became_a_tenth_slower_is_seen_in_its_sparkline_whose_ends_are_those_of_its_label() -> None:
+    snapshot = snapshot_of()
+    device = replace(snapshot.devices[0], probe_history_s=(*[0.0101, 0.01] * 20, *[0.011, 0.0111] * 10))
+    snapshot = replace(snapshot, devices=(device, *snapshot.devices[1:]))
+    (line,) = (
+        line for line in printed(snapshot, View("device", device=device.name), 120, 24) if "recent probe" in line
+    )
+    marks, label = line.removeprefix("recent probe times").strip().split("  ")
+    assert label == "10.00 to 11.10 ms"
+    assert set(marks[:40]) <= {"▁"}
+    assert set(marks[40:]) <= {"▇", "█"}
+
+
+def test_noise_of_a_hundredth_is_not_drawn_as_if_it_were_a_step() -> None:
+    low, high = spark_scale([0.0100, 0.0101, 0.0099])
+    assert low == 0.0099
+    assert high == pytest.approx(0.01089)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=80),
+    st.integers(1, 200),
+    st.integers(1, 60),
+)
+def test_every_device_has_a_place_of_its_own_on_the_map_within_the_width(
+    counts: list[int], width: int, room: int
+) -> None:
+    one = snapshot_of().devices[0]
+    devices = [replace(one, host=f"n{node}", gpu=str(gpu)) for node, count in enumerate(counts) for gpu in range(count)]
+    grid = grid_of(devices, width, room)
+    assert len(set(grid.places)) == len(devices)
+    assert all(0 <= line < grid.height and 0 <= column <= width - grid.cell for line, column in grid.places)
+    taken = set(grid.places) | {(line, column + 1) for line, column in grid.places if grid.cell == 2}
+    named = {(line, column + at) for line, column, text in grid.labels for at in range(len(text))}
+    assert not taken & named
+    for at in (0, len(devices) // 2, len(devices) - 1):
+        below, above = neighbour(grid, at, 1), neighbour(grid, at, -1)
+        assert grid.places[above][0] <= grid.places[at][0] <= grid.places[below][0]
+
+
+def test_the_map_has_every_device_with_a_sign_that_needs_no_colour() -> None:
+    lines = printed(snapshot_of(126, 8), View("overview"), 120, 40)
+    drawn = "".join(line for line in lines[4:-1] if "as its peers" not in line)
+    assert "1,008 devices by probe time against peers" in lines[2]
+    assert lines[3].startswith("node1 gpu 0: 10.00 ms, as fast as its peers")
+    assert [drawn.count(sign) for sign in "·+x/"] == [999, 1, 1, 7], drawn
+    assert any("x  found slow, not in use" in line for line in lines)
+    few = "\n".join(printed(snapshot_of(3, 2), View("overview", colour=1), 60, 20))
+    assert "node3  9 9" in few
+    assert "6 devices by utilisation, %" in few
+    assert "0  0 % to   9  100 %" in few
+
+
+def test_the_map_says_so_where_nothing_was_measured() -> None:
+    snapshot = snapshot_of(level=0)
+    devices = tuple(replace(device, probe_s=None, peer_ratio=None) for device in snapshot.devices)
+    lines = printed(replace(snapshot, devices=devices), View("overview"), 80, 24)
+    assert "no reading" in "".join(lines)
+
+
+@pytest.mark.parametrize("n_nodes", [2, 126, 1000])
+def test_moving_on_the_map_stays_on_it_and_in_sight(n_nodes: int) -> None:
+    snapshot, view = snapshot_of(n_nodes, 8), View("overview")
+    extent = extent_of(snapshot, view, 80, 24)
+    assert extent.grid is not None
+    for key in ("end", "down", "right", "up", "page-up", "page-down", "home", "left", "up", "right"):
+        after = after_key(key, view, extent)
+        assert after is not None
+        view = after
+        line, _ = extent.grid.places[view.selected]
+        assert view.top <= line < view.top + extent.room
+    assert extent.rows[view.selected] == "node1 gpu 1"
+
+
+def test_a_search_goes_to_the_next_row_that_has_the_text_on_every_page() -> None:
+    assert walk(View(), ["/", "7"], 100) == View(selected=7, find="7")
+    assert walk(View(), [*"/7", "enter"], 100) == View(selected=7)
+    assert walk(View(), [*"/7", "down", "down", "up"], 100) == View(selected=17, top=8, find="7")
+    assert walk(View(), [*"/79", "backspace"], 100) == View(selected=79, top=60, find="7")
+    assert walk(View(), [*"/ROW 42", "escape"], 100) == View(selected=42, top=23)
+    assert walk(View(), [*"/q?s", "enter"], 100) == View(), "every letter belongs to the text"
+    assert walk(View("nodes"), [*"/50", "enter"], 100) == View("nodes", top=50)
+    assert walk(View("device", device="row 3"), [*"/9", "enter"], 10) == View("device", selected=9, device="row 9")
+    assert found([], "x", 0, 0) == 0
+    line = printed(snapshot_of(), View(find="node9"), 60, 20)[-1]
+    assert line.strip() == "find: node9▏  not found"
+
+
+def test_help_names_every_key_at_sixty_columns() -> None:
+    text = "\n".join(printed(snapshot_of(), View(help=True), 60, 24))
+    for key in HELP:
+        assert re.search(rf"^{re.escape(key)} ", text, re.MULTILINE), key
+    assert "q quit" in text
+
+
+def test_the_devices_keep_their_columns_at_sixty_columns() -> None:
+    text = "\n".join(printed(snapshot_of(126, 8), View(), 60, 24))
+    assert "node3 gpu 1     90    12.00    1.20" in text
+    assert "…" not in text.split("sorted by worst")[1]
+
+
+@pytest.mark.parametrize("page", list(KEYS))
+def test_no_name_steers_the_terminal(page: Page) -> None:
+    snapshot = snapshot_of(hostile="\x1b[31m$\\frac{<script>\x9b2J\r")
+    console = Console(file=io.StringIO(), width=200, height=40, color_system=None, legacy_windows=False)
+    view = View(page, device=snapshot.devices[0].name)
+    extent = extent_of(snapshot, view, 200, 40)
+    with console.capture() as capture:
+        console.print(whole_screen(snapshot, clamped(view, extent), extent, 200))
+    assert not set(capture.get()) & {"\x1b", "\x9b", "\r"}
+    assert "$\\frac{<script>" in capture.get()
+
+
+def test_no_name_in_the_status_steers_the_terminal_or_vanishes() -> None:
+    hostile = "\x1b[31m$\\frac{<script>\x9b2J\r\x1b]0;title\x07[bold]"
+    snapshot = snapshot_of(hostile=hostile)
+    job = next(entries())
+    nodes = [{**node, "hostname": f"{node['hostname']}{hostile}"} for node in job["nodes"]]
+    told = [job | {"nodes": nodes}, {"time_s": T0, "event": "launch", "launch": 0, "reserve": [], "gap": None}]
+    told[1]["nodes"] = [node["hostname"] for node in nodes]
+    timeline = timeline_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in told])
+    of_nodes = compose(timeline, Readings(metrics={f"loss{hostile}": [1.0]}), T0 + 400, level=3, port=4242)
+    for shown in (snapshot, of_nodes):
+        console = Console(file=io.StringIO(), width=200, color_system=None, legacy_windows=False, highlight=False)
+        with console.capture() as capture:
+            print_status(shown, console, None)
+        text = capture.get()
+        assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
+        assert re.search(r"loss.*\$\\frac\{<script>.*\[bold\]", text)
+    assert re.search(r"node1 .*\$\\frac\{<script>.*\[bold\]", text)
+
+
 def names(count: int) -> list[str]:
     return [f"row {number}" for number in range(count)]
 
 
 def walk(view: View, keys: Sequence[str], count: int, room: int = ROOM) -> View | None:
     for key in keys:
-        following = after_key(key, view, names(count), room)
+        following = after_key(key, view, Extent(names(count), room))
         if following is None:
             return None
-        view = following
+        view = clamped(following, Extent(names(count), room))
     return view
 
 
@@ -159,15 +299,20 @@ def test_moving_stays_within_the_rows_and_keeps_the_selected_one_in_sight() -> N
     assert walk(View(), ["end"], 100) == View(selected=99, top=80)
     assert walk(View(), ["end", "page-up", "home"], 100) == View()
     assert walk(View(page="history"), ["page-down", "page-down"], 30) == View(page="history", top=10)
-    assert clamped(View(selected=50, top=40), names(10), ROOM) == View(selected=9, top=9)
-    assert clamped(View(selected=5), [], ROOM) == View()
+    assert clamped(View(selected=50, top=40), Extent(names(10), ROOM)) == View(selected=9, top=9)
+    assert clamped(View(selected=5), Extent([], ROOM)) == View()
 
 
 def test_keys_change_page_and_order_and_leave() -> None:
     assert walk(View(), ["s"], 9) == View(sort=SORTS[1])
     assert walk(View(), ["s"] * len(SORTS), 9) == View()
     assert walk(View(), ["r"], 9) == View(backwards=True)
-    assert walk(View(), ["n", "m", "h", "d"], 9) == View()
+    assert walk(View(), ["down", "n", "m", "h", "d"], 9) == View(selected=1, device="row 1")
+    assert walk(View(), ["c"], 9) == View()
+    assert walk(View(page="overview"), ["c", "c"], 9) == View(page="overview", colour=2)
+    assert walk(View(), ["?"], 9) == View(help=True)
+    assert walk(View(), ["?", "d"], 9) == View()
+    assert walk(View(), ["?", "q"], 9) is None
     assert walk(View(), ["x", "escape"], 9) == View()
     assert walk(View(), ["q"], 9) is None
 
@@ -175,17 +320,23 @@ def test_keys_change_page_and_order_and_leave() -> None:
 def test_the_selected_device_stays_the_same_when_the_order_changes() -> None:
     looking = walk(View(), ["down", "enter"], 3)
     assert looking == View("device", selected=1, device="row 1")
-    assert clamped(looking, ["row 1", "row 0", "row 2"], ROOM) == View("device", selected=0, device="row 1")
+    assert clamped(looking, Extent(["row 1", "row 0", "row 2"], ROOM)) == View("device", selected=0, device="row 1")
     assert walk(looking, ["down", "escape"], 3) == View(selected=2, device="row 2")
+    on_map = walk(View("overview", selected=1), ["enter"], 3)
+    assert on_map == View("device", selected=1, device="row 1", back="overview")
+    assert walk(on_map, ["escape"], 3) == View("overview", selected=1, device="row 1", back="overview")
+    assert walk(View(selected=2), ["o"], 3) == View("overview", selected=2, device="row 2")
 
 
 def test_every_key_that_is_listed_does_something() -> None:
     snapshot = snapshot_of(126, 8)
     for page, listed in KEYS.items():
         view = View(page, selected=50, top=50, device="node7 gpu 2")
-        rows = rows_of(snapshot, view, 80)
-        for name in (word for word in listed.split() if len(word) == 1 and word.isalpha()):
-            assert after_key(name, view, rows, ROOM) != clamped(view, rows, ROOM), f"{name} on {page}"
+        extent = extent_of(snapshot, view, 80, 24)
+        view = clamped(view, extent)
+        for name in (key.partition(" ")[0] for key in listed.split("|")):
+            if len(name) == 1:
+                assert after_key(name, view, extent) != view, f"{name} on {page}"
 
 
 @pytest.mark.parametrize(

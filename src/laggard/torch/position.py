@@ -37,6 +37,16 @@ class Position:
         """Take over a position."""
         self.epoch, self.batch, self._shuffled_by = state["epoch"], state["batch"], state["shuffled_by"]
 
+    def rescaled(self, saved: int, ranks: int) -> Position:
+        """Return the position for another number of ranks, which go on in the same epoch.
+
+        Together the ranks have handed out ``saved * batch`` batches; it is rounded down, so that no batch of the epoch
+        is left out where a ``DistributedSampler`` deals them out.  Any other sampler shuffles the epoch anew.
+        """
+        moved = Position()
+        moved.epoch, moved.batch = self.epoch, self.batch * saved // ranks
+        return moved
+
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield batches without end, from the position on.
 
@@ -64,13 +74,16 @@ class Position:
             self._shuffled_by = {"torch": torch.get_rng_state()}
             if generator is not None:
                 self._shuffled_by["loader"] = generator.get_state()
-            return iter(loader)
+            return self._after_the_first(iter(loader))
         before = random_states()
         torch.set_rng_state(self._shuffled_by["torch"])
         if generator is not None and "loader" in self._shuffled_by:
             generator.set_state(self._shuffled_by["loader"])
-        batches = iter(loader)
+        batches = self._after_the_first(iter(loader))
+        restore_random_states(before)
+        return batches
+
+    def _after_the_first(self, batches: Iterator[Any]) -> Iterator[Any]:
         for _ in islice(batches, self.batch):
             pass
-        restore_random_states(before)
         return batches

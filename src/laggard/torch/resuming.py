@@ -9,42 +9,30 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from laggard.errors import LaggardError
+from laggard.kvstore.blocks import Region
 from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.errors import ReshardingError
+from laggard.kvstore.resharding import Path
 from laggard.kvstore.state import State
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
-from laggard.torch.snapshot import has_shards, join_shards, random_states, restore_random_states, split_shards
+from laggard.torch.snapshot import (
+    blocks_in,
+    from_blocks,
+    has_blocks,
+    like_at,
+    random_states,
+    region_of,
+    restore_random_states,
+    to_blocks,
+)
 
-__all__ = ["RanksChangedError", "Resumed", "Stateful", "resume"]
+__all__ = ["Resumed", "Stateful", "resume"]
 
 _log = logging.getLogger("laggard.torch")
-
-
-class RanksChangedError(LaggardError):
-    """A checkpoint whose tensors are split over another number of ranks than this launch has.
-
-    Attributes
-    ----------
-    step : int
-        Step of the checkpoint.
-    saved, ranks : int
-        Number of ranks then and now.
-    """
-
-    def __init__(self, step: int, saved: int, ranks: int) -> None:
-        super().__init__(step, saved, ranks)
-        self.step = step
-        self.saved = saved
-        self.ranks = ranks
-
-    def __str__(self) -> str:
-        return (
-            f"the checkpoint of step {self.step} is split over {self.saved} ranks, and this launch has {self.ranks}: "
-            "keep nodes in reserve (--idle) and leave --exhaust-resources out, or use DistributedDataParallel"
-        )
 
 
 class Stateful(Protocol):
@@ -77,7 +65,7 @@ class Resumed:
         self._checkpoints = checkpoints
         self._every = every
         self._rank, self._ranks = _rank_and_ranks()
-        self._is_sharded = has_shards(module)
+        self._is_sharded = has_blocks(module)
         self._position = Position()
         self._reporter = StepReporter(self._rank)
         self.job = self._reporter.job
@@ -108,8 +96,8 @@ class Resumed:
 
         Raises
         ------
-        UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
-            As from any write to State; earlier checkpoints are untouched.
+        ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
+            As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
@@ -120,36 +108,53 @@ class Resumed:
     def _snapshot(self) -> dict[str, Any]:
         snapshot = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
         if self._is_sharded or self._rank == 0:
-            snapshot["model"] = split_shards(self._module.state_dict())
-            snapshot["others"] = {name: split_shards(other.state_dict()) for name, other in self._others.items()}
+            snapshot["model"] = to_blocks(self._module.state_dict())
+            snapshot["others"] = {name: to_blocks(other.state_dict()) for name, other in self._others.items()}
         return snapshot
 
     def _restore(self) -> None:
-        step = self._checkpoints.latest()
+        step = _agreed(self._checkpoints.latest())
         if step is None:
             return
-        whole = self._checkpoints.restore(step, rank=0)
-        saved = whole["ranks"]
-        if self._is_sharded and saved != self._ranks:
-            raise RanksChangedError(step, saved, self._ranks)
-        own = self._checkpoints.restore(step) if saved == self._ranks and self._rank > 0 else whole
-        source = own if self._is_sharded else whole
-        self._module.load_state_dict(join_shards(source["model"], dict(self._module.state_dict())))
+        saved = self._checkpoints.ranks_of(step)
+        like = {"model": dict(self._module.state_dict()), "others": {n: _like(o) for n, o in self._others.items()}}
+        own = self._own(step, saved, like)
+        whole = own if "model" in own else self._checkpoints.restore(step, rank=0)
+        self._module.load_state_dict(from_blocks(whole["model"], like["model"]))
         for name, other in self._others.items():
-            if name in source["others"]:
-                other.load_state_dict(join_shards(source["others"][name], _tensors_of(other)))
+            if name in whole["others"]:
+                other.load_state_dict(from_blocks(whole["others"][name], like["others"][name]))
+        self._position.load_state_dict(own["position"])
         if saved == self._ranks:
-            self._position.load_state_dict(own["position"])
             restore_random_states(own["random"])
         else:
-            _log.warning(
-                "step %d was saved by %d ranks, and there are %d: random generators and the position in the data "
-                "begin anew",
-                step,
-                saved,
-                self._ranks,
-            )
+            self._position = self._position.rescaled(saved, self._ranks)
+            if self._rank == 0:
+                _log.warning(
+                    "step %d was saved by %d ranks, and there are %d: random generators begin anew, and the data goes "
+                    "on at batch %d of epoch %d",
+                    step,
+                    saved,
+                    self._ranks,
+                    self._position.batch,
+                    self._position.epoch,
+                )
         self.step = step
+
+    def _own(self, step: int, saved: int, like: Any) -> Any:
+        """Return what this rank would have saved: its own shard, or its parts of those of all ranks."""
+
+        def region(path: Path, shape: tuple[int, ...], *_: object) -> Region:
+            alike = like_at(like, path)
+            if not isinstance(alike, torch.Tensor):
+                raise ReshardingError("/".join(map(str, path)), "it was split over ranks, and is not in this launch")
+            return region_of(alike) if isinstance(alike, DTensor) else Region.whole(shape)
+
+        if saved == self._ranks:
+            own = self._checkpoints.restore(step)
+            if all(region(path, block.shape) == block.region for path, block in blocks_in(own)):
+                return own
+        return self._checkpoints.restore_part(step, region)
 
 
 def resume(
@@ -172,7 +177,7 @@ def resume(
     ----------
     model
         The module; one in ``DistributedDataParallel`` is saved by rank 0, one split by ``fully_shard`` by every rank,
-        each its own part.
+        each its own part.  Another number of ranks takes its parts from those that were saved.
     optimizer, scheduler, scaler
         What else has a state.
     also
@@ -186,10 +191,10 @@ def resume(
 
     Raises
     ------
-    RanksChangedError
-        If a model is split, and was split over another number of ranks.
     DamagedCheckpointError
         If the newest checkpoint is damaged.
+    MissingElementsError, ReshardingError
+        If the newest checkpoint is that of another model.
 
     Examples
     --------
@@ -226,9 +231,18 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return model if inner is None else _unwrapped(inner)
 
 
-def _tensors_of(other: Stateful) -> dict[str, Any]:
-    """Return, for each tensor in an optimizer's state_dict, a parameter that is split in the same way."""
+def _like(other: Stateful) -> Any:
+    """Return, for each tensor in a state_dict, one that is split in the same way."""
     if not isinstance(other, torch.optim.Optimizer):
-        return {}
+        return other.state_dict()
     parameters = [parameter for group in other.param_groups for parameter in group["params"]]
     return {"state": dict(enumerate(parameters))}
+
+
+def _agreed(step: int | None) -> int | None:
+    """Return rank 0's step: a rank that looks a moment later may see another checkpoint, and all restore the same."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return step
+    steps = [step]
+    dist.broadcast_object_list(steps)
+    return steps[0]

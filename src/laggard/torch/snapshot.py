@@ -1,19 +1,28 @@
-"""What a training consists of, as values of State: random generators, and tensors that are split over ranks."""
+"""What a training consists of, as values of State: random generators, and blocks of tensors split over ranks."""
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-__all__ = ["has_shards", "join_shards", "random_states", "restore_random_states", "split_shards"]
+from laggard.kvstore.blocks import Block, Region
+from laggard.kvstore.resharding import Path, with_items
 
-_SHARD = "laggard.torch.shard"
+__all__ = [
+    "blocks_in",
+    "from_blocks",
+    "has_blocks",
+    "like_at",
+    "random_states",
+    "region_of",
+    "restore_random_states",
+    "to_blocks",
+]
 
 
 def random_states() -> dict[str, Any]:
@@ -33,54 +42,88 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def has_shards(module: torch.nn.Module) -> bool:
+def has_blocks(module: torch.nn.Module) -> bool:
     """Return whether the parameters of a module are split over ranks (``fully_shard``, tensor parallelism)."""
     return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
-def split_shards(tree: Any) -> Any:
+def region_of(tensor: DTensor) -> Region:
+    """Return which elements of a split tensor this rank holds.
+
+    Raises
+    ------
+    TypeError
+        If they are not one box of it.
+    """
+    chunks = tensor.__create_chunk_list__()
+    local = tuple(tensor.to_local().shape)
+    if len(chunks) != 1 or tuple(chunks[0].sizes) != local:
+        raise TypeError(f"a tensor split by {tensor.placements} cannot be saved: a rank's part of it is not one box")
+    # Of an empty part, the place does not matter, and it may be said to lie behind the end.
+    start = tuple(chunks[0].offsets) if tensor.to_local().numel() else (0,) * len(local)
+    return Region(start, local)
+
+
+def to_blocks(tree: Any) -> Any:
     """Return a state_dict with this rank's part of each split tensor."""
     if isinstance(tree, DTensor):
-        return (_SHARD, tree.to_local(), tree.shape)
-    return _mapped(split_shards, tree)
+        return Block(tree.to_local(), region_of(tree), tuple(tree.shape))
+    return _mapped(to_blocks, tree)
 
 
-def join_shards(tree: Any, like: Any) -> Any:
-    """Return a state_dict with split tensors again.
+def from_blocks(tree: Any, like: Any) -> Any:
+    """Return a state_dict whose tensors are split as those of this launch are, or whole where they are whole.
 
     Parameters
     ----------
     tree
-        What `split_shards` returned on this rank.
+        What `to_blocks` returned, with the blocks that this rank wants.
     like
         For a part of it, a tensor that is split in the same way, or the same tree of such tensors.
     """
-    if isinstance(tree, tuple) and len(tree) == 3 and tree[0] == _SHARD:
-        _, local, shape = tree
-        local = local.to(like.to_local().device)
-        return DTensor.from_local(
-            local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=like.stride()
-        )
+    if isinstance(tree, Block):
+        return _split_like(tree.data, like) if isinstance(like, DTensor) else tree.data
+    if isinstance(tree, torch.Tensor) and isinstance(like, DTensor) and tree.shape == like.shape:
+        return _split_like(tree[region_of(like).slices()], like)  # it was whole
     if isinstance(tree, dict):
-        pairs = [
-            (name, join_shards(item, like.get(name) if isinstance(like, dict) else like)) for name, item in tree.items()
-        ]
-        return _with_attributes(tree, pairs)
-    return _mapped(lambda item: join_shards(item, like), tree)
+        return with_items(tree, [(name, from_blocks(item, like_at(like, (name,)))) for name, item in tree.items()])
+    return _mapped(lambda item: from_blocks(item, like), tree)
+
+
+def _split_like(local: torch.Tensor, like: DTensor) -> DTensor:
+    return DTensor.from_local(
+        local.to(like.to_local().device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def like_at(like: Any, path: Path) -> Any:
+    """Return what is split like the value at a path: the tensor there, or the parameter whose state it is."""
+    for name in path:
+        if isinstance(like, dict):
+            like = like.get(name)
+    return like
+
+
+def blocks_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Block]]:
+    """Yield the blocks of a tree, each with its path."""
+    if isinstance(tree, Block):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, item in tree.items():
+            yield from blocks_in(item, (*path, name))
+    elif type(tree) in (list, tuple):
+        for number, item in enumerate(tree):
+            yield from blocks_in(item, (*path, number))
 
 
 def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, dict):
-        return _with_attributes(tree, [(name, change(item)) for name, item in tree.items()])
+        return with_items(tree, [(name, change(item)) for name, item in tree.items()])
     if type(tree) in (list, tuple):
         return type(tree)(map(change, tree))
     return tree
-
-
-def _with_attributes(tree: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a dict like another one; a module's state_dict has the versions of its parts in an attribute."""
-    if not isinstance(tree, OrderedDict):
-        return dict(pairs)
-    changed = OrderedDict(pairs)
-    vars(changed).update(vars(tree))
-    return changed

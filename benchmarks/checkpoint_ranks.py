@@ -1,0 +1,278 @@
+"""A rank of ``python -m benchmarks checkpoint``; rank 0 writes what the slowest rank took."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from laggard import Checkpointer, State
+from laggard.kvstore.connection import current_session
+from laggard.torch import CheckpointReader, CheckpointWriter
+
+TENSOR_BYTES = 32 << 20
+COUNTS_WITHIN_S = 300.0
+
+Tree = dict[str, torch.Tensor]
+Measured = dict[str, Any]
+
+
+def main() -> None:
+    """Measure everything in turns."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--repeats", type=int, required=True)
+    parser.add_argument("--sizes", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    folder: Path = options.folder
+    own: list[Candidate] = [_Laggard(), _DcpInLaggard(), _AsyncDcpInLaggard()]
+    candidates = [_Copy(), *own, _File(folder), _Dcp(folder), _AsyncDcp(folder)]
+    timings: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    tree = tensors(options.mib)
+    steps = itertools.count()
+    for repetition in range(1 + options.repeats):
+        for candidate in candidates:
+            measured = measure(candidate, next(steps), tree)
+            if repetition:  # the first one warms up
+                for name, seconds in measured.items():
+                    timings[candidate.name][name].append(seconds)
+    sizes = [int(size) for size in options.sizes.split(",")]
+    rows = [measure_size(steps, mib, copies, options.repeats) for copies in (0, 1, 2) for mib in sizes]
+    if dist.get_rank() == 0:
+        found = {"candidates": [{"name": name, **values} for name, values in timings.items()], "copies": rows}
+        options.result.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def tensors(mib: int) -> Tree:
+    """Return tensors of this rank's own, of 32 MiB or less."""
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(rank)
+    count, rest = divmod(mib << 20, TENSOR_BYTES)
+    sizes = [TENSOR_BYTES] * count + [rest] * bool(rest)
+    return {f"rank{rank}.{n}": torch.rand(size // 4096, 1024, generator=generator) for n, size in enumerate(sizes)}
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds of the slowest rank, and this rank's result."""
+    dist.barrier()
+    began_s = time.perf_counter()
+    result = work()
+    took_s = torch.tensor([time.perf_counter() - began_s])
+    dist.all_reduce(took_s, dist.ReduceOp.MAX)
+    return float(took_s), result
+
+
+class Candidate(ABC):
+    """One way to save and to restore."""
+
+    name: str
+
+    @abstractmethod
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        """Save; what it returns waits until the save counts."""
+
+    @abstractmethod
+    def restore(self, step: int, into: Tree) -> None:
+        """Read what was saved into tensors."""
+
+    def discard(self, step: int) -> None:
+        """Delete what was saved, unless the next save does."""
+        del step
+
+
+def measure(candidate: Candidate, step: int, tree: Tree) -> dict[str, float]:
+    """Save once and restore once; what comes back must be what was saved."""
+    blocks_s, wait = timed(lambda: candidate.save(step, tree))
+    more_s, _ = timed(wait)
+    into = {name: torch.zeros_like(tensor) for name, tensor in tree.items()}
+    restore_s, _ = timed(lambda: candidate.restore(step, into))
+    if not all(torch.equal(into[name], tensor) for name, tensor in tree.items()):
+        raise SystemExit(f"{candidate.name} did not restore what it saved")
+    candidate.discard(step)
+    return {"blocks_s": blocks_s, "counts_s": blocks_s + more_s, "restore_s": restore_s}
+
+
+def checkpointer(copies: int = 2) -> Checkpointer:
+    """Return one for checkpoints that each replace the one before, whoever saved it."""
+    return Checkpointer(State.current(), rank=dist.get_rank(), ranks=dist.get_world_size(), keep=1, copies=copies)
+
+
+def wait_for(checkpoints: Checkpointer, step: int) -> None:
+    """Have rank 0 wait: each that does asks the state server again and again."""
+    if dist.get_rank() == 0 and not checkpoints.wait(step, COUNTS_WITHIN_S):
+        raise SystemExit(f"step {step} does not count after {COUNTS_WITHIN_S:.0f} s")
+
+
+class _Copy(Candidate):
+    """What nothing that copies can be faster than, on a machine as busy as it is."""
+
+    name = "a copy in the process's memory"
+
+    def __init__(self) -> None:
+        self._copies: Tree = {}
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        del step
+        for name, tensor in tree.items():
+            self._copies.setdefault(name, torch.empty_like(tensor)).copy_(tensor)
+        return lambda: None
+
+    def restore(self, step: int, into: Tree) -> None:
+        del step
+        for name, tensor in self._copies.items():
+            into[name].copy_(tensor)
+
+
+class _Laggard(Candidate):
+    name = "laggard"
+
+    def __init__(self) -> None:
+        self._checkpoints = checkpointer()
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        self._checkpoints.save(step, tree)
+        return lambda: wait_for(self._checkpoints, step)
+
+    def restore(self, step: int, into: Tree) -> None:
+        for name, tensor in self._checkpoints.restore(step).items():
+            into[name].copy_(tensor)
+
+
+class _File(Candidate):
+    name = "torch.save with fsync, torch.load"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"rank{dist.get_rank()}.pt"
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        del step
+        with self._path.open("wb") as file:
+            torch.save(tree, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return lambda: None
+
+    def restore(self, step: int, into: Tree) -> None:
+        del step
+        for name, tensor in torch.load(self._path, weights_only=True).items():
+            into[name].copy_(tensor)
+
+
+class _Dcp(Candidate):
+    name = "dcp.save, dcp.load"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / type(self).__name__
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        dcp.save(tree, checkpoint_id=self._folder / str(step))
+        return lambda: None
+
+    def restore(self, step: int, into: Tree) -> None:
+        dcp.load(into, checkpoint_id=self._folder / str(step))
+
+    def discard(self, step: int) -> None:
+        dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.rmtree(self._folder / str(step))
+
+
+class _AsyncDcp(_Dcp):
+    name = "dcp.async_save, dcp.load"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._group = dist.new_group()  # the thread that saves runs beside the program's own collectives
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        saved: Any = dcp.async_save(tree, checkpoint_id=self._folder / str(step), process_group=self._group)
+        return lambda: saved.result(timeout=COUNTS_WITHIN_S)
+
+
+class _DcpInLaggard(Candidate):
+    name = "dcp.save, dcp.load with laggard as storage"
+
+    def __init__(self) -> None:
+        self._checkpoints = checkpointer()
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        dcp.save(tree, storage_writer=CheckpointWriter(self._checkpoints, step))
+        return lambda: wait_for(self._checkpoints, step)
+
+    def restore(self, step: int, into: Tree) -> None:
+        dcp.load(into, storage_reader=CheckpointReader(self._checkpoints, step))
+
+
+class _AsyncDcpInLaggard(_DcpInLaggard):
+    name = "dcp.async_save, dcp.load with laggard as storage"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._group = dist.new_group()
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        writer = CheckpointWriter(self._checkpoints, step)
+        saved: Any = dcp.async_save(tree, storage_writer=writer, process_group=self._group)
+
+        def wait() -> None:
+            saved.result(timeout=COUNTS_WITHIN_S)
+            wait_for(self._checkpoints, step)
+
+        return wait
+
+
+def measure_size(steps: Iterator[int], mib: int, copies: int, repeats: int) -> Measured:
+    """Save tensors of a size, with copies on so many nodes, or in State itself; note what the state server does."""
+    tree = tensors(mib)
+    checkpoints = checkpointer(max(1, copies))
+    state, key = State.current(), f"tensors/{dist.get_rank()}"
+    blocks, counts = [], []
+    before = server_work()
+    for step in islice(steps, repeats):
+        if copies:
+            blocks_s, _ = timed(lambda step=step: checkpoints.save(step, tree))  # type: ignore[misc]
+            more_s, _ = timed(lambda step=step: wait_for(checkpoints, step))  # type: ignore[misc]
+        else:
+            (blocks_s, _), more_s = timed(lambda: state.__setitem__(key, tree)), 0.0
+        blocks.append(blocks_s)
+        counts.append(blocks_s + more_s)
+    after = server_work()
+    state.discard(key)
+    n_bytes, cpu_s = ((b - a) / repeats for a, b in zip(before, after, strict=True))
+    found = {"mib": mib, "copies": copies, "blocks_s": blocks, "counts_s": counts}
+    return found | {"server_bytes": n_bytes, "server_cpu_s": cpu_s}
+
+
+def server_work() -> tuple[float, float]:
+    """Return the bytes that the state server has received and sent, and its processor time in seconds."""
+    dist.barrier()
+    info: Any = current_session().client.info()
+    dist.barrier()
+    return (
+        info["total_net_input_bytes"] + info["total_net_output_bytes"],
+        info["used_cpu_sys"] + info["used_cpu_user"],
+    )
+
+
+if __name__ == "__main__":
+    main()

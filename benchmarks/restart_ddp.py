@@ -1,0 +1,125 @@
+"""Time from killing one rank of a DistributedDataParallel program until all ranks have trained a step again.
+
+Two ranks on CPUs, connected by Gloo, train a small model, and save it every hundred steps. After a kill both ranks are
+started anew, load PyTorch, connect, load the checkpoint and train; the clock stops once each has made a step. All
+candidates run the same script, at once, and take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.restart_peers import LAGGARD_LIMITS, TORCHRUN, Candidate, running, seconds_after_a_kill, wait
+
+__all__ = ["Recovery", "recoveries"]
+
+TRAIN = """
+import os, threading, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), os.environ["TOY"]
+model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+step = 0
+if os.path.exists(f"{folder}/checkpoint"):
+    saved = torch.load(f"{folder}/checkpoint")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    step = saved["step"]
+
+def settle():
+    if "LAGGARD_LAUNCH" in os.environ:
+        from laggard.resilience import Job
+        Job.current().progress(Job.current().launch)  # launches in a row without progress would end the job
+    with open(f"{folder}/settled{rank}", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
+    for step in range(step + 1, 1_000_000):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).square().mean().backward()
+        optimizer.step()
+        file.write(f"{os.getpid()}\\n")
+        if step % 100 == 0 and rank == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            torch.save(state, f"{folder}/checkpoint.new")
+            os.replace(f"{folder}/checkpoint.new", f"{folder}/checkpoint")
+        if not os.path.exists(f"{folder}/begun{os.getpid()}"):
+            open(f"{folder}/begun{os.getpid()}", "w").close()
+            threading.Thread(target=settle).start()
+        time.sleep(0.02)
+"""
+LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
+MODULES = "--preload=torch,torch._dynamo"
+IS_READY = "keeps a process ready"
+CANDIDATES = (
+    Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, MODULES)),
+    Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
+    Candidate("torchrun --max-restarts", TRAIN, TORCHRUN),
+)
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What one candidate took.
+
+    Attributes
+    ----------
+    seconds
+        From each kill until every rank has made a step.
+    is_lost
+        Whether it did not recover from one; it was then not hit again.
+    mib, warm_mib
+        The share of memory of all its processes, and of the one that is kept warm, in MiB.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    is_lost: bool = False
+    mib: float = 0.0
+    warm_mib: float = 0.0
+
+
+def recoveries(kills: int) -> dict[str, Recovery]:
+    """Return, by candidate, how it recovered from that many kills."""
+    found = {candidate.name: Recovery() for candidate in CANDIDATES}
+    with contextlib.ExitStack() as stack:
+        jobs = {each.name: stack.enter_context(running(each)) for each in CANDIDATES}
+        folder, process = jobs[CANDIDATES[0].name]
+        wait(lambda: IS_READY in (folder / "log").read_text(), folder, process)
+        for _ in range(kills):
+            for name, job in jobs.items():
+                if not found[name].is_lost:
+                    _hit(found[name], *job)
+        for name, (_, process) in jobs.items():
+            if not found[name].is_lost:
+                found[name].mib, found[name].warm_mib = _memory_mib(process.pid)
+    return found
+
+
+def _hit(recovery: Recovery, folder: Path, process: subprocess.Popen[bytes]) -> None:
+    try:
+        recovery.seconds.append(seconds_after_a_kill(folder, process))
+    except RuntimeError:  # its ranks do not find each other again, or the command has ended
+        recovery.is_lost = True
+
+
+def _memory_mib(pid: int) -> tuple[float, float]:
+    command = psutil.Process(pid)
+    total = warm = 0.0
+    for process in [command, *command.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            share = process.memory_full_info().pss / 2**20
+            total += share
+            warm += share if "LAGGARD_WARM" in process.environ() else 0.0
+    return total, warm

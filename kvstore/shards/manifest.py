@@ -1,0 +1,295 @@
+"""What State says about checkpoints, and what follows from it: which are complete, to be had, and no longer kept. Pure.
+
+A shard is one key of State, ``NAME/LAUNCH/STEP/RANK-RANKS``: a small one is its value, of a larger one there is a
+record under the same key with ``/shard`` behind it.  Nothing else is stored: which checkpoints are complete follows
+from which shards have the copies that they were to have.  Copies are recorded under the fence of the shard's launch, so
+that no checkpoint of an old launch becomes complete while the next one has begun to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = [
+    "Checkpoint",
+    "Found",
+    "ShardKey",
+    "ShardRecord",
+    "is_record",
+    "may_change",
+    "next_peers",
+    "no_longer_kept",
+    "shards_in",
+    "that_count",
+    "under_way",
+]
+
+_KEY = r"/(\d+)/(\d+)/(\d+)-(\d+)(/shard)?"
+_SUFFIX = "/shard"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Checkpoint:
+    """A checkpoint. Those of a later launch are newer, whatever their step: that launch restored an earlier state."""
+
+    launch: int
+    step: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKey:
+    """The part of a checkpoint that one rank saved.
+
+    Attributes
+    ----------
+    name
+        Of the checkpointer.
+    checkpoint, rank
+        Which shard.
+    """
+
+    name: str
+    checkpoint: Checkpoint
+    rank: int
+
+    @property
+    def value(self) -> str:
+        """Key of a shard that State itself holds."""
+        of = self.checkpoint
+        return f"{self.name}/{of.launch}/{of.step}/{self.rank}-{of.ranks}"
+
+    @property
+    def record(self) -> str:
+        """Key of the record of a shard that the nodes hold."""
+        return self.value + _SUFFIX
+
+    @classmethod
+    def of_record(cls, key: str) -> ShardKey:
+        """Return the shard that a key is the record of.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        match = re.fullmatch("(?s:(.*))" + _KEY, key)
+        if match is None or not match[6]:
+            raise ValueError(f"{key!r} is no record of a shard")
+        launch, step, rank, ranks = map(int, match.groups()[1:5])
+        return cls(match[1], Checkpoint(launch, step, ranks), rank)
+
+    @property
+    def both(self) -> tuple[str, str]:
+        """All keys that it may have."""
+        return self.value, self.record
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """What State says about a shard that the nodes hold.
+
+    Attributes
+    ----------
+    id
+        Tells it from another one that was saved for the same step.
+    size_bytes
+        Its size.
+    asked
+        How many nodes are to have a copy.
+    directory
+        Whether the shared directory is to have one.
+    copies
+        The nodes that have one: for each host, the id of the shard server that holds it in its memory.
+    in_directory
+        Whether the shared directory has one.
+    sums
+        Checksum of its checksums; None until they are known.
+    """
+
+    id: str
+    size_bytes: int
+    asked: int
+    directory: bool = False
+    copies: Mapping[str, str] = field(default_factory=dict)
+    in_directory: bool = False
+    sums: int | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has the copies that it was to have."""
+        return len(self.copies) >= self.asked and self.in_directory >= self.directory
+
+    def holders(self, servers: Mapping[str, str]) -> list[str]:
+        """Return the hosts that have a copy now, given the ids of the shard servers that run, by host."""
+        return [host for host, server in self.copies.items() if servers.get(host) == server]
+
+    def is_available(self, servers: Mapping[str, str], *, directory: bool) -> bool:
+        """Return whether it can be read, given the servers that run and whether there is a shared directory."""
+        return bool(self.holders(servers)) or (self.in_directory and directory)
+
+    def to_value(self) -> dict[str, Any]:
+        """Return it as a value of State."""
+        return asdict(self)
+
+    @classmethod
+    def of_value(cls, value: Mapping[str, Any]) -> ShardRecord:
+        """Read it from State."""
+        return cls(**value)
+
+
+@dataclass(slots=True)
+class Found:
+    """The shards of one checkpoint in State.
+
+    Attributes
+    ----------
+    values
+        Ranks whose shard State itself holds.
+    records
+        Ranks with a record.
+    """
+
+    values: set[int] = field(default_factory=set)
+    records: set[int] = field(default_factory=set)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that have saved their shard."""
+        return self.values | self.records
+
+    def has_all(self, ranks: int) -> bool:
+        """Return whether every rank has saved its shard."""
+        return len(self.ranks) == ranks
+
+
+def shards_in(name: str, keys: Iterable[str]) -> dict[Checkpoint, Found]:
+    """Find the shards of a checkpointer among the keys of State."""
+    pattern = re.compile(re.escape(name) + _KEY)
+    found: defaultdict[Checkpoint, Found] = defaultdict(Found)
+    for key in keys:
+        if match := pattern.fullmatch(key):
+            launch, step, rank, ranks = map(int, match.groups()[:4])
+            of = found[Checkpoint(launch, step, ranks)]
+            (of.records if match[5] else of.values).add(rank)
+    return dict(found)
+
+
+def is_record(key: str) -> bool:
+    """Return whether a key of State is that of a record of a shard."""
+    return re.fullmatch("(?s:.*)" + _KEY, key) is not None and key.endswith(_SUFFIX)
+
+
+def may_change(key: ShardKey, record: ShardRecord | None, shard_id: str, launch: int) -> bool:
+    """Return whether a shard server may add to the record of a shard that it has.
+
+    Parameters
+    ----------
+    key, record
+        The shard, and its record now; None if it is gone.
+    shard_id
+        Id of what the server has.
+    launch
+        The current launch: what an earlier one has not completed stays incomplete.
+    """
+    if record is None or record.id != shard_id:
+        return False
+    return key.checkpoint.launch >= launch or record.is_complete
+
+
+def that_count(
+    present: Mapping[Checkpoint, Found],
+    records: Mapping[tuple[Checkpoint, int], ShardRecord],
+    servers: Mapping[str, str],
+    *,
+    directory: bool,
+) -> list[Checkpoint]:
+    """Return the checkpoints that are complete and can be read, the newest first.
+
+    Parameters
+    ----------
+    present
+        All of which there is a shard.
+    records
+        The records of their shards, by checkpoint and rank.
+    servers
+        Ids of the shard servers that run, by host.
+    directory
+        Whether there is a shared directory.
+    """
+
+    def counts(each: Checkpoint) -> bool:
+        found = [records.get((each, rank)) for rank in present[each].records]
+        return present[each].has_all(each.ranks) and all(
+            record is not None and record.is_complete and record.is_available(servers, directory=directory)
+            for record in found
+        )
+
+    return sorted(filter(counts, present), reverse=True)
+
+
+def under_way(keys: Iterable[str], read: Callable[[str], ShardRecord | None], launch: int) -> int:
+    """Return how many shards of checkpoints that every rank of a launch has saved lack copies.
+
+    Parameters
+    ----------
+    keys
+        Of State.
+    read
+        Returns the record of a key.
+    launch
+        The launch.
+    """
+    records = [ShardKey.of_record(key) for key in keys if is_record(key)]
+    own = [key for key in records if key.checkpoint.launch == launch]
+    saved = Counter((key.name, key.checkpoint) for key in own)
+    whole = [key for key in own if saved[key.name, key.checkpoint] == key.checkpoint.ranks]
+    return sum(record is not None and not record.is_complete for record in (read(key.record) for key in whole))
+
+
+def no_longer_kept(
+    found: Iterable[Checkpoint], complete: Sequence[Checkpoint], keep: int, launch: int
+) -> set[Checkpoint]:
+    """Return which checkpoints to delete.
+
+    Parameters
+    ----------
+    found
+        All of which there is a shard.
+    complete
+        The complete ones that can be read, the newest first.
+    keep
+        How many of those to keep.
+    launch
+        The current launch: earlier ones complete nothing any more.
+    """
+    kept = complete[:keep]
+
+    def goes(each: Checkpoint) -> bool:
+        if each in kept:
+            return False
+        is_overtaken = bool(kept) and each < kept[0]
+        return is_overtaken or each.launch < launch
+
+    return {each for each in found if goes(each)}
+
+
+def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str]:
+    """Return the nodes that may take a copy, in the order in which to ask them: those after ``host`` in the ring first.
+
+    Parameters
+    ----------
+    host
+        The node that sends it.
+    hosts
+        The nodes of the launch in their order, then its reserve.
+    have
+        The nodes that have one already.
+    """
+    at = hosts.index(host) + 1 if host in hosts else 0
+    without = {host, *have}
+    return [each for each in (*hosts[at:], *hosts[:at]) if each not in without]

@@ -1,0 +1,303 @@
+"""Shards in the memory of the nodes, by way of the shard server of this one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import mmap
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from laggard.kvstore.codec import Buffer
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import DamagedCheckpointError, FencedError, ShardMemoryError, ShardServerError
+from laggard.kvstore.shards.layout import BLOCK_BYTES, Plan
+from laggard.kvstore.shards.manifest import ShardKey, ShardRecord
+from laggard.kvstore.shards.settings import SOCKET, NodeShards, Registry
+from laggard.kvstore.shards.shard import PartialSource, Shard, WholeSource, verify_whole
+from laggard.kvstore.shards.stores import Unreadable, read_from_folder
+from laggard.kvstore.shards.wire import Message, receive, receive_exactly, receive_into, receive_with_file, send
+
+__all__ = ["NodeStore", "current_store"]
+
+_log = logging.getLogger("laggard.kvstore")
+
+# The servers are started when a program first has a checkpointer.
+START_DEADLINE_S = 60.0
+ANSWER_DEADLINE_S = 90.0
+# What a peer sends in a second at the very least, when a whole shard is fetched.
+_SLOWEST_BYTES_PER_S = 20e6
+_POLL_S = 0.02
+
+
+@functools.cache
+def current_store() -> NodeStore | None:
+    """Return the store of this process's node, the same one each time; None if the job has none."""
+    found = NodeShards.current()
+    if found is None:
+        return None
+    session = current_session()
+    control = Control(session.client, session.endpoint, session.environment.launch)
+    store = NodeStore(*found, control, Registry(session.client, session.endpoint, found[0].run))
+    if found[0].host not in store.servers():
+        with suppress(FencedError):  # whatever is saved is refused too
+            control.ask("shards", [])  # now: while a program is asked to stop, the controller starts nothing
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """Memory of the node that this process has mapped to write to it."""
+
+    size_bytes: int
+    content: mmap.mmap
+
+
+class NodeStore:
+    """Shards in the memory of the nodes, by way of the shard server of this one.
+
+    Parameters
+    ----------
+    settings, folder
+        Of the node.
+    control
+        Asks for the servers to be started, and knows the launch's nodes.
+    registry
+        The servers.
+    """
+
+    def __init__(self, settings: NodeShards, folder: Path, control: Control, registry: Registry) -> None:
+        self._settings = settings
+        self._socket_path = folder / SOCKET
+        self._control = control
+        self._registry = registry
+        self._directory = None if settings.directory is None else Path(settings.directory)
+        self.has_directory = self._directory is not None
+        self._connection: socket.socket | None = None
+        self._mappings: dict[int, _Mapping] = {}
+        self._taken: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._n_nodes: int | None = None
+        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def servers(self) -> Mapping[str, str]:
+        """Return the ids of the shard servers that run, by host."""
+        return {host: each.server for host, each in self._registry.read().items()}
+
+    def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
+        """Copy a shard into the node's memory."""
+        shard_id = secrets.token_hex(8)
+        asked = min(copies, self._count_nodes())
+        with self._lock:
+            try:
+                number, descriptor = self._take(plan.size_bytes, owner)
+            except OSError as error:
+                raise self._silent(error) from error
+            try:
+                self._copy(plan, number, descriptor)
+            except OSError as error:  # the file system in memory has filled up
+                self._close()
+                raise ShardMemoryError(self._settings.host, plan.size_bytes, 0, 0, "file system") from error
+            finally:
+                os.close(descriptor)
+            self._taken[shard_id] = number
+        return ShardRecord(shard_id, plan.size_bytes, asked, directory=self.has_directory)
+
+    def commit(self, key: ShardKey, record: ShardRecord) -> None:
+        """Have the shard server verify, record and copy the shard."""
+        with self._lock:
+            try:
+                file = self._taken.pop(record.id)
+                connection = self._connected()
+                send(connection, {"do": "commit", "file": file, "key": key.record, "id": record.id})
+                receive(connection)
+            except OSError as error:
+                self._close()
+                raise self._silent(error) from error
+
+    def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
+        """Map a shard that this node has; fetch one that another node has, whole or by blocks; or read its file."""
+        reasons = []
+        holders = record.holders(self.servers())
+        if holders:
+            try:
+                if whole or self._settings.host in holders:
+                    return Shard(key.record, self._whole(key, record, holders))
+                return Shard(key.record, PartialSource(record.size_bytes, _Blocks(self, key, record, holders)))
+            except (Unreadable, OSError) as error:
+                reasons.append(str(error))
+        if record.in_directory and self._directory is not None:
+            try:
+                return read_from_folder(self._directory, key, record)
+            except Unreadable as error:
+                reasons.append(str(error))
+        raise Unreadable("; ".join(reasons) or "the nodes that had it are gone")
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Do nothing: the shard servers see in State what is no longer kept."""
+
+    def _whole(self, key: ShardKey, record: ShardRecord, holders: list[str]) -> WholeSource:
+        with self._lock:
+            connection = self._connected()
+            connection.settimeout(ANSWER_DEADLINE_S + record.size_bytes / _SLOWEST_BYTES_PER_S)
+            answer, descriptor = self._ask_for_file({"do": "get", **_question(key, record, holders)})
+            if descriptor is None:
+                raise Unreadable(str(answer.get("refused", "the shard server sent no file")))
+            try:
+                sums = receive_exactly(self._connected(), int(answer["sums"]))
+                content = memoryview(mmap.mmap(descriptor, record.size_bytes, access=mmap.ACCESS_COPY))
+            finally:
+                os.close(descriptor)
+        # What came from a peer has been verified on its way.
+        if sums and (wrong := verify_whole(content, sums, record.sums)):
+            raise Unreadable(f"on {self._settings.host}, {wrong}")
+        return WholeSource(content)
+
+    def fetch(self, key: ShardKey, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
+        """Return verified blocks of a shard on another node.
+
+        Raises
+        ------
+        Unreadable
+            If none of the nodes that should have it has it.
+        """
+        with self._lock:
+            connection = self._connected()
+            connection.settimeout(ANSWER_DEADLINE_S + (stop - start) / _SLOWEST_BYTES_PER_S)
+            send(connection, {"do": "read", **_question(key, record, holders), "start": start, "stop": stop})
+            answer = receive(connection)
+            if "refused" in answer:
+                raise Unreadable(str(answer["refused"]))
+            content = memoryview(bytearray(stop - start))
+            receive_into(connection, content)
+            return content
+
+    def _take(self, size_bytes: int, owner: str) -> tuple[int, int]:
+        answer, descriptor = self._ask_for_file({"do": "take", "size": size_bytes, "owner": owner})
+        if "no_room" in answer:
+            why = answer["no_room"]
+            raise ShardMemoryError(self._settings.host, size_bytes, why["bound"], why["used"], why["reason"])
+        if descriptor is None:
+            raise ConnectionError("the shard server sent no file")
+        # What this process has mapped of others would keep their memory from being freed.
+        self._mappings = {number: self._mappings[number] for number in answer["files"] if number in self._mappings}
+        return int(answer["file"]), descriptor
+
+    def _ask_for_file(self, message: Message) -> tuple[Message, int | None]:
+        is_new = self._connection is None
+        connection = self._connected()
+        try:
+            send(connection, message)
+            return receive_with_file(connection)
+        except OSError as error:
+            self._close()
+            if is_new or not isinstance(error, ConnectionError):
+                raise
+            return self._ask_for_file(message)  # the server has ended since, and is started again
+
+    def _copy(self, plan: Plan, number: int, descriptor: int) -> None:
+        """Copy all parts; into memory that this process has written before, which is mapped, at twice the speed."""
+        mapping = self._mappings.get(number)
+        if mapping is None or mapping.size_bytes != plan.size_bytes:
+            _write_all(descriptor, plan)
+            self._mappings[number] = _Mapping(plan.size_bytes, mmap.mmap(descriptor, plan.size_bytes))
+            return
+        target = np.frombuffer(mapping.content, np.uint8)
+        for at, part in plan.parts:
+            np.copyto(target[at : at + len(part)], np.frombuffer(part, np.uint8))  # others may run meanwhile
+
+    def _count_nodes(self) -> int:
+        if self._n_nodes is None:
+            launch = self._control.read_launch()
+            self._n_nodes = len(launch.nodes) + len(launch.reserve)
+            if self._n_nodes == 1 and not self.has_directory:
+                _log.warning(
+                    "checkpoints are in the memory of %s alone, and lost with it: the launch has no other node, and "
+                    "the job no --checkpoint-dir",
+                    self._settings.host,
+                )
+        return self._n_nodes
+
+    def _connected(self) -> socket.socket:
+        """Return the connection to the node's shard server, which is started when it is first needed."""
+        if self._pid != os.getpid():  # the connection is our parent's
+            self._pid, self._connection = os.getpid(), None
+        if self._connection is not None:
+            self._connection.settimeout(ANSWER_DEADLINE_S)
+            return self._connection
+        until_s = time.monotonic() + START_DEADLINE_S
+        asked = False
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(ANSWER_DEADLINE_S)
+                connection.connect(str(self._socket_path))
+            except OSError:
+                connection.close()
+                if time.monotonic() > until_s:
+                    raise
+            else:
+                self._connection = connection
+                self._mappings.clear()  # they may be of a server that has ended
+                return connection
+            if not asked:
+                self._control.ask("shards", [])
+                asked = True
+            time.sleep(_POLL_S)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(OSError):
+                self._connection.close()
+        self._connection = None
+        self._taken.clear()
+
+    def _silent(self, error: OSError) -> ShardServerError:
+        return ShardServerError(self._settings.host, str(error) or type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Fetches blocks of one shard."""
+
+    store: NodeStore
+    key: ShardKey
+    record: ShardRecord
+    holders: list[str]
+
+    def __call__(self, start: int, stop: int) -> memoryview:
+        try:
+            return self.store.fetch(self.key, self.record, self.holders, start, stop)
+        except (Unreadable, OSError) as error:
+            raise DamagedCheckpointError(self.key.checkpoint.step, str(error), None) from error
+
+
+def _question(key: ShardKey, record: ShardRecord, holders: list[str]) -> Message:
+    return {
+        "key": key.record,
+        "id": record.id,
+        "size": record.size_bytes,
+        "holders": holders,
+        "expected": record.sums,
+    }
+
+
+def _write_all(descriptor: int, plan: Plan) -> None:
+    for at, part in plan.parts:
+        view: Buffer = memoryview(part)
+        while len(view):
+            count = os.pwrite(descriptor, view[:BLOCK_BYTES], at)
+            at, view = at + count, view[count:]

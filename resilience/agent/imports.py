@@ -1,0 +1,55 @@
+"""What a rank has imported before it was at work: the list that it writes, read once it has not grown for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+__all__ = ["Imports"]
+
+# Looks without a new name after which a rank is at work; more if it has taken long to get there.
+QUIET_LOOKS = 3
+MAX_QUIET_LOOKS = 60
+# A program that imports something now and then has a few lists, not one for each.
+MAX_LISTS = 3
+
+
+class Imports:
+    """Looks at the list of one rank, about once a second."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._names: list[str] = []
+        self._n_looks = self._quiet_looks = 0
+        self._n_lists = 0
+        self._has_begun = False
+
+    def watch(self, path: Path) -> None:
+        """Look at this list from now on."""
+        self._path, self._names, self._has_begun = path, [], False
+        self._n_looks = self._quiet_looks = self._n_lists = 0
+
+    def begins(self) -> bool:
+        """Return whether the list is there, once: then the program's Python does run our code at its start."""
+        if self._path is None or self._has_begun:
+            return False
+        self._has_begun = self._path.exists()
+        return self._has_begun
+
+    def look(self) -> list[str]:
+        """Return the names if there are some, and no new ones since a few looks ago, once for each list."""
+        if self._path is None or self._n_lists >= MAX_LISTS:
+            return []
+        names: list[str] = []
+        with contextlib.suppress(OSError):  # it has not begun
+            names = self._path.read_text(errors="replace").splitlines()
+        self._n_looks += 1
+        if names != self._names:
+            self._names, self._quiet_looks = names, 0
+            return []
+        self._quiet_looks += 1
+        busy_looks = self._n_looks - self._quiet_looks
+        if not names or self._quiet_looks != min(max(QUIET_LOOKS, busy_looks // 2), MAX_QUIET_LOOKS):
+            return []
+        self._n_lists += 1
+        return names

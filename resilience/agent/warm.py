@@ -1,0 +1,294 @@
+"""The warm process of a node, as its agent sees it: it has loaded what the program loads, and ranks are forked from it.
+
+What it is, and what it answers, is in :mod:`.python_start.laggard_warm`. It belongs to no launch. Whenever it cannot
+start a rank, the task starts a fresh process instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from laggard.kvstore.child_process import dies_with_parent
+from laggard.logs import last_line
+from laggard.resilience.agent.forked_process import ForkedProcess
+from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
+from laggard.resilience.agent.later import Later
+from laggard.resilience.decision.warm_start import Wanted
+
+__all__ = ["Order", "WarmProcess"]
+
+MESSAGE_BYTES = 1 << 16
+# More than the variables of a rank need beyond those of all ranks.
+ROOM_BYTES = 1 << 13
+START_DEADLINE_S = 10.0
+# Ranks that were forked for a launch that has not come by then are ended.
+KEEP_S = 60.0
+MAX_RANKS = 200
+_ELF = b"\x7fELF"
+NOT_KEPT = "no warm process is kept"
+NOT_READY = "the warm process is still loading"
+
+Answer = Callable[[ForkedProcess | None, str], None]
+"""Called with the process that runs, or None and why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a forked process is to run as.
+
+    Attributes
+    ----------
+    command, environment, directory
+        Its command line, all of its variables, its working directory.
+    imports
+        Where it records what it imports; None: nowhere.
+    answer
+        Called once it runs, or does not.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    imports: Path | None
+    answer: Answer
+
+
+@dataclass(slots=True, eq=False)
+class _Rank:
+    """A process that was forked ahead, or is being forked."""
+
+    channel: socket.socket
+    pid: int = 0  # 0: not forked yet
+    order: Order | None = None
+    pipes: tuple[IO[bytes], IO[bytes]] | None = None
+
+
+class WarmProcess:
+    """Keeps a node's warm process, and starts ranks from it.
+
+    Parameters
+    ----------
+    selector
+        The agent's selector; it calls whatever is registered as data when a file is ready.
+    tell
+        Sends what the controller should know of the warm process.
+    later
+        Where to put what is done later.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, tell: Callable[..., None], later: Later) -> None:
+        self._selector = selector
+        self._tell = tell
+        self._later = later
+        self._wanted: Wanted | None = None
+        self._first: subprocess.Popen[bytes] | None = None  # later ones replace it, which are adopted
+        self._pid = 0  # once it is ready
+        self._control: socket.socket | None = None
+        self._log = Path()
+        self._why_not = NOT_KEPT
+        self._ranks: deque[_Rank] = deque()  # not in use yet
+        self._starting: set[_Rank] = set()
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of what is reaped here, or by the task that gets it."""
+        first = set() if self._first is None else {self._first.pid}
+        return first | {rank.pid for rank in self._starting if rank.pid}
+
+    @property
+    def pid(self) -> int:
+        """Process id of the warm process; 0 until it is ready."""
+        return self._pid
+
+    def keep(self, wanted: Wanted, log: Path) -> None:
+        """Have a warm process that is for this, unless there is one.
+
+        Parameters
+        ----------
+        wanted
+            What it is for.
+        log
+            Where its output goes, and that of the modules as they are loaded.
+        """
+        if wanted == self._wanted and self._control is not None:
+            return
+        self.drop()
+        self._wanted, self._log = wanted, log
+        try:
+            self._start(wanted)
+        except OSError as error:
+            self._why_not = f"no warm process can be started in {wanted.directory}: {error.strerror}"
+
+    def _start(self, wanted: Wanted) -> None:
+        with Path(wanted.command[0]).open("rb") as file:
+            is_program = file.read(len(_ELF)) == _ELF
+        if not is_program:
+            self._why_not = f"{wanted.command[0]} is a script: what it runs is not known"
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**wanted.environment, WARM: str(theirs.fileno()), WARM_ROOM: "." * ROOM_BYTES}
+        with contextlib.ExitStack() as on_error, theirs, self._log.open("ab") as log:
+            on_error.callback(ours.close)
+            self._first = subprocess.Popen(
+                dies_with_parent(wanted.command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment, **hook_variables(environment)},
+                cwd=wanted.directory,
+                pass_fds=[theirs.fileno()],
+            )
+            on_error.pop_all()
+        settings = {
+            "agent": os.getpid(),
+            "modules": wanted.modules,
+            "asked": wanted.asked,
+            "varying": sorted(wanted.varying),
+        }
+        ours.send(json.dumps(settings).encode())
+        self._control, self._why_not = ours, NOT_READY
+        self._selector.register(ours, selectors.EVENT_READ, self._on_message)
+
+    def drop(self) -> None:
+        """End the warm process and what was forked ahead, without waiting."""
+        if self._control is not None:
+            self._selector.unregister(self._control)
+            self._control.close()
+        self._control, self._wanted, self._pid, self._why_not = None, None, 0, NOT_KEPT
+        while self._ranks:
+            self._end(self._ranks[0])
+
+    def reap(self) -> None:
+        """Reap the process that was started, once it has ended."""
+        if self._first is not None and self._first.poll() is not None:
+            self._first = None
+
+    def _on_message(self) -> None:
+        if self._control is None:
+            return
+        data = _received(self._control)
+        if not data:
+            wanted = self._wanted
+            self.drop()
+            self._wanted = wanted
+            self._why_not = f"the warm process has ended: {last_line(self._log) or 'it was killed'}"
+            return
+        message = json.loads(data)
+        if "ready" in message:
+            self._pid, self._why_not = message["ready"], ""
+        self._tell("warm", **message)
+
+    def fork_ahead(self, n_ranks: int) -> None:
+        """Have this many processes forked that wait for what they are to run as."""
+        channels = []
+        while not self._why_not and len(self._ranks) < min(n_ranks, MAX_RANKS):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            os.set_blocking(ours.fileno(), False)
+            rank = _Rank(ours)
+            self._ranks.append(rank)
+            self._selector.register(ours, selectors.EVENT_READ, partial(self._on_answer, rank))
+            self._later.after(KEEP_S, partial(self._expire, rank))
+            channels.append(theirs)
+        if channels and self._control is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and its end is about to be read
+                socket.send_fds(self._control, [b"f"], [each.fileno() for each in channels])
+        for each in channels:
+            each.close()
+
+    def start(self, order: Order) -> str:
+        """Begin to start a process, whose answer comes later; return why not, or nothing if it was begun."""
+        if self._wanted is None or self._why_not:
+            return self._why_not
+        if why := self._wanted.difference(order.command, order.environment, order.directory):
+            return why
+        self.fork_ahead(1)
+        if not self._ranks:
+            return NOT_KEPT
+        rank = self._ranks.popleft()
+        rank.order = order
+        self._starting.add(rank)
+        self._later.after(START_DEADLINE_S, partial(self._give_up, rank))
+        if rank.pid:
+            self._send_order(rank, order)
+        return ""
+
+    def _send_order(self, rank: _Rank, order: Order) -> None:
+        message = {
+            "environment": dict(order.environment),
+            "directory": order.directory,
+            "imports": order.imports and str(order.imports),
+        }
+        (out, out_end), (err, err_end) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        rank.pipes = os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)
+        try:
+            socket.send_fds(rank.channel, [json.dumps(message).encode()], [out_end, err_end])
+        except OSError as error:  # it has ended, or the environment is too large
+            self._refuse(rank, f"the forked process takes no order: {error.strerror}")
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+
+    def _on_answer(self, rank: _Rank) -> None:
+        if rank not in self._starting and rank not in self._ranks:
+            return  # it was closed after the selector reported it
+        message: dict[str, Any] = json.loads(_received(rank.channel) or "{}")
+        if "pid" in message:
+            rank.pid = message["pid"]
+            if rank.order is not None:
+                self._send_order(rank, rank.order)
+        elif "runs" in message and rank.order is not None and rank.pipes is not None:
+            self._starting.discard(rank)
+            self._close(rank)
+            rank.order.answer(ForkedProcess(rank.pid, *rank.pipes), "")
+        else:
+            self._refuse(rank, str(message.get("refused", "the forked process has ended")))
+
+    def _refuse(self, rank: _Rank, why: str) -> None:
+        self._end(rank)
+        if rank.order is not None:
+            order, rank.order = rank.order, None
+            order.answer(None, why)
+
+    def _give_up(self, rank: _Rank) -> None:
+        if rank in self._starting:
+            self._refuse(rank, f"the forked process does not start within {START_DEADLINE_S:g} s")
+
+    def _expire(self, rank: _Rank) -> None:
+        if rank in self._ranks:
+            self._end(rank)
+
+    def _end(self, rank: _Rank) -> None:
+        """End a process that runs nothing yet; it is reaped like an orphan."""
+        if rank in self._ranks:
+            self._ranks.remove(rank)
+        self._starting.discard(rank)
+        if rank.pid:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(rank.pid, signal.SIGKILL)
+                os.waitpid(rank.pid, os.WNOHANG)  # if it had ended before
+        for pipe in rank.pipes or ():
+            pipe.close()
+        self._close(rank)
+
+    def _close(self, rank: _Rank) -> None:
+        self._selector.unregister(rank.channel)
+        rank.channel.close()
+
+
+def _received(channel: socket.socket) -> bytes:
+    try:
+        return channel.recv(MESSAGE_BYTES)
+    except ConnectionResetError:  # it has ended, with something unread
+        return b""

@@ -1,0 +1,192 @@
+"""``laggard run``: runs a program on the nodes of an allocation."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from laggard.collectors.ray_actors import require_ray
+from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.errors import PortTakenError
+from laggard.logs import LOG_VARIABLE, configure_logging
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.network import free_port, port_is_taken
+from laggard.resilience.allocation.slurm import slurm_time_left_s
+from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.relay import run_on_primary
+from laggard.resilience.command.report import make_report
+from laggard.resilience.command.run_options import run_options
+from laggard.resilience.controller.controller import Controller, stop_on_signals
+from laggard.resilience.controller.detection import Detection
+from laggard.resilience.controller.launches import JobPlan, MakeCluster
+from laggard.resilience.controller.shard_servers import CheckpointOptions
+from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.folders import Folders, job_folders
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.program import command_of
+from laggard.resilience.ray.allocation import RayAllocation
+from laggard.resilience.ray.attached_cluster import AttachedCluster
+from laggard.resilience.ray.cluster import RayCluster
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.job_logs import move_logs
+from laggard.resilience.record.job_record import JobCard, recorded
+
+__all__ = ["run"]
+
+LOOPBACK = "127.0.0.1"
+NOT_ENCRYPTED = (
+    "State and its password cross the network unencrypted: set LAGGARD_STATE_SERVER to a redis-server "
+    "or valkey-server with TLS"
+)
+
+
+@click.command(short_help="Run a program.", context_settings={"allow_interspersed_args": False})
+@run_options
+@click.argument("program", type=click.Path())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.pass_obj
+def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *, verbose: bool, **given: Any) -> int:
+    """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it.
+
+    For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
+
+    A file whose name ends in .py runs with this Python. The exit code is the program's own if it ends on its own; 69
+    if too few nodes are left; 93 if launches make no progress or no restarts are left; 2 for wrong usage.
+
+    State is kept by the bundled server, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
+
+    The job's private folder is created in /tmp or in LAGGARD_RUNTIME_ROOT, whose path must be short: sockets go there.
+    """
+    if verbose:
+        os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
+        configure_logging()
+    options = JobOptions(**given)
+    hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
+    restart_cost_s, preload = options.restart_cost(), options.preloaded()
+    checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
+    command = command_of(program, arguments)
+    if not options.runs_copies():
+        require_ray("run a copy of the program on each node with --per-node")
+    allocation = find_allocation(options)
+    if isinstance(allocation, Elsewhere):
+        return run_on_primary(allocation.primary, as_typed)
+    book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
+    settings = options.settings(max(1, len(allocation.nodes) - book_keeper))
+    if options.ray_port and port_is_taken(options.ray_port):
+        taken = f"port {options.ray_port} for Ray's head is taken"
+        raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
+    ray_port = options.ray_port or free_port(allocation.nodes[0].address)
+    cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
+    interval_s = options.detect_interval_s if options.detect else None
+    sections_only = options.detect == "sections"
+    detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only, restart_cost_s)
+    telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
+    stop_on_signals()
+    missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
+    there = [node for node in allocation.nodes if node.hostname not in missing]
+    options.check_devices(there[1 if book_keeper else 0 :])
+    detection.check(there)
+    with job_folders(options.state_dir) as folders:
+        plan = JobPlan(
+            command,
+            settings,
+            options.grace_s,
+            telemetry,
+            cluster,
+            folders.runtime,
+            hang_timeout,
+            detection,
+            per_node=options.runs_copies(),
+            per_device=options.per_device,
+            heartbeat_timeout_s=options.heartbeat_timeout_s,
+            ends_s=options.ends_s(time.time(), slurm_time_left_s()),
+            book_keeper=book_keeper,
+            checkpoints=checkpoints,
+            preload=preload,
+        )
+        return _run_job(plan, allocation, folders, _job_name(program), options, missing)
+
+
+def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
+    if isinstance(allocation, RayAllocation):
+        return partial(AttachedCluster, ray=allocation, per_node=per_node)
+    return Cluster if per_node else partial(RayCluster, port=ray_port)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"laggard: {text}\n")
+    sys.stderr.flush()
+
+
+def _job_name(program: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]", "_", Path(program).stem)
+
+
+def _run_job(
+    plan: JobPlan,
+    allocation: Allocation,
+    folders: Folders,
+    job: str,
+    options: JobOptions,
+    missing: Mapping[str, str],
+) -> int:
+    account = Account()
+    address = allocation.nodes[0].address
+    host = LOOPBACK if is_loopback(address) else address
+    try:
+        keeper = StateKeeper(
+            folders.state,
+            job=job,
+            host=host,
+            port=options.state_port,
+            fsync=options.state_fsync,
+            on_loading=partial(account.tell, "state"),
+        )
+    except PortTakenError as taken:
+        raise UsageError(
+            f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
+        ) from taken
+    telemetry = plan.telemetry
+    card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
+    controller: Controller | None = None
+    exit_code: int | None = None
+    try:
+        with (
+            keeper,
+            recorded(
+                card,
+                keeper.endpoint,
+                account,
+                options.reports(),
+                kept=options.keeps_report,
+                make_report=make_report,
+            ) as record,
+        ):
+            account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
+            if keeper.endpoint.exposed:
+                account.tell("warning", NOT_ENCRYPTED, "bold yellow")
+            if telemetry.level:
+                account.tell("telemetry", telemetry.where)
+            controller = Controller(plan, allocation, keeper, account, record, missing)
+            try:
+                exit_code = controller.run()
+            finally:
+                if record is not None and (logs := move_logs(folders.runtime, record)):
+                    account.tell("logs", f"of this job's processes: {logs}")
+        return exit_code
+    finally:  # even if the state server was lost for good, its log is there
+        folders.keep_state = exit_code != 0 and controller is not None and controller.leaves_something
+        if controller is not None and options.state_dir is None and not folders.keep_state:
+            controller.remove_checkpoints()
+        if folders.keep_state:
+            account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")

@@ -1,0 +1,84 @@
+"""What the resource manager says about the nodes, asked in the background: once a minute, and when a node is needed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from laggard.resilience.allocation import Allocation
+from laggard.resilience.errors import ResourceManagerError
+
+__all__ = ["ResourceManager"]
+
+_log = logging.getLogger("laggard.resilience.controller")
+
+ASK_INTERVAL_S = 60.0
+
+
+class ResourceManager:
+    """Asks the resource manager about all nodes of the job, and keeps what it said last.
+
+    Parameters
+    ----------
+    allocation
+        The nodes.
+
+    Attributes
+    ----------
+    words
+        What is wrong with which node, as the resource manager said when it last answered.
+    notices
+        What the user should be told about nodes in use.
+    """
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.words: Mapping[str, str] = {}
+        self.notices: deque[str] = deque()
+        self._hosts = [node.hostname for node in allocation.nodes]
+        self._words_on: Callable[[Collection[str]], Mapping[str, str]] = allocation.words_on
+        self._asking = ThreadPoolExecutor(1, "resource-manager")
+        self._answer: Future[Mapping[str, str] | None] | None = None
+        self._asked_s = -math.inf  # monotonic
+        self._told: set[str] = set()
+
+    def look(self, active: Collection[str]) -> None:
+        """Ask if it is time to, take what was answered, and note what is new about nodes in use; does not wait."""
+        if self._answer is None and time.monotonic() >= self._asked_s + ASK_INTERVAL_S:
+            self.ask()
+        self.await_answer(0.0)
+        news = {self.words[host] for host in active if host in self.words}
+        self.notices.extend(f"{word}; it stays in use" for word in sorted(news - self._told))
+        self._told = news
+
+    def ask(self) -> None:
+        """Ask, without waiting."""
+        if self._answer is None:
+            self._asked_s = time.monotonic()
+            self._answer = self._asking.submit(self._ask)
+
+    def await_answer(self, wait_s: float) -> None:
+        """Wait for what was asked, but no longer than this."""
+        if self._answer is None:
+            return
+        try:
+            words = self._answer.result(wait_s)
+        except TimeoutError:
+            return
+        self._answer = None
+        if words is not None:
+            self.words = words
+
+    def close(self) -> None:
+        """Ask no more; does not wait."""
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self) -> Mapping[str, str] | None:
+        try:
+            return self._words_on(self._hosts)
+        except ResourceManagerError as error:
+            _log.info("the resource manager does not say how the nodes are: %s", error)
+            return None

@@ -1,0 +1,176 @@
+"""Warm processes: on each node one that has loaded what the program loads, from which the next launch is forked.
+
+The first copy of each launch records what it imports. Once it is at work, every node that may run the next launch keeps
+a process that has loaded the same (:mod:`laggard.resilience.agent.warm`). The next launch's copies are forked from it
+while the old ones are still saving.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.warm_start import Preload, can_be_warm
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.copies import Copies
+from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
+from laggard.resilience.record.account import Account
+from laggard.resilience.text import abbreviated
+
+__all__ = ["WarmRanks"]
+
+MAX_REASONS = 3
+
+
+class WarmRanks:
+    """The warm processes of one job.
+
+    Parameters
+    ----------
+    command
+        Command line of the program.
+    preload
+        What they load; None: there are none.
+    per_device
+        Whether each device has a copy of the program, instead of each node.
+    cluster
+        The job's agents.
+    account
+        Tells the user.
+    writes_stacks
+        Whether copies are started so that they can write their stacks.
+
+    Attributes
+    ----------
+    possible
+        Whether copies may be forked from warm processes at all.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        preload: Preload,
+        cluster: Cluster,
+        account: Account,
+        *,
+        per_device: bool,
+        writes_stacks: bool,
+    ) -> None:
+        self.possible = preload is not None and can_be_warm(command)
+        self._command = command
+        self._asked = preload if isinstance(preload, tuple) else ()
+        self._per_device = per_device
+        self._cluster = cluster
+        self._account = account
+        self._writes_stacks = writes_stacks
+        self._modules: tuple[str, ...] = ()
+        self._is_kept = False
+        self._roster: Roster | None = None
+        self._told: set[str] = set()
+        self._untold: Copies | None = None  # copies of whose start the user has not been told
+
+    def began(self, roster: Roster, copies: Copies, launch: int) -> None:
+        """Take note of a launch that has begun, and keep warm processes on its nodes."""
+        if not self.possible:
+            return
+        self._roster = roster
+        self._untold = copies if launch > 0 else None
+        if self._is_kept:
+            self._keep()
+
+    def look(self) -> None:
+        """See what the program has imported and what became of the warm processes, and tell the user."""
+        if not self.possible or self._roster is None:
+            return
+        first = self._cluster.nodes.get(self._roster.active[0])
+        if first is not None and self._has_more(first):
+            self._keep()
+        self._tell_news()
+        self._tell_starts()
+
+    def _has_more(self, first: Node) -> bool:
+        """Return whether it is known for the first time what is to be loaded, or there is more of it.
+
+        The first copy, on the first node in use, says what it has loaded.
+        Nothing is kept before the program's Python has run our code at its start: another one would run the program.
+        """
+        if self._asked:
+            return first.hooked and not self._is_kept
+        modules = tuple(dict.fromkeys([*self._modules, *first.imports]))
+        if modules == self._modules or not any(map(_is_no_stdlib_module, modules)):
+            return False
+        self._modules = modules
+        return True
+
+    def fork_ahead(self, hosts: Iterable[str]) -> None:
+        """Have the copies of the next launch forked, as far as their nodes are known."""
+        for node in (self._cluster.nodes[host] for host in hosts if self.possible and host in self._cluster.nodes):
+            node.fork_ahead(len(node.record.devices) if self._per_device else 1)
+
+    def _keep(self) -> None:
+        if self._roster is None:
+            return
+        self._is_kept = True
+        for host in (*self._roster.active, *self._roster.reserve):
+            if (node := self._cluster.nodes.get(host)) is not None:
+                shared, varying = self._variables(node.record)
+                node.keep_warm(
+                    self._command,
+                    shared,
+                    varying=varying,
+                    directory=str(Path.cwd()),
+                    modules=self._modules,
+                    asked=self._asked,
+                    writes_stacks=self._writes_stacks,
+                )
+
+    def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
+        [copies] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
+        return shared_variables(copies[0])
+
+    def _tell_news(self) -> None:
+        for host, node in self._cluster.nodes.items():
+            for news in node.take_warm_news():
+                if "ready" in news:
+                    self._tell_once("ready", _ready_text(host, news))
+                else:
+                    self._tell_once(
+                        f"{news['left_out']}", f"{news['left_out']} is left out of warm processes: it {news['why']}"
+                    )
+
+    def _tell_once(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._account.tell("warm", text)
+
+    def _tell_starts(self) -> None:
+        if self._untold is None or (starts := self._untold.starts()) is None:
+            return
+        self._untold = None
+        if self._is_kept:
+            self._account.tell("warm", _starts_text(starts))
+
+
+def _ready_text(host: str, news: Mapping[str, object]) -> str:
+    mib = float(str(news["kib"])) / 1024
+    return f"{host} keeps a process ready that has loaded {news['modules']} modules ({mib:.0f} MiB)"
+
+
+def _starts_text(starts: Sequence[tuple[str, str]]) -> str:
+    n_warm = sum(not why for _, why in starts)
+    text = f"{n_warm} of {len(starts)} copies were forked from a warm process"
+    hosts: dict[str, list[str]] = {}
+    for host, why in starts:
+        if why and host not in hosts.setdefault(why, []):
+            hosts[why].append(host)
+    reasons = [f"{abbreviated(where)}: {why}" for why, where in list(hosts.items())[:MAX_REASONS]]
+    return "; ".join([text, *reasons])
+
+
+def _is_no_stdlib_module(name: str) -> bool:
+    return name.partition(".")[0] not in sys.stdlib_module_names

@@ -1,0 +1,96 @@
+"""What the server knows of the job: its launches, the nodes of each, and how these are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from laggard.kvstore.connection import Session
+from laggard.kvstore.control import Control, LaunchRecord
+from laggard.kvstore.errors import NoLaunchRecordError
+from laggard.kvstore.fence import current_launch
+from laggard.kvstore.sample_store import Newest
+from laggard.node_names import joined
+from laggard.telemetry.events import Event, EventLog
+from laggard.telemetry.pulse import NodeHealth
+from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.server.handlers import Reach
+from laggard.telemetry.server.own_metrics import own_metrics
+from laggard.telemetry.watch import NodeWatch
+
+__all__ = ["FollowedJob"]
+
+
+class FollowedJob:
+    """Follows the job through its launches.
+
+    Parameters
+    ----------
+    session
+        The primary's environment and its connection to the state server.
+    events
+        The job's events.
+    """
+
+    def __init__(self, session: Session, events: EventLog) -> None:
+        self._session = session
+        self._events = events
+        self._began_us = _now_us()
+        self._launch: int | None = None
+        self._record: LaunchRecord | None = None
+
+    def update(self) -> None:
+        """Look for a new launch, and record it as an event, unless a server before this one has done so."""
+        launch = current_launch(self._session.client, self._session.endpoint)
+        if launch is None or launch == self._launch:
+            return
+        try:
+            self._record = Control(self._session.client, self._session.endpoint, launch).read_launch()
+        except NoLaunchRecordError:
+            return  # not written yet
+        self._launch = launch
+        nodes = joined([node.hostname for node in self._record.nodes])
+        left_out = f", without {joined(self._record.excluded)}" if self._record.excluded else ""
+        text = f"{launch} began on {nodes}{left_out}"
+        if not any(event.kind == "launch" and event.text == text for event in self._all_events()):
+            self._events.add(Event(_now_us(), "launch", text))
+
+    def nodes(self) -> set[str]:
+        """Return the nodes of the current launch."""
+        return set() if self._record is None else {node.hostname for node in self._record.nodes}
+
+    def nodes_ever(self) -> set[str]:
+        """Return the nodes of all launches: one that was lost is missed until the job ends."""
+        return self.nodes().union(*(launch.nodes for launch in self._events.launches))
+
+    def reach(self, watch: NodeWatch) -> Reach:
+        """Return since when there has been something to see, and on which nodes."""
+        first = min((event.time_us for event in self._all_events()), default=self._began_us)
+        began_us, nodes = min(first, self._began_us), self.nodes()
+        missing = self._missing(watch.health())
+        return Reach(self._events.job or "a job", began_us, _now_us(), nodes=nodes, missing=missing)
+
+    def health(self, watch: NodeWatch) -> Mapping[str, Any]:
+        """Return whether all nodes of the launch answer, and how each node is."""
+        found = watch.health()
+        missing = self._missing(found)
+        nodes = {host: asdict(node) for host, node in found.items()}
+        status = "degraded" if missing else "ok"
+        return {"status": status, "launch": self._launch, "nodes": nodes, "missing": missing}
+
+    def own_metrics(self, watch: NodeWatch) -> list[Newest]:
+        """Return what the server knows of the job, for ``/metrics``."""
+        events = self._all_events()
+        return own_metrics(watch.health(), events, self._launch, self._events.progress_s, _now_us())
+
+    def _missing(self, health: Mapping[str, NodeHealth]) -> list[str]:
+        return sorted(host for host in self.nodes() if host not in health or not health[host].up)
+
+    def _all_events(self) -> list[Event]:
+        return self._events.between(0, _now_us())
+
+
+def _now_us() -> int:
+    return round(time.time() * SECOND_US)

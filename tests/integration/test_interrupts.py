@@ -1,0 +1,121 @@
+"""Ctrl-C at any time: exit code 130 and no traceback, of the command and of the examples, while they load too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from laggard.resilience.allocation.network import free_port
+from laggard.telemetry.dump import write_dump
+from tests.integration.jobs import RunningJob
+from tests.made_up_job import T0, series
+from tests.waiting import DEADLINE_S, wait_until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted([*EXAMPLES.glob("*.py"), EXAMPLES / "telemetry_full/telemetry_full.py"])
+LIBRARIES = ("click", "lightning", "numpy", "psutil", "ray", "scipy", "torch", "transformers")
+LOADING = "loading"
+
+
+@contextmanager
+def started(*command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command whose standard input stays open; kill it if the test fails."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str], beginning: str) -> None:
+    """Wait until it prints such a line."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while not (line := process.stdout.readline()).startswith(beginning):
+        assert line, process.stderr.read()
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Press Ctrl-C; return the exit code and standard error."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, err
+
+
+@pytest.fixture(scope="module")
+def slow_libraries(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder of libraries that take forever to load, and say when they begin."""
+    folder = tmp_path_factory.mktemp("libraries")
+    for name in LIBRARIES:
+        (folder / f"{name}.py").write_text(f"import sys\nprint({LOADING!r}, flush=True)\nsys.stdin.read()\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-m", "laggard", "status"], *([str(script)] for script in SCRIPTS)], ids=lambda words: words[-1]
+)
+def test_while_it_loads(arguments: list[str], slow_libraries: str) -> None:
+    with started(sys.executable, *arguments, PYTHONPATH=slow_libraries) as process:
+        line_of(process, LOADING)
+        assert interrupted(process) == (130, "")
+
+
+def test_while_a_sub_command_loads(slow_libraries: str, tmp_path: Path) -> None:
+    (tmp_path / "redis.py").write_text((Path(slow_libraries) / "ray.py").read_text())
+    with started(sys.executable, "-m", "laggard", "status", PYTHONPATH=str(tmp_path)) as process:
+        line_of(process, LOADING)
+        assert interrupted(process) == (130, "")
+
+
+def test_while_a_dump_is_served(tmp_path: Path) -> None:
+    write_dump(str(tmp_path), "node1", T0, series())
+    dumps = {
+        "replay": ("-m", "laggard", "replay", f"--port={free_port('127.0.0.1')}"),
+        "mini": (str(EXAMPLES / "mini_telemetry.py"), "--port=0"),
+    }
+    for command in dumps.values():
+        with started(sys.executable, *command, str(tmp_path)) as process:
+            line_of(process, "ssh command: ")
+            code, err = interrupted(process)
+            assert (code, "Traceback" in err) == (130, False), err
+
+
+def test_while_nodes_are_asked_and_nothing_is_left(
+    start_job: Callable[..., RunningJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f"#!/bin/sh\ntouch {asked}\nexec sleep 1000\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    job = start_job("--hostlist=localhost,elsewhere.invalid", "--per-node", "true")
+    wait_until(asked.exists)
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    assert "Traceback" not in job.everything()
+    assert job.processes() == []
+
+
+def test_while_the_program_runs(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job("--local-nodes=1", "--per-node", "sh", "-c", "echo begun; sleep 1000")
+    job.wait_for("begun")
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    assert "Traceback" not in job.everything()
+    assert job.processes() == []

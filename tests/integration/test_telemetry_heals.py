@@ -1,0 +1,284 @@
+"""Nodes that hang, clocks that are apart, processes that die: real processes, stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.kvstore.connection import Session
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.events import EventLog
+from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.settings import TelemetrySettings
+from laggard.telemetry.watch import NodeWatch
+from tests.integration.jobs import RunningJob
+from tests.integration.serving import Served, serve, strict
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+# A node whose clock is ahead of everybody else's.
+AHEAD_S = 3600
+AHEAD = f"""
+import time
+from laggard.collectors.metrics import process
+of_this_machine = time.time
+time.time = lambda: of_this_machine() + {AHEAD_S}
+raise SystemExit(process.main())
+"""
+
+
+@contextlib.contextmanager
+def node_process(
+    state_server: StateServer, directory: Path, name: str, program: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a node's telemetry in a process of its own."""
+    folder = directory / name
+    folder.mkdir(mode=0o700)
+    state_server.endpoint.save(folder / "endpoint.json")
+    variables = {ENDPOINT_FILE: str(folder / "endpoint.json"), LAUNCH: "0", NODE: name, TELEMETRY_LEVEL: "2"}
+    run = ["-c", program] if program else ["-m", "laggard.collectors.metrics.process"]
+    process = subprocess.Popen([sys.executable, *run], stdin=subprocess.PIPE, env=variables, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with state_server.endpoint.connect() as client:
+        begin_launch(client, state_server.endpoint, 0)
+        record = LaunchRecord(0, (NodeRecord("node1", "127.0.0.1", ("0",)),), (), ())
+        Control(client, state_server.endpoint, 0).write_launch(record)
+    # Longer than a busy machine keeps the node in this process from answering.
+    with serve(state_server, tmp_path_factory.mktemp("node1"), settings="query_deadline: 8\n") as server:
+        yield server
+
+
+def health_of(served: Served, node: str) -> dict[str, Any]:
+    """Return what ``/health`` says of a node; nothing if it is not known."""
+    found: dict[str, Any] = served.json("/health")["nodes"].get(node, {})
+    return found
+
+
+def query(served: Served, **more: object) -> tuple[int, set[str], str, bytes]:
+    """Ask for all nodes' load; return the status, the hosts that are in the answer, and those that are said to miss."""
+    body = {
+        "start": int(time.time()) - 600,
+        "end": int(time.time()) + 2 * AHEAD_S,
+        "queries": [
+            {
+                "metric": "load_average",
+                "aggregator": "avg",
+                "downsample": "10s-avg",
+                "filters": [{"type": "wildcard", "tagk": "host", "filter": "*", "groupBy": True}],
+                **more,  # an answer to the same query may be reused
+            }
+        ],
+    }
+    status, headers, content = served.request("/api/query", body)
+    found = {element["tags"]["host"] for element in strict(content)} if status == 200 else set()
+    return status, found, headers.get("x-laggard-missing-nodes", ""), content
+
+
+def test_a_node_that_hangs_is_asked_in_the_background_only_and_is_back_when_it_answers(
+    state_server: StateServer, tmp_path: Path, served: Served
+) -> None:
+    served.node.store.add("load_average", {"host": "node1"}, round(time.time() * 1e6), 1.0)
+    with node_process(state_server, tmp_path, "hanging") as node:
+        wait_until(lambda: query(served, number=time.time())[1] == {"node1", "hanging"})
+        wait_until(lambda: health_of(served, "hanging").get("up"))
+
+        node.send_signal(signal.SIGSTOP)
+        wait_until(lambda: health_of(served, "hanging").get("up") is False)
+        assert health_of(served, "node1")["up"]
+
+        with state_server.endpoint.connect().pubsub() as overheard:  # type: ignore[no-untyped-call]
+            overheard.subscribe(state_server.endpoint.key("telemetry-ask", "hanging"))
+            answers = [query(served, number=number)[:3] for number in range(5)]
+            served.json("/api/suggest?type=metrics")
+            kinds: set[str] = set()
+            while (message := overheard.get_message(timeout=0.5)) is not None and len(kinds) < 5:
+                if message["type"] == "message":
+                    kinds.add(json.loads(message["data"])["question"]["kind"])
+
+        assert {status for status, _, _ in answers} == {200}
+        assert all("node1" in found for _, found, _ in answers)
+        assert all("hanging" in missing for _, _, missing in answers)
+        assert kinds <= {"pulse"}, "a node that hangs is asked nothing but whether it is back"
+        assert health_of(served, "hanging")["lag_s"] > 1
+
+        node.send_signal(signal.SIGCONT)
+        wait_until(lambda: health_of(served, "hanging").get("up"))
+        wait_until(lambda: query(served, number=time.time())[1:3] == ({"node1", "hanging"}, ""))
+
+
+def test_a_query_in_progress_gives_up_a_node_that_does_not_answer_its_pulse(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    """The deadline is far beyond the test's own: only the pulse can end the wait."""
+    endpoint = state_server.endpoint
+    (tmp_path / "here").mkdir(mode=0o700)
+    path = tmp_path / "here" / "endpoint.json"
+    endpoint.save(path)
+    with (
+        endpoint.connect() as client,
+        NodeTelemetry(Session(JobEnvironment(path, 0, "here", 4), endpoint, client), TelemetrySettings()),
+        node_process(state_server, tmp_path, "stuck", AHEAD) as node,
+        NodeWatch(client, endpoint, set, longest_s=1e6) as watch,
+    ):
+        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6)
+        # Its clock is known from its answers only: it has been timed.
+        wait_until(lambda: "stuck" in watch.health() and watch.health()["stuck"].clock_skew_s > AHEAD_S / 2)
+        wait_until(lambda: {"here", "stuck"} <= set(asker.hosts()))
+        node.send_signal(signal.SIGSTOP)
+
+        replies = asker.ask({"kind": "newest"}, hosts=["here", "stuck"])
+
+        assert (sorted(replies.by_host), replies.missing) == (["here"], ["stuck"])
+
+
+def test_a_node_whose_clock_is_ahead_answers_like_any_other(
+    state_server: StateServer, tmp_path: Path, served: Served
+) -> None:
+    with node_process(state_server, tmp_path, "ahead", AHEAD):
+        wait_until(lambda: "ahead" in query(served, number=time.time())[1])
+        wait_until(lambda: health_of(served, "ahead").get("clock_skew_s", 0) != 0)
+
+        assert health_of(served, "ahead")["clock_skew_s"] == pytest.approx(AHEAD_S, abs=60)
+        assert abs(health_of(served, "node1")["clock_skew_s"]) < 60
+
+
+def test_a_question_that_nobody_answers_in_time_is_a_503_and_the_deadline_is_a_setting(tmp_path: Path) -> None:
+    with (
+        StateServer.start(tmp_path / "state", job="silent") as own,
+        own.endpoint.connect().pubsub() as silent,  # type: ignore[no-untyped-call]
+    ):
+        (tmp_path / "node1").mkdir()
+        silent.subscribe(own.endpoint.key("telemetry-ask", "node1"))
+        silent.get_message(timeout=1)
+        with serve(own, tmp_path / "node1", settings="query_deadline: 0.25\n", has_node=False) as served:
+            status, _, _, content = query(served)
+            wait_until(lambda: health_of(served, "node1").get("up") is False)
+            later, _, _, _ = query(served)
+
+    assert (status, later) == (503, 503)
+    error = strict(content)["error"]
+    assert error["code"] == 503
+    assert "no node answered within 0.25 s" in error["message"]
+
+
+def test_samples_that_no_node_would_keep_are_refused(served: Served) -> None:
+    now_s = int(time.time())
+    old, new = ({"metric": "put.old", "timestamp": at, "value": 1, "tags": {"host": "x"}} for at in (1, now_s))
+    token = {"Authorization": f"Bearer {served.token}"}
+
+    only_old = served.request("/api/put", old, token)
+    both = served.request("/api/put?details", [old, new], token)
+
+    assert only_old[0] == 400
+    assert "older than the 3600 s" in strict(only_old[2])["error"]["details"]
+    assert (both[0], strict(both[2])["success"], strict(both[2])["failed"]) == (400, 1, 1)
+
+
+def test_prometheus_reads_how_nodes_are_and_which_devices_are_slow(state_server: StateServer, served: Served) -> None:
+    verdict = {"host": "node1", "gpu": "0", "evidence": "slow", "severity": "slow", "action": "report"}
+    with state_server.endpoint.connect() as client:
+        Control(client, state_server.endpoint, 0).ask("verdicts", [verdict])
+
+    def line(name: str) -> str:
+        lines = served.request("/metrics")[2].decode().splitlines()
+        return next((each for each in lines if each.startswith(name)), "")
+
+    wait_until(lambda: line('laggard_node_up{hostname="node1"}') == 'laggard_node_up{hostname="node1"} 1.0')
+    assert line('laggard_node_lag_seconds{hostname="node1"}')
+    assert line('laggard_node_clock_skew_seconds{hostname="node1"}')
+    assert line('laggard_node_samples_dropped_total{hostname="node1"}').endswith(" 0.0")
+    wait_until(lambda: line("laggard_launch") == "laggard_launch 0.0")
+    slow_s = float(line('laggard_device_slow_timestamp_seconds{gpu="0",hostname="node1"}').split()[-1])
+    assert abs(time.time() - slow_s) < 600
+    assert not line("laggard_progress")
+
+
+# Adds a sample twenty times a second until it is told to end.
+ADDS = """
+    import os, time
+    from laggard.kvstore import State
+    from laggard.telemetry import Telemetry
+
+    telemetry, state = Telemetry(), State.current()
+    print("adding")
+    while not state.get("end"):
+        telemetry.add_data("beat", 1.0)
+        time.sleep(0.05)
+        if os.path.exists("end"):
+            state["end"] = True
+"""
+TWO_NODES = ("--local-nodes=2", "--virtual-gpus=1", "--telemetry-level=2", "--per-node")
+
+
+def test_telemetry_processes_that_are_killed_are_started_again_and_samples_go_on(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    job = start_job(*TWO_NODES, program=ADDS)
+    port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+    for node in ("node1", "node2"):
+        job.wait_for(rf"\[{node}\] adding")
+
+    def newest() -> dict[str, float]:
+        """Return the time of each node's newest sample of the program, in seconds; none while the server is down."""
+        served = Served(port, "", 0, job.directory, None)  # type: ignore[arg-type]
+        try:
+            found = served.json("/api/query/last?timeseries=beat")
+        except (OSError, http.client.HTTPException):
+            return {}
+        return {each["tags"]["host"]: each["timestamp"] / 1000 for each in found}
+
+    wait_until(lambda: newest().keys() == {"node1", "node2"})
+    job.process_of("node2", "laggard.collectors.metrics.process").kill()
+    job.process_of("node1", "laggard.telemetry.server").kill()
+    killed_s = time.time()
+
+    wait_until(lambda: set(newest()) == {"node1", "node2"} and min(newest().values(), default=0) > killed_s)
+    job.wait_for(r"node2: telemetry ended with exit code -9; it will be restarted in 1\.0 s")
+    job.wait_for(r"node1: telemetry-server ended with exit code -9; it will be restarted in 1\.0 s")
+    job.wait_for(r"node2: its telemetry begins anew")
+    job.wait_for(r"the telemetry server begins anew")
+    (job.directory / "end").touch()
+    assert job.finish() == 0, job.everything()
+
+
+def test_a_launch_is_recorded_once_however_often_the_server_is_started(tmp_path: Path) -> None:
+    with StateServer.start(tmp_path / "state", job="again") as own, own.endpoint.connect() as client:
+        begin_launch(client, own.endpoint, 0)
+        record = LaunchRecord(0, (NodeRecord("node1", "127.0.0.1", ()),), (), ())
+        Control(client, own.endpoint, 0).write_launch(record)
+        (tmp_path / "node1").mkdir()
+        for _ in range(2):
+            with serve(own, tmp_path / "node1") as served:
+                wait_until(lambda served=served: served.json("/health")["launch"] == 0)  # type: ignore[misc]
+        told = [event.text for event in EventLog(client, own.endpoint).between(0, 2**60)]
+
+    assert told.count("0 began on node1") == 1
+    assert told.count("the telemetry server begins anew; it has what the nodes still have") == 1
+    assert (
+        told.count(
+            "node1: its telemetry begins anew; what it had read before is gone, but for what the primary has of it"
+        )
+        == 1
+    )

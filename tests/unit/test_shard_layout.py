@@ -1,0 +1,109 @@
+"""A shard as bytes: every piece is where the index says, and whatever is changed is noticed."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from laggard.kvstore.codec import encode
+from laggard.kvstore.errors import CorruptValueError
+from laggard.kvstore.shards.layout import BLOCK_BYTES, Plan, block_range, digest, plan, sums_of, wrong_block
+from laggard.kvstore.shards.shard import HEADER, PartialSource, Shard, WholeSource, shard_of_bytes, verify_whole
+
+PIECES = {"": b"", "a": b"abc", "long name ü": bytes(range(256)) * 1000, "last": b"x"}
+
+
+def content_of(planned: Plan) -> bytearray:
+    content = bytearray(planned.size_bytes)
+    for at, part in planned.parts:
+        content[at : at + len(part)] = part
+    return content
+
+
+def test_pieces_are_read_whole_and_in_part() -> None:
+    with shard_of_bytes("k", plan("pieces", PIECES.items())) as shard:
+        assert dict(shard.sizes) == {name: len(content) for name, content in PIECES.items()}
+        assert {name: bytes(shard.read(name)) for name in shard.sizes} == PIECES
+        assert bytes(shard.read("long name ü", 300, 310)) == PIECES["long name ü"][300:310]
+        assert bytes(shard.read("a", 1)) == b"bc"
+        assert bytes(shard.read("a", 1, 100)) == b"bc"
+        with pytest.raises(KeyError):
+            shard.read("missing")
+
+
+def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
+    tree = {
+        "a": np.arange(100_000, dtype=np.float32).reshape(100, 1000),
+        "t": "x" * 2000,
+        "b": b"y" * 3,
+        "e": np.empty(0),
+    }
+    header, *leaves = encode("k", tree).parts
+    shard = shard_of_bytes("k", plan("tree", [(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))]))
+    back = shard.value()
+    assert (back["a"] == tree["a"]).all()
+    assert (back["t"], back["b"], back["e"].shape) == (tree["t"], tree["b"], (0,))
+    assert back["a"].ctypes.data % 64 == np.frombuffer(shard.read("0"), np.uint8).ctypes.data % 64
+    back["a"][0, 0] = 7
+    assert shard.value()["a"][0, 0] == 7  # it is the same memory
+
+
+def test_arrays_are_aligned_whatever_lies_before_them() -> None:
+    planned = plan("pieces", [("a", b"x" * 13), ("b", b"y" * 100)])
+    assert [at % 64 for at, _ in planned.parts[:2]] == [0, 0]
+
+
+def test_a_part_is_read_in_whole_blocks() -> None:
+    planned = plan("pieces", [("a", bytes(BLOCK_BYTES + 5)), ("b", b"z" * 10)])
+    content = content_of(planned)
+    fetched = []
+
+    def fetch(start: int, stop: int) -> memoryview:
+        fetched.append((start, stop))
+        return memoryview(content)[start:stop]
+
+    shard = Shard("k", PartialSource(planned.size_bytes, fetch))
+    fetched.clear()
+    assert bytes(shard.read("b")) == b"z" * 10
+    assert fetched == [(BLOCK_BYTES, planned.size_bytes)]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (0, 1, (0, BLOCK_BYTES)),
+        (BLOCK_BYTES - 1, BLOCK_BYTES + 1, (0, 2 * BLOCK_BYTES)),
+        (BLOCK_BYTES, 2 * BLOCK_BYTES, (BLOCK_BYTES, 2 * BLOCK_BYTES)),
+        (2 * BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 3, (2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 9)),
+    ],
+)
+def test_blocks_of_a_range(start: int, stop: int, expected: tuple[int, int]) -> None:
+    assert block_range(start, stop, 2 * BLOCK_BYTES + 9) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_changed_byte_is_noticed(seed: int) -> None:
+    chance = random.Random(seed)
+    content = memoryview(bytearray(chance.randbytes(2 * BLOCK_BYTES + 100)))
+    sums = sums_of(content.nbytes, lambda start, stop: content[start:stop])
+    assert verify_whole(content, sums, digest(sums)) == ""
+    at = chance.randrange(content.nbytes)
+    content[at] ^= 1 << chance.randrange(8)
+    block = at // BLOCK_BYTES * BLOCK_BYTES
+    assert verify_whole(content, sums, digest(sums)) == f"the block at byte {block} does not match its checksum"
+    assert wrong_block(sums, block, [content[block : block + BLOCK_BYTES]]) == block
+
+
+def test_other_checksums_are_noticed() -> None:
+    content = memoryview(bytearray(100))
+    sums = sums_of(100, lambda start, stop: content[start:stop])
+    assert "not those that State knows" in verify_whole(content, sums, digest(sums) ^ 1)
+    assert verify_whole(content, b"", digest(b"")) != ""
+
+
+@pytest.mark.parametrize("content", [bytes(100), b"\xff" * 100, bytes(84) + (84).to_bytes(8, "little") + bytes(8)])
+def test_what_is_no_shard_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptValueError, match="its index cannot be read"):
+        Shard("k", WholeSource(memoryview(content)))

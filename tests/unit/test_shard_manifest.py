@@ -1,0 +1,112 @@
+"""Which checkpoints count, which are kept, and who takes copies: decided from the keys and records of State."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.kvstore.shards.manifest import (
+    Checkpoint,
+    Found,
+    ShardKey,
+    ShardRecord,
+    next_peers,
+    no_longer_kept,
+    shards_in,
+)
+
+KEY = ShardKey("ema/a.b", Checkpoint(3, 40, 8), 5)
+
+
+def test_a_key_and_its_record_name_the_shard() -> None:
+    assert KEY.value == "ema/a.b/3/40/5-8"
+    assert KEY.record == "ema/a.b/3/40/5-8/shard"
+    assert ShardKey.of_record(KEY.record) == KEY
+
+
+@pytest.mark.parametrize("key", [KEY.value, "shard", "a/1/2/3/shard", "a/1/2/x-4/shard", ""])
+def test_what_is_no_record_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="is no record of a shard"):
+        ShardKey.of_record(key)
+
+
+def test_shards_are_found_among_other_keys() -> None:
+    keys = ["a/0/1/0-2", "a/0/1/1-2/shard", "a/0/1/x", "b/0/1/0-2", "a/0/1/0-2/other", "aa/0/1/0-2", "a/1/1/0-1/shard"]
+    assert shards_in("a", keys) == {
+        Checkpoint(0, 1, 2): Found({0}, {1}),
+        Checkpoint(1, 1, 1): Found(set(), {0}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "copies", "directory", "in_directory", "complete"),
+    [
+        (2, {}, False, False, False),
+        (2, {"a": "1"}, False, False, False),
+        (2, {"a": "1", "b": "2"}, False, False, True),
+        (1, {"a": "1"}, False, False, True),
+        (2, {"a": "1", "b": "2"}, True, False, False),
+        (2, {"a": "1", "b": "2"}, True, True, True),
+        (0, {}, True, True, True),
+        (2, {"a": "1", "b": "2", "c": "3"}, False, False, True),
+    ],
+)
+def test_a_shard_is_complete_with_the_copies_asked_for(
+    *, asked: int, copies: dict[str, str], directory: bool, in_directory: bool, complete: bool
+) -> None:
+    record = ShardRecord("x", 1, asked, directory, copies, in_directory)
+    assert record.is_complete == complete
+    assert ShardRecord.of_value(record.to_value()) == record
+
+
+def test_a_copy_is_lost_with_the_server_that_held_it() -> None:
+    record = ShardRecord("x", 1, 2, copies={"a": "1", "b": "2"})
+    assert record.holders({"a": "1", "b": "2", "c": "3"}) == ["a", "b"]
+    assert record.holders({"a": "another", "b": "2"}) == ["b"]
+    assert not record.is_available({"a": "another"}, directory=True)
+    assert record.is_available({"b": "2"}, directory=False)
+    in_directory = ShardRecord("x", 1, 2, directory=True, copies={"a": "1"}, in_directory=True)
+    assert in_directory.is_available({}, directory=True)
+    assert not in_directory.is_available({}, directory=False)
+
+
+A, B, C, D = (Checkpoint(*each) for each in ((0, 10, 2), (0, 20, 2), (1, 15, 2), (1, 25, 2)))
+
+
+@pytest.mark.parametrize(
+    ("present", "complete", "keep", "launch", "goes"),
+    [
+        ([A, B], [B, A], 2, 0, []),
+        ([A, B], [B, A], 1, 0, [A]),
+        ([A, B], [B], 2, 0, [A]),  # A was overtaken before it was complete
+        ([A, B], [A], 2, 0, []),  # B is on its way
+        ([A, B], [], 2, 0, []),  # so are both
+        ([A, B], [], 2, 1, [A, B]),  # nothing completes those of launch 0 any more
+        ([A, B, C], [B], 2, 1, [A]),
+        ([A, B, C], [A], 2, 1, [B]),
+        ([A, B, C, D], [C, B], 2, 1, [A]),
+        ([A, B, C, D], [D, C], 2, 1, [A, B]),
+        ([A, B, C, D], [D], 1, 1, [A, B, C]),
+    ],
+)
+def test_what_is_beyond_those_kept_or_can_no_longer_count_goes(
+    present: list[Checkpoint], complete: list[Checkpoint], keep: int, launch: int, goes: list[Checkpoint]
+) -> None:
+    assert no_longer_kept(present, complete, keep, launch) == set(goes)
+
+
+@pytest.mark.parametrize(
+    ("host", "have", "order"),
+    [
+        ("b", [], ["c", "d", "a"]),
+        ("b", ["c"], ["d", "a"]),
+        ("d", ["a"], ["b", "c"]),
+        ("elsewhere", ["a"], ["b", "c", "d"]),
+        ("a", ["b", "c", "d"], []),
+    ],
+)
+def test_copies_go_to_the_next_nodes_of_the_ring(host: str, have: list[str], order: list[str]) -> None:
+    assert next_peers(host, ["a", "b", "c", "d"], have) == order
+
+
+def test_a_node_alone_has_no_peer() -> None:
+    assert next_peers("a", ["a"], []) == []

@@ -1,0 +1,94 @@
+"""Nodes that are missing when a job begins, and nodes that the resource manager calls down or drained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laggard.resilience.decision.events import (
+    End,
+    JobStatus,
+    NodeLost,
+    NodeReturned,
+    NodesWithheld,
+    Relaunch,
+    Report,
+    Settings,
+)
+from laggard.resilience.decision.policy import EXIT_TOO_FEW_NODES, begin, decide
+from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
+from laggard.resilience.decision.strikes import Strike
+
+NOW_S = 1e9
+TWO = Settings(nodes=2, resilient=True)
+HOSTS = ("n1", "n2", "n3", "n4")
+DRAINED = "Slurm says n3 is drained: bad disk"
+
+
+def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_it_is_well() -> None:
+    status = JobStatus(Roster(("n1", "n2"), ("n3", "n4")), NOW_S)
+    decision = decide(TWO, status, NodesWithheld((("n3", DRAINED),)), now_s=NOW_S, progressed=True)
+    assert isinstance(decision, Report)
+    assert decision.reason == f"n3 leaves the reserve: {DRAINED}"
+    assert decision.status.roster == Roster(("n1", "n2"), ("n4",), (Exclusion("n3", NOW_S, lost=True),))
+    assert decision.status.strikes == ()
+    lost = decide(TWO, decision.status, NodeLost("n2"), now_s=NOW_S, progressed=True)
+    assert isinstance(lost, Relaunch)
+    assert lost.status.roster.active == ("n1", "n4")
+    back = decide(TWO, decision.status, NodeReturned("n3"), now_s=NOW_S + 600, progressed=True)
+    assert back == Report(JobStatus(Roster(("n1", "n2"), ("n4", "n3")), NOW_S), "n3 is back: it is in the reserve")
+
+
+def test_a_drained_node_in_use_stays_in_use() -> None:
+    status = JobStatus(Roster(("n1", "n3"), ("n4",)), NOW_S)
+    decision = decide(TWO, status, NodesWithheld((("n3", DRAINED),)), now_s=NOW_S, progressed=True)
+    assert isinstance(decision, Report)
+    assert decision.status == status
+
+
+def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
+    begun = begin(TWO, HOSTS, [], NOW_S, missing={"n2"})
+    assert isinstance(begun, JobStatus)
+    assert begun.roster == Roster(("n1", "n3"), ("n4",), (Exclusion("n2", NOW_S, lost=True),))
+    assert begun.strikes == (Strike("n2", NOW_S),)
+    assert begun.relaunched_s == ()
+
+
+def test_a_job_with_too_few_nodes_that_answer_ends_or_goes_on_with_fewer() -> None:
+    ended = begin(TWO, HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
+    assert ended == End(
+        EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
+    )
+    begun = begin(replace(TWO, exhaust_resources=True), HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
+    assert isinstance(begun, JobStatus)
+    assert begun.roster.active == ("n1",)
+
+
+def test_a_node_in_quarantine_that_does_not_answer_stays_there() -> None:
+    known = Exclusion("n3", NOW_S - 60)
+    begun = begin(TWO, HOSTS, [known], NOW_S, missing={"n3"})
+    assert isinstance(begun, JobStatus)
+    assert begun.roster == Roster(("n1", "n2"), ("n4",), (known,))
+
+
+def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_others_if_it_must() -> None:
+    withheld = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
+    begun = begin(TWO, HOSTS, [], NOW_S, withheld=withheld)
+    assert isinstance(begun, JobStatus)
+    assert begun.roster == Roster(("n1", "n3"), ("n4", "n2"))
+    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, withheld=withheld)
+    assert isinstance(all_of_them, JobStatus)
+    assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
+
+
+def test_a_requeued_job_avoids_what_is_excluded_now_or_still_serves_its_quarantine_elsewhere() -> None:
+    roster = Roster(("n1", "n2"), ("n3",), (Exclusion("n4", NOW_S), Exclusion("n5", NOW_S, lost=True)))
+    remembered = [
+        *roster.excluded,
+        Exclusion("n3", NOW_S - 60),  # it is back in the reserve
+        Exclusion("n6", NOW_S - 3600),  # from an earlier run of the job, which does not have it now
+        Exclusion("n7", NOW_S - 3600, lost=True),
+        Exclusion("n8", NOW_S - 2 * 86400),
+    ]
+    bad, well = bad_and_well(roster, remembered, 86400, NOW_S)
+    assert bad == {"n4", "n5", "n6"}
+    assert well == {"n1", "n2", "n3", "n7", "n8"}
