@@ -488,7 +488,7 @@ def test_one_node_can_dump_all_nodes_periodically(
     now_us = round(time.time()) * SECOND_US
 
     with contextlib.ExitStack() as stack:
-        for node in ("node5", "node6"):
+        for node in ("node6", "node5"):  # the one that dumps ends first: a dump in progress asks the other
             telemetry = stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), settings))
             telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
         wait_until(lambda: len(list(dumps.glob("all-*.csv.gz"))) > 1)
