@@ -1,7 +1,8 @@
-"""Which tests run side by side (pytest-xdist gives each group to one worker, in the order below), and real jobs."""
+"""Which tests run side by side (pytest-xdist gives each group to one worker, in the order below), and real parts."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -13,8 +14,11 @@ from typing import Any
 
 import hypothesis
 import pytest
+import redis
 from xdist.scheduler import LoadScopeScheduling
 
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.server import StateServer
 from tests.integration.jobs import RunningJob
 
 # What takes longest begins first, so that the short ones fill up what is left. Each file that no group names is a group
@@ -102,6 +106,25 @@ def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     for job in jobs:
         job.end()
     shutil.rmtree(runtime_root, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
+    with (
+        StateServer.start(tmp_path_factory.mktemp("state"), job="test") as server,
+        pytest.MonkeyPatch.context() as monkeypatch,
+        contextlib.ExitStack() as open_clients,
+    ):
+        connect = Endpoint.connect
+
+        def connect_until_the_end(endpoint: Endpoint, **options: Any) -> redis.Redis:
+            client = connect(endpoint, **options)
+            # A client that is garbage in a cycle may be collected after its sockets, which then warn: a failed test.
+            open_clients.callback(client.close)
+            return client
+
+        monkeypatch.setattr(Endpoint, "connect", connect_until_the_end)
+        yield server
 
 
 @pytest.fixture(scope="session")
