@@ -2,6 +2,9 @@
 
 What it is, and what it answers, is in :mod:`.python_start.laggard_warm`. It belongs to no launch. Whenever it cannot
 start a rank, the task starts a fresh process instead.
+
+Of ranks that are started together, the first one runs before the others: it is whom they connect to, and whoever asks
+too early asks again only after half a second.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class _Rank:
     channel: socket.socket
     pid: int = 0  # 0: not forked yet
     order: Order | None = None
+    follows: _Rank | None = None  # runs before it
     pipes: tuple[IO[bytes], IO[bytes]] | None = None
 
 
@@ -99,7 +103,7 @@ class WarmProcess:
         self._log = Path()
         self._why_not = NOT_KEPT
         self._ranks: deque[_Rank] = deque()  # not in use yet
-        self._starting: set[_Rank] = set()
+        self._starting: dict[_Rank, None] = {}  # in this order; the first one has its order, the others wait for it
 
     @property
     def pids(self) -> set[int]:
@@ -218,13 +222,17 @@ class WarmProcess:
             return NOT_KEPT
         rank = self._ranks.popleft()
         rank.order = order
-        self._starting.add(rank)
+        rank.follows = next(iter(self._starting), None)
+        self._starting[rank] = None
         self._later.after(START_DEADLINE_S, partial(self._give_up, rank))
-        if rank.pid:
-            self._send_order(rank, order)
+        self._send_order(rank)
         return ""
 
-    def _send_order(self, rank: _Rank, order: Order) -> None:
+    def _send_order(self, rank: _Rank) -> None:
+        """Tell a rank what to run as, if it is there, and the one before it runs or never will."""
+        order = rank.order
+        if order is None or not rank.pid or rank.follows in self._starting:
+            return
         message = {
             "environment": dict(order.environment),
             "directory": order.directory,
@@ -246,11 +254,10 @@ class WarmProcess:
         message: dict[str, Any] = json.loads(_received(rank.channel) or "{}")
         if "pid" in message:
             rank.pid = message["pid"]
-            if rank.order is not None:
-                self._send_order(rank, rank.order)
+            self._send_order(rank)
         elif "runs" in message and rank.order is not None and rank.pipes is not None:
-            self._starting.discard(rank)
             self._close(rank)
+            self._leave(rank)
             rank.order.answer(ForkedProcess(rank.pid, *rank.pipes), "")
         else:
             self._refuse(rank, str(message.get("refused", "the forked process has ended")))
@@ -273,7 +280,6 @@ class WarmProcess:
         """End a process that runs nothing yet; it is reaped like an orphan."""
         if rank in self._ranks:
             self._ranks.remove(rank)
-        self._starting.discard(rank)
         if rank.pid:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(rank.pid, signal.SIGKILL)
@@ -281,6 +287,14 @@ class WarmProcess:
         for pipe in rank.pipes or ():
             pipe.close()
         self._close(rank)
+        self._leave(rank)
+
+    def _leave(self, rank: _Rank) -> None:
+        """Let those run that have waited for this one."""
+        self._starting.pop(rank, None)
+        for other in [other for other in self._starting if other.follows is rank]:
+            other.follows = None
+            self._send_order(other)
 
     def _close(self, rank: _Rank) -> None:
         self._selector.unregister(rank.channel)

@@ -16,7 +16,7 @@ from laggard.resilience.decision.error_output import Complaint, complaints_of, r
 from laggard.resilience.decision.signatures import Kind, Response
 from laggard.resilience.text import duration
 
-__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "by_one_clock", "explain", "only_noticed_another", "says_why"]
+__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "by_one_clock", "explain", "has_own_cause", "only_noticed_another"]
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
@@ -174,9 +174,14 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
     )
 
 
-def says_why(end: ProcessEnd) -> bool:
-    """Return whether a process says why it ended."""
-    return _trust(end, _complaint_of(end)) == 0
+def has_own_cause(end: ProcessEnd) -> bool:
+    """Return whether no other process of the launch, whose end is not known yet, can be why this one ended.
+
+    It says why, or was killed by SIGKILL, which only somebody else sends: the kernel, an operator or a scheduler.
+    Crashes (SIGSEGV, SIGABRT) do follow from another's end: NCCL's watchdog aborts, and libraries crash as they close.
+    """
+    trust = _trust(end, _complaint_of(end))
+    return trust == 0 or (trust == 1 and end.exit_code == -signal.SIGKILL)
 
 
 def only_noticed_another(end: ProcessEnd) -> bool:

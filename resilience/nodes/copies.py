@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from laggard.resilience.decision.failure import ProcessEnd, only_noticed_another, says_why
+from laggard.resilience.decision.failure import ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node, TaskEnd
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 
 __all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
 LONGEST_LINE_BYTES = 1 << 16
-# How long to wait for the other copies when one has failed without saying why, or has only noticed another's end.
+# How long to wait for the other copies when another one may be why the first failed, or is why for sure.
 SETTLE_S = 1.0
 CASCADE_SETTLE_S = 5.0
 
@@ -146,9 +146,12 @@ class Copies:
             copy.node.signal_task(copy.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
-        """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
+        """Return the copies that have ended badly, once it is known which of them was first, or after a while.
+
+        The nodes were pinged since the first of them failed, so all copies that ended before it are known.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self.ended or any(map(says_why, self._bad_ends())), SETTLE_S)
+            self._changed.wait_for(lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
             self._changed.wait_for(
                 lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())), CASCADE_SETTLE_S
             )

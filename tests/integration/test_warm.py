@@ -335,6 +335,24 @@ def test_ranks_that_are_forked_ahead_wait_and_end_if_they_are_killed_or_not_need
     assert not is_alive(second)
 
 
+@pytest.mark.parametrize("first_is_killed", [False, True])
+def test_the_first_of_several_ranks_runs_before_the_others_or_never(node: Node, *, first_is_killed: bool) -> None:
+    node.write(WHICH, fine="VERSION = 1")
+    node.keep_warm("fine")
+    ready = node.wait_until_ready()
+    node.agent.send(do="fork-ahead", tasks=3)
+    wait_until(lambda: len(node.waiting(ready)) == 3)
+    first = min(node.waiting(ready), key=lambda process: process.pid)  # they were forked in this order
+    first.suspend()
+    names = [node.start() for _ in range(3)]
+    node.agent.send(do="ping")
+    node.agent.receive("pong")  # the agent has read it all, and could have started the others
+    first.kill() if first_is_killed else first.resume()
+    started = [node.agent.receive("task-started") for _ in names]
+    assert (started[0]["name"], bool(started[0]["why_not"])) == (names[0], first_is_killed)
+    assert not any(each["why_not"] for each in started[1:])
+
+
 def test_without_its_warm_process_a_node_starts_fresh_ones_and_can_have_another(node: Node) -> None:
     node.write(WHICH, fine="VERSION = 1")
     assert node.run()[0] == "no warm process is kept"

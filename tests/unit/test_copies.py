@@ -6,15 +6,23 @@ import inspect
 import io
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Lines, Printer, combined_exit_code
+from laggard.resilience.nodes import copies as module
+from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Copies, Lines, Printer, combined_exit_code
+from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
+from tests.waiting import wait_until
 
 DEADLINE_S = 10.0
 
@@ -134,3 +142,50 @@ def test_output_that_cannot_be_written_is_dropped_and_the_copies_go_on() -> None
         printer.add("stdout", b"line\n", lambda number=number: printed.append(number))  # type: ignore[misc]
     printer.close(DEADLINE_S)
     assert printed == [0, 1, 2]
+
+
+# Says that rank 1 has ended as it is told to, and that rank 0 has when it is asked for a pong.
+AGENT = """
+import json, sys
+def say_end(rank, exit_code):
+    end = {"event": "task-ended", "name": f"program-0-{rank}", "exit_code": exit_code, "why": "", "pid": 1,
+           "ended_s": 0.0, "ran_s": 1.0, "error_output": ""}
+    print(json.dumps(end), flush=True)
+say_end(1, int(sys.argv[1]))
+for line in sys.stdin:
+    if json.loads(line)["do"] == "ping":
+        say_end(0, 1)
+"""
+
+
+@pytest.fixture
+def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, Copies]]:
+    """Two ranks on one node, of which the second one has ended; whoever waits for the other waits for ever."""
+    monkeypatch.setattr(module, "SETTLE_S", 3600.0)
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(request.param)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    changed, printer = threading.Condition(), Printer()
+    node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), agent, changed)
+    copies = Copies(["train"], 0, [node], 29500, changed, printer, per_device=True)
+    wait_until(lambda: copies.exit_code is not None)
+    yield node, copies
+    node.kill()
+    printer.close(DEADLINE_S)
+
+
+@pytest.mark.parametrize("two_ranks", [-signal.SIGKILL], indirect=True)
+def test_when_a_rank_was_killed_from_outside_nobody_waits_for_the_others(two_ranks: tuple[Node, Copies]) -> None:
+    _, copies = two_ranks
+    assert [(end.rank, end.exit_code) for end in copies.failed()] == [(1, -signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("two_ranks", [-signal.SIGSEGV, -signal.SIGABRT, 1], indirect=True)
+def test_when_a_rank_crashed_or_exited_without_a_word_the_others_may_still_say_why(
+    two_ranks: tuple[Node, Copies],
+) -> None:
+    node, copies = two_ranks
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(copies.failed)
+        node.ping()
+        assert sorted(end.rank for end in failed.result(DEADLINE_S) if end.rank is not None) == [0, 1]

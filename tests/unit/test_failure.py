@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from laggard.resilience.decision.error_output import complaints_of, root_cause_of
-from laggard.resilience.decision.failure import Failure, ProcessEnd, explain, only_noticed_another, says_why
+from laggard.resilience.decision.failure import Failure, ProcessEnd, explain, has_own_cause, only_noticed_another
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -160,10 +160,25 @@ def test_among_equals_the_earliest_was_first() -> None:
     assert why(second, first).rank == 1
 
 
-def test_only_noticed_and_says_why() -> None:
-    noticed, told, silent = end(raised(0, GLOO)), end(raised(0, ECC)), end(exit_code=-9)
-    assert [only_noticed_another(each) for each in (noticed, told, silent)] == [True, False, False]
-    assert [says_why(each) for each in (noticed, told, silent)] == [False, True, False]
+@pytest.mark.parametrize(
+    ("ended", "only_noticed", "own_cause"),
+    [
+        (end(raised(0, GLOO)), True, False),
+        (end(raised(0, ECC)), False, True),
+        (end(exit_code=1), False, False),
+        (end(exit_code=-9), False, True),
+        (end("a word that says nothing", exit_code=-9), False, True),
+        (end(raised(0, GLOO), exit_code=-9), True, False),  # it was ending already
+        (end(exit_code=-6), False, False),  # NCCL's watchdog aborts a rank whose peers are gone
+        (end(exit_code=-11), False, False),
+        (end(exit_code=137), False, False),  # a shell's word for a child of its own
+        (end(torchrun("", 1, -9)), False, False),  # torchrun may have killed it
+    ],
+)
+def test_only_what_says_why_or_was_killed_from_outside_has_a_cause_of_its_own(
+    ended: ProcessEnd, only_noticed: bool, own_cause: bool
+) -> None:
+    assert (only_noticed_another(ended), has_own_cause(ended)) == (only_noticed, own_cause)
 
 
 def test_the_first_error_of_a_chain_says_why() -> None:
