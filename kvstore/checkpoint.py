@@ -106,6 +106,20 @@ class Checkpointer:
         self._copies = copies
         self._store = _store_of(state)
 
+    def prepare(self, size_bytes: int) -> None:
+        """Have memory ready for this rank's first shard, in the background.
+
+        A save that finds memory ready blocks the program for a plain copy, the first one otherwise for several times
+        as long.  For later saves, and after `restore`, it is prepared without this.
+
+        Parameters
+        ----------
+        size_bytes : int
+            About how large the shard will be; one that is larger is saved too.
+        """
+        if self._store is not None and size_bytes > SMALL_BYTES:
+            self._store.prepare(self._key(0).owner, size_bytes)
+
     def save(self, step: int, tree: Value) -> None:
         """Save this rank's shard, and delete checkpoints that are no longer kept.
 
@@ -305,7 +319,7 @@ class Checkpointer:
             self._drop_old()
 
     def _hand_over(self, key: ShardKey, store: ShardStore, planned: Plan) -> None:
-        record = self._write(store, planned)
+        record = self._write(key, store, planned)
 
         def change(transaction: Transaction) -> Value:
             before = transaction.get(key.record)
@@ -317,12 +331,12 @@ class Checkpointer:
         store.commit(key, record)
         store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
 
-    def _write(self, store: ShardStore, planned: Plan) -> ShardRecord:
+    def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
         """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
         until_s = time.monotonic() + ROOM_DEADLINE_S
         while True:
             try:
-                return store.write(planned, f"{self._name}/{self.rank}", self._copies)
+                return store.write(planned, key.owner, self._copies)
             except ShardMemoryError as full:
                 present = shards_in(self._name, self._state)
                 can_free = len(present) > self._keep or len(self._complete_among(present)) < len(present)
@@ -353,7 +367,10 @@ class Checkpointer:
         key = self._key_of(found, rank)
         if self._store is None or (record := self._record(key)) is None:
             return None
-        return self._store.read(key, record, whole=whole)
+        shard = self._store.read(key, record, whole=whole)
+        if rank == self.rank:  # it will save one like it
+            self._store.prepare(key.owner, record.size_bytes)
+        return shard
 
     @contextmanager
     def _naming(self, found: Checkpoint) -> Iterator[None]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["memory_limit_bytes", "oom_kills"]
+__all__ = ["memory_available_bytes", "memory_limit_bytes", "oom_kills"]
 
 _GROUPS = "sys/fs/cgroup"
 
@@ -21,6 +21,18 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
     """
     kib = _value((root / "proc/meminfo").read_text(), "MemTotal:").split()[0]
     return min([int(kib) << 10, *_group_limits(root)])
+
+
+def memory_available_bytes(root: Path = Path("/")) -> int:
+    """Return how much memory can still be had on this machine, or in the control groups that this process is in.
+
+    Parameters
+    ----------
+    root
+        Where ``/proc`` and ``/sys`` are.
+    """
+    kib = _value((root / "proc/meminfo").read_text(), "MemAvailable:").split()[0]
+    return min([int(kib) << 10, *_left_in_groups(root)])
 
 
 def oom_kills(root: Path = Path("/")) -> int:
@@ -49,6 +61,20 @@ def _group_limits(root: Path) -> Iterator[int]:
     # The first version of control groups, where the group itself is what is mounted in a container.
     with contextlib.suppress(OSError, ValueError):
         yield int((root / _GROUPS / "memory/memory.limit_in_bytes").read_text())
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """Yield what each group of the second version has left; what it has read from files can be had again."""
+    with contextlib.suppress(OSError, ValueError):
+        group = _group(root)
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                limit = int((folder / "memory.max").read_text())
+                statistics = (folder / "memory.stat").read_text()
+                cached = sum(int(_value(statistics, name)) for name in ("inactive_file", "active_file"))
+                yield limit - int((folder / "memory.current").read_text()) + cached
+            if folder == root / _GROUPS:
+                break
 
 
 def _group(root: Path) -> Path:

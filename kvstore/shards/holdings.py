@@ -21,8 +21,9 @@ from laggard.kvstore.shards.folder import remove_other_shards, shard_file, write
 from laggard.kvstore.shards.job import JobView
 from laggard.kvstore.shards.layout import digest, sums_of
 from laggard.kvstore.shards.manifest import ShardKey, ShardRecord, next_peers
-from laggard.kvstore.shards.memory import ShardFile, ShardMemory
+from laggard.kvstore.shards.memory import ShardMemory
 from laggard.kvstore.shards.peers import Peers, TransferError
+from laggard.kvstore.shards.shard_file import ShardFile
 
 __all__ = ["Held", "Holdings"]
 
@@ -127,6 +128,7 @@ class Holdings:
         """Look at the shards whenever there is reason to, for ever."""
         before = None
         while True:
+            self._memory.relieve()
             try:
                 now = self._job.situation()
                 if now != before or self.is_waiting():
@@ -180,8 +182,6 @@ class Holdings:
             done = self._send_on(held, record, file)
             if record.directory and not record.in_directory and self._is_first(record):
                 self._write_to_directory(held, file)
-        if held.is_own:
-            self._memory.prepare(held.file.size_bytes, held.file.owner)
         return done
 
     def _record_copy(self, held: Held) -> ShardRecord:

@@ -64,6 +64,11 @@ class ShardKey:
         return f"{self.name}/{of.launch}/{of.step}/{self.rank}-{of.ranks}"
 
     @property
+    def owner(self) -> str:
+        """Whose memory it goes into: that of the shards that the same rank has saved before."""
+        return f"{self.name}/{self.rank}"
+
+    @property
     def record(self) -> str:
         """Key of the record of a shard that the nodes hold."""
         return self.value + _SUFFIX

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
+import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
-import psutil
+from laggard.kvstore.memory import memory_available_bytes
+from laggard.kvstore.shards.bounds import memory_to_spare_bytes
+from laggard.kvstore.shards.populate import SLICE_BYTES, allocate
+from laggard.kvstore.shards.shard_file import ShardFile, whole_grains
 
-from laggard.kvstore.codec import Buffer
-from laggard.kvstore.memory import memory_limit_bytes
-
-__all__ = ["MEMORY_FOLDER", "NoRoom", "ShardFile", "ShardMemory", "default_memory"]
-
-MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the files in it have no names
-# Of the memory file system's size, and of the machine's: the program and others need some too.
-_SHARE_OF_FOLDER = 0.8
-_SHARE_OF_MACHINE = 0.5
-# Containers often have one of 64 MB, which is of no use here.
-_LEAST_FOLDER = 0.1
+__all__ = ["NoRoom", "ShardMemory"]
 
 
 class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells the program
@@ -49,48 +44,6 @@ class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells th
         self.reason = reason
 
 
-@dataclass(eq=False, slots=True)
-class ShardFile:
-    """A file without a name.
-
-    Attributes
-    ----------
-    number
-        Tells it from others of this server.
-    descriptor
-        Open for reading and writing.
-    size_bytes
-        Its size.
-    owner
-        Who wrote it last; whoever wrote a file may still have it mapped.
-    is_lent
-        Whether a program may have it mapped to read it; then it is never written again.
-    readers
-        How many threads of this process are reading it.
-    is_over
-        Whether it goes back as soon as they are done.
-    """
-
-    number: int
-    descriptor: int
-    size_bytes: int
-    owner: str
-    is_lent: bool = False
-    readers: int = 0
-    is_over: bool = False
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return a range of its bytes."""
-        return os.pread(self.descriptor, stop - start, start)
-
-    def write(self, offset: int, content: Buffer) -> None:
-        """Write at an offset."""
-        view = memoryview(content)
-        while view.nbytes:
-            count = os.pwrite(self.descriptor, view, offset)
-            offset, view = offset + count, view[count:]
-
-
 class ShardMemory:
     """All shards that a node holds. From any thread.
 
@@ -99,17 +52,26 @@ class ShardMemory:
     folder
         On a file system in memory; None: there is none of a useful size, and the kernel's own is used.
     bound_bytes
-        How much of it to use at most.
+        How much of it to use at most, the spare files included.
+    to_spare_bytes
+        Returns how much more memory the node can do without; below 0 it is short of memory.
     """
 
-    def __init__(self, folder: Path | None, bound_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        bound_bytes: int,
+        to_spare_bytes: Callable[[], int] = memory_to_spare_bytes,
+    ) -> None:
         self._folder = folder
         self.bound_bytes = bound_bytes
-        self._numbers = itertools.count()
+        self._to_spare_bytes = to_spare_bytes
+        # A program may have files of a server that was killed mapped, and must not take ours for them.
+        self._numbers = itertools.count(secrets.randbits(40) << 20)
         self._lock = threading.Lock()
         self._files: set[ShardFile] = set()  # the spare ones included
         self._spare: list[ShardFile] = []
-        self._in_preparation: set[ShardFile] = set()
+        self._in_preparation: dict[ShardFile, int] = {}  # with the descriptor that the preparation has of it
 
     @property
     def used_bytes(self) -> int:
@@ -130,17 +92,19 @@ class ShardMemory:
         NoRoom
             If it does not fit; everything is as before but for spare memory.
         """
+        reserved_bytes = whole_grains(size_bytes)
         with self._lock:
-            if self._used_bytes() + size_bytes > self.bound_bytes:
+            if self._used_bytes() + reserved_bytes > self.bound_bytes:
                 raise NoRoom(self.bound_bytes, self._used_bytes(), "bound")
-            file = self._spare_for(size_bytes, owner) or self._new(owner)
+            file = self._spare_for(reserved_bytes, owner) or self._new(owner)
             try:
-                self._make_room(size_bytes - file.size_bytes)
-            except NoRoom:
+                self._make_room(reserved_bytes - file.reserved_bytes)
+                file.resize(reserved_bytes)
+            except (NoRoom, OSError):
                 self._close(file)
                 raise
-            os.ftruncate(file.descriptor, size_bytes)
             file.size_bytes, file.owner = size_bytes, owner
+            file.is_ahead = file.is_over = False
             return file
 
     def give_back(self, file: ShardFile) -> None:
@@ -171,28 +135,81 @@ class ShardMemory:
         with self._lock:
             file.is_lent = True
 
-    def prepare(self, size_bytes: int, owner: str) -> None:
-        """Have a spare file of this size ready, if there is room for it; takes as long as fresh memory takes."""
+    def prepare(self, size_bytes: int, owner: str) -> tuple[ShardFile, int] | None:
+        """Have a spare file of this size whose memory is there; takes as long as fresh memory takes.
+
+        What needs memory meanwhile goes first: it takes the file, as far as it is, or its memory.
+
+        Returns
+        -------
+        tuple of ShardFile and int, or None
+            The file, which may be in use by now, and a descriptor of it, to be closed; None if there is no room, or one
+            is being prepared already.
+
+        Raises
+        ------
+        OSError
+            If the memory cannot be had, although there should be room.
+        """
+        reserved_bytes = whole_grains(size_bytes)
         with self._lock:
-            if any(each.owner == owner and each.size_bytes >= size_bytes for each in self._idle()):
-                return
-            total = sum(each.size_bytes for each in self._files)
-            if total + size_bytes > self.bound_bytes or size_bytes > self._free_bytes():
-                return
-            file = self._new(owner)
-            file.size_bytes, file.is_over = size_bytes, True
-            self._in_preparation.add(file)
+            file = self._to_prepare(reserved_bytes, owner)
+            if file is None:
+                return None
+            file.is_over = file.is_ahead = True
+            descriptor = os.dup(file.descriptor)  # which stays open if the file is closed meanwhile
+            self._in_preparation[file] = descriptor
         try:
-            os.posix_fallocate(file.descriptor, 0, size_bytes)
-            is_there = True
-        except OSError:
-            is_there = False  # the file system is full
+            self._allocate(file, descriptor, reserved_bytes)
+        except BaseException as error:
+            with self._lock:
+                was_taken = self._in_preparation.get(file) != descriptor
+                if not was_taken:
+                    self._close(file)
+            if not was_taken or not isinstance(error, (OSError, ValueError)):  # it may be shorter now
+                os.close(descriptor)
+                raise
         with self._lock:
-            self._in_preparation.remove(file)
-            if is_there and sum(each.size_bytes for each in self._files) <= self.bound_bytes:
+            if self._in_preparation.get(file) == descriptor:
+                del self._in_preparation[file]
                 self._settle(file)
-            else:
-                self._close(file)
+        return file, descriptor
+
+    def relieve(self) -> None:
+        """Give spare memory back while the node is short of memory."""
+        with self._lock:
+            while self._idle() and self._to_spare_bytes() < 0:
+                self._close(self._least_needed())
+
+    def _to_prepare(self, reserved_bytes: int, owner: str) -> ShardFile | None:
+        """Return a spare file of this owner, or a new one, at least as long; None if there is no room for it."""
+        if any(each.owner == owner for each in self._in_preparation):
+            return None
+        found = max((each for each in self._spare if each.owner == owner), key=attrgetter("ready_bytes"), default=None)
+        known_bytes, ready_bytes = (0, 0) if found is None else (found.reserved_bytes, found.ready_bytes)
+        if self._total_bytes() + max(0, reserved_bytes - known_bytes) > self.bound_bytes:
+            return None
+        missing_bytes = reserved_bytes - ready_bytes
+        if missing_bytes > 0 and missing_bytes > min(self._free_bytes(), self._to_spare_bytes()):
+            return None
+        if found is None:
+            found = self._new(owner)
+        else:
+            self._spare.remove(found)
+        if found.reserved_bytes < reserved_bytes:
+            found.resize(reserved_bytes)
+        return found
+
+    def _allocate(self, file: ShardFile, descriptor: int, stop: int) -> None:
+        """Have the memory of a file in preparation, slice by slice, until somebody takes it."""
+        with mmap.mmap(descriptor, stop) as mapping:
+            for at in range(file.ready_bytes // SLICE_BYTES * SLICE_BYTES, stop, SLICE_BYTES):
+                end = min(at + SLICE_BYTES, stop)
+                allocate(descriptor, mapping, at, end)
+                with self._lock:
+                    if self._in_preparation.get(file) != descriptor:
+                        return
+                    file.ready_bytes = max(file.ready_bytes, end)
 
     def _settle(self, file: ShardFile) -> None:
         if not file.is_over or file.readers or file not in self._files or file in self._spare:
@@ -202,25 +219,35 @@ class ShardMemory:
         else:
             self._spare.append(file)
 
-    def _spare_for(self, size_bytes: int, owner: str) -> ShardFile | None:
-        """Take the spare file that fits best: one of the same owner, of the nearest size."""
-        if not self._spare:
+    def _spare_for(self, reserved_bytes: int, owner: str) -> ShardFile | None:
+        """Take the spare file that fits best: one of the same owner, of the nearest size.
+
+        What another owner has mapped for its next shard is taken only where there is no room for more.
+        """
+        own = [each for each in self._idle() if each.owner == owner]
+        others = [each for each in self._spare if each.owner != owner]
+        if self._total_bytes() + reserved_bytes <= self.bound_bytes and reserved_bytes <= self._free_bytes():
+            others = [each for each in others if not each.is_ahead]
+        candidates = own or others
+        if not candidates:
             return None
-        best = min(self._spare, key=lambda each: (each.owner != owner, abs(each.size_bytes - size_bytes)))
-        self._spare.remove(best)
-        best.is_over = False
+        best = min(candidates, key=lambda each: (abs(each.reserved_bytes - reserved_bytes), -each.ready_bytes))
+        self._no_longer_idle(best)
         return best
 
     def _make_room(self, fresh_bytes: int) -> None:
         """Close spare files until fresh memory fits; the bound and the file system both count."""
-        while self._spare and (
-            sum(each.size_bytes for each in self._files) + fresh_bytes > self.bound_bytes
-            or fresh_bytes > self._free_bytes()
+        while self._idle() and (
+            self._total_bytes() + fresh_bytes > self.bound_bytes or fresh_bytes > self._free_bytes()
         ):
-            self._close(self._spare.pop())
+            self._close(self._least_needed())
         if fresh_bytes > (free_bytes := self._free_bytes()):
             used = self._used_bytes()
             raise NoRoom(used + free_bytes, used, "file system")
+
+    def _least_needed(self) -> ShardFile:
+        """Return the idle file to be closed first."""
+        return min(self._idle(), key=lambda each: (each.is_ahead, each in self._in_preparation))
 
     def _new(self, owner: str) -> ShardFile:
         try:
@@ -229,7 +256,7 @@ class ShardMemory:
             if error.errno == errno.ENOSPC:
                 raise NoRoom(self.bound_bytes, self._used_bytes(), "file system") from error
             raise
-        file = ShardFile(next(self._numbers), descriptor, 0, owner)
+        file = ShardFile(next(self._numbers), descriptor, owner)
         self._files.add(file)
         return file
 
@@ -242,35 +269,26 @@ class ShardMemory:
         return descriptor
 
     def _close(self, file: ShardFile) -> None:
+        self._no_longer_idle(file)
         self._files.discard(file)
-        os.close(file.descriptor)
+        file.close()
+
+    def _no_longer_idle(self, file: ShardFile) -> None:
+        self._in_preparation.pop(file, None)
+        if file in self._spare:
+            self._spare.remove(file)
+
+    def _total_bytes(self) -> int:
+        return sum(each.reserved_bytes for each in self._files)
 
     def _used_bytes(self) -> int:
-        return sum(each.size_bytes for each in self._files) - sum(each.size_bytes for each in self._idle())
+        return self._total_bytes() - sum(each.reserved_bytes for each in self._idle())
 
     def _idle(self) -> list[ShardFile]:
         return [*self._spare, *self._in_preparation]
 
     def _free_bytes(self) -> int:
         if self._folder is None:
-            return int(psutil.virtual_memory().available)
+            return memory_available_bytes()
         free = os.statvfs(self._folder)
         return free.f_bavail * free.f_frsize
-
-
-def default_memory(folder: Path, sharers: int) -> tuple[Path | None, int]:
-    """Return where to have shards, and how much of it to use, if several nodes share this machine.
-
-    Parameters
-    ----------
-    folder
-        Of the file system in memory.
-    sharers
-        How many nodes.
-    """
-    machine_bytes = memory_limit_bytes()
-    whole = os.statvfs(folder)
-    folder_bytes = whole.f_blocks * whole.f_frsize
-    if folder_bytes < _LEAST_FOLDER * machine_bytes:
-        return None, int(_SHARE_OF_MACHINE * machine_bytes / sharers)
-    return folder, int(min(_SHARE_OF_FOLDER * folder_bytes, _SHARE_OF_MACHINE * machine_bytes) / sharers)

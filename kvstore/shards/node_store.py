@@ -10,19 +10,17 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from laggard.kvstore.codec import Buffer
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, ShardMemoryError, ShardServerError
-from laggard.kvstore.shards.layout import BLOCK_BYTES, Plan
+from laggard.kvstore.shards.layout import Plan
 from laggard.kvstore.shards.manifest import ShardKey, ShardRecord
+from laggard.kvstore.shards.mappings import Mappings, write_parts
 from laggard.kvstore.shards.settings import SOCKET, NodeShards, Registry
 from laggard.kvstore.shards.shard import PartialSource, Shard, WholeSource, verify_whole
 from laggard.kvstore.shards.stores import Unreadable, read_from_folder
@@ -55,14 +53,6 @@ def current_store() -> NodeStore | None:
     return store
 
 
-@dataclass(frozen=True, slots=True)
-class _Mapping:
-    """Memory of the node that this process has mapped to write to it."""
-
-    size_bytes: int
-    content: mmap.mmap
-
-
 class NodeStore:
     """Shards in the memory of the nodes, by way of the shard server of this one.
 
@@ -84,7 +74,7 @@ class NodeStore:
         self._directory = None if settings.directory is None else Path(settings.directory)
         self.has_directory = self._directory is not None
         self._connection: socket.socket | None = None
-        self._mappings: dict[int, _Mapping] = {}
+        self._mappings = Mappings(functools.partial(_ask_ahead, self._socket_path))
         self._taken: dict[str, int] = {}
         self._lock = threading.Lock()
         self._n_nodes: int | None = None
@@ -103,11 +93,15 @@ class NodeStore:
         asked = min(copies, self._count_nodes())
         with self._lock:
             try:
-                number, descriptor = self._take(plan.size_bytes, owner)
+                answer, descriptor = self._take(plan.size_bytes, owner)
             except OSError as error:
                 raise self._silent(error) from error
+            number = int(answer["file"])
             try:
-                self._copy(plan, number, descriptor)
+                mapping = self._mappings.find(number)
+                write_parts(plan, descriptor, mapping, int(answer["ready"]))
+                if mapping is None or len(mapping) < plan.size_bytes:
+                    self._mappings.add(number, descriptor, int(answer["reserved"]))
             except OSError as error:  # the file system in memory has filled up
                 self._close()
                 raise ShardMemoryError(self._settings.host, plan.size_bytes, 0, 0, "file system") from error
@@ -117,16 +111,23 @@ class NodeStore:
         return ShardRecord(shard_id, plan.size_bytes, asked, directory=self.has_directory)
 
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
-        """Have the shard server verify, record and copy the shard."""
+        """Have the shard server verify, record and copy the shard, and memory ready for the next one."""
         with self._lock:
             try:
-                file = self._taken.pop(record.id)
+                file = self._taken.pop(record.id, None)
+                if file is None:  # another thread has found the server gone since
+                    raise ConnectionError("it has ended meanwhile")
                 connection = self._connected()
                 send(connection, {"do": "commit", "file": file, "key": key.record, "id": record.id})
                 receive(connection)
             except OSError as error:
                 self._close()
                 raise self._silent(error) from error
+        self.prepare(key.owner, record.size_bytes)
+
+    def prepare(self, owner: str, size_bytes: int) -> None:
+        """Have the memory of the owner's next shard ready, in the background."""
+        self._mappings.want(owner, size_bytes)
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Map a shard that this node has; fetch one that another node has, whole or by blocks; or read its file."""
@@ -185,16 +186,15 @@ class NodeStore:
             receive_into(connection, content)
             return content
 
-    def _take(self, size_bytes: int, owner: str) -> tuple[int, int]:
+    def _take(self, size_bytes: int, owner: str) -> tuple[Message, int]:
         answer, descriptor = self._ask_for_file({"do": "take", "size": size_bytes, "owner": owner})
         if "no_room" in answer:
             why = answer["no_room"]
             raise ShardMemoryError(self._settings.host, size_bytes, why["bound"], why["used"], why["reason"])
         if descriptor is None:
             raise ConnectionError("the shard server sent no file")
-        # What this process has mapped of others would keep their memory from being freed.
-        self._mappings = {number: self._mappings[number] for number in answer["files"] if number in self._mappings}
-        return int(answer["file"]), descriptor
+        self._mappings.keep_only(answer["files"])
+        return answer, descriptor
 
     def _ask_for_file(self, message: Message) -> tuple[Message, int | None]:
         is_new = self._connection is None
@@ -207,17 +207,6 @@ class NodeStore:
             if is_new or not isinstance(error, ConnectionError):
                 raise
             return self._ask_for_file(message)  # the server has ended since, and is started again
-
-    def _copy(self, plan: Plan, number: int, descriptor: int) -> None:
-        """Copy all parts; into memory that this process has written before, which is mapped, at twice the speed."""
-        mapping = self._mappings.get(number)
-        if mapping is None or mapping.size_bytes != plan.size_bytes:
-            _write_all(descriptor, plan)
-            self._mappings[number] = _Mapping(plan.size_bytes, mmap.mmap(descriptor, plan.size_bytes))
-            return
-        target = np.frombuffer(mapping.content, np.uint8)
-        for at, part in plan.parts:
-            np.copyto(target[at : at + len(part)], np.frombuffer(part, np.uint8))  # others may run meanwhile
 
     def _count_nodes(self) -> int:
         if self._n_nodes is None:
@@ -238,25 +227,11 @@ class NodeStore:
         if self._connection is not None:
             self._connection.settimeout(ANSWER_DEADLINE_S)
             return self._connection
-        until_s = time.monotonic() + START_DEADLINE_S
-        asked = False
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(ANSWER_DEADLINE_S)
-                connection.connect(str(self._socket_path))
-            except OSError:
-                connection.close()
-                if time.monotonic() > until_s:
-                    raise
-            else:
-                self._connection = connection
-                self._mappings.clear()  # they may be of a server that has ended
-                return connection
-            if not asked:
-                self._control.ask("shards", [])
-                asked = True
-            time.sleep(_POLL_S)
+        self._connection = _connect(self._socket_path, self._ask_for_server)
+        return self._connection
+
+    def _ask_for_server(self) -> None:
+        self._control.ask("shards", [])
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -267,6 +242,35 @@ class NodeStore:
 
     def _silent(self, error: OSError) -> ShardServerError:
         return ShardServerError(self._settings.host, str(error) or type(error).__name__)
+
+
+def _connect(path: Path, ask_for_server: Callable[[], None] | None = None) -> socket.socket:
+    """Connect to a shard server, which may be about to start; ask for it if it does not listen."""
+    until_s = time.monotonic() + START_DEADLINE_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(ANSWER_DEADLINE_S)
+            connection.connect(str(path))
+        except OSError:
+            connection.close()
+            if time.monotonic() > until_s:
+                raise
+        else:
+            return connection
+        if ask_for_server is not None:
+            ask_for_server()
+            ask_for_server = None
+        time.sleep(_POLL_S)
+
+
+def _ask_ahead(path: Path, owner: str, size_bytes: int) -> tuple[int, int] | None:
+    """Have a file prepared, by way of a connection of its own, so that a save does not wait for it."""
+    with _connect(path) as connection:
+        connection.settimeout(ANSWER_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S)
+        send(connection, {"do": "prepare", "owner": owner, "size": size_bytes})
+        answer, descriptor = receive_with_file(connection)
+        return None if descriptor is None else (int(answer["file"]), descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +297,3 @@ def _question(key: ShardKey, record: ShardRecord, holders: list[str]) -> Message
         "holders": holders,
         "expected": record.sums,
     }
-
-
-def _write_all(descriptor: int, plan: Plan) -> None:
-    for at, part in plan.parts:
-        view: Buffer = memoryview(part)
-        while len(view):
-            count = os.pwrite(descriptor, view[:BLOCK_BYTES], at)
-            at, view = at + count, view[count:]

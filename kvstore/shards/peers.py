@@ -10,8 +10,8 @@ from pathlib import Path
 
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.shards.layout import BLOCK_BYTES, digest, wrong_block
-from laggard.kvstore.shards.memory import ShardFile
 from laggard.kvstore.shards.settings import ServerAddress, tls_context
+from laggard.kvstore.shards.shard_file import ShardFile
 from laggard.kvstore.shards.wire import receive, receive_exactly, receive_into, send
 
 __all__ = ["PROGRESS_DEADLINE_S", "Peers", "TransferError", "read_shard"]

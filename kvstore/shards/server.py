@@ -21,13 +21,15 @@ from pathlib import Path
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.shards.bounds import MEMORY_FOLDER, default_memory
 from laggard.kvstore.shards.holdings import Held, Holdings
 from laggard.kvstore.shards.job import JobView
 from laggard.kvstore.shards.layout import BLOCK_BYTES, wrong_block
 from laggard.kvstore.shards.manifest import ShardKey
-from laggard.kvstore.shards.memory import MEMORY_FOLDER, NoRoom, ShardFile, ShardMemory, default_memory
+from laggard.kvstore.shards.memory import NoRoom, ShardMemory
 from laggard.kvstore.shards.peers import PROGRESS_DEADLINE_S, Peers, TransferError, read_shard
 from laggard.kvstore.shards.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
+from laggard.kvstore.shards.shard_file import ShardFile
 from laggard.kvstore.shards.wire import ENDED, Message, receive, receive_exactly, receive_into, send
 from laggard.logs import configure_logging
 
@@ -40,6 +42,8 @@ ROOM_DEADLINE_S = 1.0
 _POLL_S = 0.1
 _BACKLOG = 128
 _LONGEST_SUMS_BYTES = 64 << 20
+# Of a thread that prepares memory: ranks and copies come first.
+_LOW_PRIORITY = 10
 
 
 class ShardServer:
@@ -71,6 +75,7 @@ class ShardServer:
         directory = None if settings.directory is None else Path(settings.directory)
         self._holdings = Holdings(self._memory, self._job, self._peers, directory)
         self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
+        self._has_told = False
 
     def start(self) -> None:
         """Listen, and have the others know."""
@@ -111,6 +116,8 @@ class ShardServer:
                 match message["do"]:
                     case "take":
                         self._take(connection, message, taken)
+                    case "prepare":
+                        self._prepare(connection, message)
                     case "commit":
                         self._commit(message, taken.pop(int(message["file"])))
                         send(connection, {})
@@ -132,7 +139,36 @@ class ShardServer:
             send(connection, {"no_room": why})
             return
         taken[file.number] = file
-        send(connection, {"file": file.number, "files": self._memory.numbers()}, file=file.descriptor)
+        answer = {"file": file.number, "reserved": file.reserved_bytes, "ready": file.ready_bytes}
+        send(connection, answer | {"files": self._memory.numbers()}, file=file.descriptor)
+
+    def _prepare(self, connection: socket.socket, message: Message) -> None:
+        """Have memory ready for a program's next shard; it asks on a connection for nothing else."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+        size_bytes = int(message["size"])
+        try:
+            found = self._memory.prepare(size_bytes, str(message["owner"]))
+        except (OSError, NoRoom) as error:
+            why = "no file can be opened" if isinstance(error, NoRoom) else error.strerror
+            self._tell_once(
+                f"{self._settings.host} has no memory ready for a checkpoint of {size_bytes >> 20} MiB: {why}; "
+                "saves take longer"
+            )
+            found = None
+        if found is None:
+            send(connection, {})
+            return
+        file, descriptor = found
+        try:
+            send(connection, {"file": file.number}, file=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _tell_once(self, notice: str) -> None:
+        _log.warning("%s", notice)
+        if not self._has_told:
+            self._has_told = True
+            self._job.tell(notice)
 
     def _wait_for_room(self, size_bytes: int, owner: str) -> ShardFile:
         until_s = time.monotonic() + ROOM_DEADLINE_S
@@ -147,6 +183,7 @@ class ShardServer:
                 self._holdings.changed.wait(_POLL_S)
 
     def _commit(self, message: Message, file: ShardFile) -> None:
+        file.note_written()
         self._holdings.add(Held(ShardKey.of_record(message["key"]), str(message["id"]), file, is_own=True))
 
     def _get(self, connection: socket.socket, message: Message) -> None:
@@ -221,7 +258,7 @@ class ShardServer:
             raise ValueError(f"checksums of {sums_bytes} bytes")
         sums = receive_exactly(connection, sums_bytes)
         try:
-            file = self._wait_for_room(size_bytes, f"{key.name}/{key.rank}")
+            file = self._wait_for_room(size_bytes, key.owner)
         except NoRoom as full:
             send(connection, {"refused": f"it has no room ({full.bound_bytes} bytes at most)"})
             return
@@ -236,6 +273,7 @@ class ShardServer:
         except BaseException:
             self._memory.give_back(file)
             raise
+        file.note_written()
         held = Held(key, str(message["id"]), file, sums)
         try:
             recorded = self._holdings.add_copy(held)

@@ -39,6 +39,9 @@ class ShardStore(Protocol):
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Have the copies made; State has the record by now."""
 
+    def prepare(self, owner: str, size_bytes: int) -> None:
+        """Have room ready for the next shard of an owner, in the background, if that makes a save faster."""
+
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Return a shard to be read.
 
@@ -77,6 +80,9 @@ class FolderStore:
 
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Do nothing: it is all there."""
+
+    def prepare(self, owner: str, size_bytes: int) -> None:
+        """Do nothing: a disk needs no preparation."""
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Map the file."""

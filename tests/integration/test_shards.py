@@ -17,9 +17,10 @@ import pytest
 from laggard.kvstore.certificates import Authority
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, NoCheckpointError, ShardMemoryError
 from laggard.kvstore.server import StateServer
+from laggard.kvstore.shards.bounds import MEMORY_FOLDER
 from laggard.kvstore.shards.layout import BLOCK_BYTES
-from laggard.kvstore.shards.memory import MEMORY_FOLDER
 from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE
+from laggard.kvstore.shards.shard_file import whole_grains
 from laggard.kvstore.state import State
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from tests.integration.shard_nodes import ShardNodes
@@ -153,7 +154,7 @@ def test_the_last_ones_are_kept_and_the_others_leave_the_memory_of_all_nodes(nod
         checkpoints.save(step, tree(step))
         assert checkpoints.wait(step, DEADLINE_S)
     assert sorted(State(nodes.client, nodes.endpoint, 0)) == [f"checkpoint/0/{n}/0-1/shard" for n in (3, 4, 5)]
-    size = 8 * N
+    size = whole_grains(8 * N)
     for host in nodes.nodes:  # those kept, the one that was saved meanwhile, and a file to be used again
         wait_until(lambda h=host: sum(_memory_of(nodes, h)) < 5.5 * size)  # type: ignore[misc]
 
@@ -178,7 +179,7 @@ def test_a_shard_beyond_the_bound_is_refused_with_both_sizes(nodes_of: MakeNodes
     assert checkpoints.wait(1, DEADLINE_S)
     with pytest.raises(
         ShardMemoryError,
-        match=r"a shard of 32\.0 MiB does not fit: n1 may hold 16\.0 MiB of checkpoints in memory, and 5\.3 MiB are in",
+        match=r"a shard of 32\.0 MiB does not fit: n1 may hold 16\.0 MiB of checkpoints in memory, and 6\.0 MiB are in",
     ):
         checkpoints.save(2, {"a": np.zeros(32 << 20, np.uint8)})
     assert checkpoints.latest() == 1
