@@ -40,7 +40,7 @@ HOSTS_LIFE_S = 0.1
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
 # How often to see whether the nodes that have not answered yet are worth waiting for.
-LOOK_S = 0.03
+LOOK_S = 0.02
 # For nodes that are silent, if there are no others: one may just have come back.
 BRIEF_S = 0.1
 
@@ -278,10 +278,13 @@ class NodeAsker:
         meanwhile()
         replies = Replies(received=len(waiting))
         while waiting and (left_s := until_s - time.monotonic()) > 0:
-            reply = mailbox.take(left_s if self._watch is None else min(left_s, LOOK_S))
+            late = self._watch is not None and bool(replies.by_host) and self._watch.all_late(waiting)
+            reply = mailbox.take(0.0 if late else left_s if self._watch is None else min(left_s, LOOK_S))
+            if reply is None and late:
+                break
             if reply is None:
-                if self._watch is not None and replies.by_host and self._watch.all_late(waiting):
-                    break
+                if self._watch is not None:
+                    self._watch.hurry(waiting)
                 continue
             if reply["number"] != mailbox.number:
                 continue  # a late answer to an earlier question

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["LEAST_PATIENCE_S", "NodeHealth", "Pulse", "PulseAnswer"]
+__all__ = ["LEAST_PATIENCE_S", "RECENTLY_S", "NodeHealth", "Pulse", "PulseAnswer"]
 
 LEAST_PATIENCE_S = 0.15
+# A node that was asked so recently is not asked again by those who wonder whether it is there.
+RECENTLY_S = 0.05
 RECENT = 8
 
 
@@ -82,6 +84,8 @@ class Pulse:
         When it was last asked, on the asker's monotonic clock.
     waiting_since_s
         When it was asked what it has not answered yet; None if it has answered.
+    timed_s
+        When it was last asked while it owed nothing: how long only such answers take is of the node, not of a hang.
     trips
         The last answers that came: how long each took, and by how much the node's clock was ahead, in seconds.
     smooth_s, spread_s
@@ -93,15 +97,25 @@ class Pulse:
     listens: bool = False
     asked_s: float = float("-inf")
     waiting_since_s: float | None = None
+    timed_s: float = float("-inf")
     trips: tuple[tuple[float, float], ...] = field(default=())
     smooth_s: float = 0.0
     spread_s: float = 0.0
     dropped: int = 0
 
-    def ask(self, now_s: float, *, received: bool) -> Pulse:
-        """Record a question, and whether the node received it."""
-        since_s = self.waiting_since_s if self.waiting_since_s is not None else now_s
-        return replace(self, listens=received, asked_s=now_s, waiting_since_s=since_s if received else None)
+    def is_due(self, now_s: float) -> bool:
+        """Return whether asking it now would tell whether it is there: it owes nothing, and was not just asked."""
+        return self.waiting_since_s is None and now_s - self.asked_s >= RECENTLY_S
+
+    def ask(self, now_s: float) -> Pulse:
+        """Record a question that is about to be sent."""
+        if self.waiting_since_s is not None:
+            return replace(self, asked_s=now_s)
+        return replace(self, asked_s=now_s, timed_s=now_s, waiting_since_s=now_s)
+
+    def sent(self, *, received: bool) -> Pulse:
+        """Record whether the node received the question."""
+        return replace(self, listens=received, waiting_since_s=self.waiting_since_s if received else None)
 
     def take(self, answer: PulseAnswer, now_s: float, unix_s: float, longest_s: float) -> Pulse:
         """Record an answer that came now, at Unix time ``unix_s`` here.
@@ -113,7 +127,7 @@ class Pulse:
             return self  # to nothing that we have asked
         owed_s = None if answer.asked_s >= self.asked_s else self.asked_s
         answered = replace(self, listens=True, waiting_since_s=owed_s, dropped=answer.dropped)
-        if self.waiting_since_s != answer.asked_s or took_s > longest_s:
+        if answer.asked_s != self.timed_s or took_s > longest_s:
             return answered
         first = not self.trips
         return replace(
@@ -134,6 +148,10 @@ class Pulse:
         if self.waiting_since_s is not None:
             return max(0.0, now_s - self.waiting_since_s)
         return self.trips[-1][0] if self.trips else 0.0
+
+    def is_late(self, now_s: float, longest_s: float) -> bool:
+        """Return whether it owes an answer for longer than its answers usually take."""
+        return self.has_waited(self.patience_s(longest_s), now_s)
 
     def has_waited(self, limit_s: float, now_s: float) -> bool:
         """Return whether it owes an answer for longer than a limit."""

@@ -24,6 +24,8 @@ INTERVAL_S = 1.0
 # So that a thousand nodes cost no more than a hundred do.
 MOST_A_SECOND = 100
 LOOK_S = 0.05
+# While an answer is owed: queries wait to be told that it is late.
+OWED_LOOK_S = 0.02
 RETRY_S = 1.0
 STOP_DEADLINE_S = 3.0
 
@@ -59,7 +61,7 @@ class NodeWatch:
         # Until when all answers have been read: what has come since then may just not have been read yet.
         self._read_until_s = clock()
         self._pulses: dict[str, Pulse] = {}
-        self._hurried: set[str] = set()
+        self._mailbox: Mailbox | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="telemetry-watch", daemon=True)
@@ -80,10 +82,19 @@ class NodeWatch:
         return pulse is not None and pulse.has_waited(self._longest_s, self._read_until_s)
 
     def all_late(self, hosts: Collection[str]) -> bool:
-        """Return whether these nodes all answer later than usual; those that owe nothing are asked, to know it soon."""
-        late = {host for host in hosts if self._is_late(host)}
-        self._hurried.update(host for host in hosts if host not in late and not self._owes(host))
-        return len(late) == len(hosts)
+        """Return whether these nodes all answer later than usual."""
+        return all(self._is_late(host) for host in hosts)
+
+    def hurry(self, hosts: Collection[str]) -> None:
+        """Ask these nodes at once whether they are there, but for those that have just been asked.
+
+        Raises
+        ------
+        redis.RedisError
+            If the state server does not answer.
+        """
+        if (mailbox := self._mailbox) is not None:
+            self._ask(mailbox, hosts, every=False)
 
     def health(self) -> Mapping[str, NodeHealth]:
         """Return how each node is, by name."""
@@ -91,21 +102,18 @@ class NodeWatch:
             found = sorted(self._pulses.items())
         return {host: pulse.health(self._read_until_s, self._longest_s) for host, pulse in found}
 
-    def _owes(self, host: str) -> bool:
-        pulse = self._pulses.get(host)
-        return pulse is not None and pulse.waiting_since_s is not None
-
     def _is_late(self, host: str) -> bool:
         pulse = self._pulses.get(host)
-        return pulse is not None and pulse.has_waited(pulse.patience_s(self._longest_s), self._read_until_s)
+        return pulse is not None and pulse.is_late(self._read_until_s, self._longest_s)
 
     def _watch(self) -> None:
         while not self._ended.is_set():
             try:
-                mailbox = Mailbox(self._client, self._endpoint)
+                self._mailbox = mailbox = Mailbox(self._client, self._endpoint)
                 try:
                     self._ask_and_take(mailbox)
                 finally:
+                    self._mailbox = None
                     mailbox.close()
             except redis.RedisError as error:
                 _log.info("the state server does not answer, retrying: %s", error)
@@ -116,10 +124,8 @@ class NodeWatch:
         while not self._ended.is_set():
             if self._clock() >= next_round_s:
                 hosts = self._choose()
-                self._ask(mailbox, hosts)
+                self._ask(mailbox, hosts, every=True)
                 next_round_s = self._clock() + max(INTERVAL_S, len(hosts) / MOST_A_SECOND)
-            elif hurried := [self._hurried.pop() for _ in range(len(self._hurried))]:
-                self._ask(mailbox, hurried)
             self._take(mailbox)
 
     def _choose(self) -> list[str]:
@@ -129,21 +135,33 @@ class NodeWatch:
             self._pulses = {host: self._pulses.get(host, Pulse()) for host in hosts}
         return sorted(hosts)
 
-    def _ask(self, mailbox: Mailbox, hosts: Collection[str]) -> None:
+    def _ask(self, mailbox: Mailbox, hosts: Collection[str], *, every: bool) -> None:
+        """Ask nodes, all or those whose pulse is due; in several threads."""
         now_s = self._clock()
-        received = set(mailbox.send({"kind": PULSE, "asked_s": now_s}, hosts, self._longest_s))
+        with self._lock:  # recorded before it is sent, since the answer may be there at once
+            known = [host for host in hosts if host in self._pulses]
+            asked = [host for host in known if every or self._pulses[host].is_due(now_s)]
+            self._pulses.update({host: self._pulses[host].ask(now_s) for host in asked})
+        if not asked:
+            return
+        received = set(mailbox.send({"kind": PULSE, "asked_s": now_s}, asked, self._longest_s))
         with self._lock:
-            for host in hosts:
+            for host in asked:
                 if host in self._pulses:
-                    self._pulses[host] = self._pulses[host].ask(now_s, received=host in received)
+                    self._pulses[host] = self._pulses[host].sent(received=host in received)
 
     def _take(self, mailbox: Mailbox) -> None:
         """Wait a little for an answer, and take all that have come."""
         begun_s = self._clock()
-        wait_s = LOOK_S
+        wait_s = OWED_LOOK_S if self._expects_answers(begun_s) else LOOK_S
         while self._take_one(mailbox, wait_s):
             begun_s, wait_s = self._clock(), 0.0
         self._read_until_s = begun_s
+
+    def _expects_answers(self, now_s: float) -> bool:
+        with self._lock:
+            pulses = list(self._pulses.values())
+        return any(p.waiting_since_s is not None and not p.has_waited(self._longest_s, now_s) for p in pulses)
 
     def _take_one(self, mailbox: Mailbox, wait_s: float) -> bool:
         try:

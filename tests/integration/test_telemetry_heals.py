@@ -32,6 +32,8 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 # A node whose clock is ahead of everybody else's.
 AHEAD_S = 3600
+# Bounds a hang of the test only.
+WAIT_S = 60.0
 AHEAD = f"""
 import time
 from laggard.collectors.metrics import process
@@ -151,6 +153,52 @@ def test_a_query_in_progress_gives_up_a_node_that_does_not_answer_its_pulse(
         replies = asker.ask({"kind": "newest"}, hosts=["here", "stuck"])
 
         assert (sorted(replies.by_host), replies.missing) == (["here"], ["stuck"])
+
+
+def test_while_a_node_is_late_queries_wait_for_the_others_only_and_still_ask_it(
+    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks again whether a node is late, and the deadline is far away: only the others' answers end a wait."""
+    endpoint = state_server.endpoint
+    (tmp_path / "prompt").mkdir(mode=0o700)
+    path = tmp_path / "prompt" / "endpoint.json"
+    endpoint.save(path)
+    with (
+        endpoint.connect() as client,
+        NodeTelemetry(Session(JobEnvironment(path, 0, "prompt", 4), endpoint, client), TelemetrySettings()),
+        node_process(state_server, tmp_path, "late", AHEAD) as node,
+        NodeWatch(client, endpoint, set, longest_s=1e6) as watch,
+        client.pubsub() as overheard,
+    ):
+        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6)
+        wait_until(lambda: "late" in watch.health() and watch.health()["late"].clock_skew_s > AHEAD_S / 2)
+        node.send_signal(signal.SIGSTOP)
+        wait_until(lambda: watch.all_late(["late"]))
+        overheard.subscribe(endpoint.key("telemetry-ask", "late"))
+        monkeypatch.setattr("laggard.telemetry.bus.LOOK_S", 1e6)
+
+        answers = [asker.ask({"kind": "newest"}, hosts=["late", "prompt"]) for _ in range(5)]
+
+        assert [(sorted(each.by_host), each.missing) for each in answers] == [(["prompt"], ["late"])] * 5
+        kinds: list[str] = []
+        while kinds.count("newest") < len(answers) and (message := overheard.get_message(timeout=WAIT_S)) is not None:
+            kinds += [json.loads(message["data"])["question"]["kind"]] if message["type"] == "message" else []
+        assert kinds.count("newest") == len(answers), "what it knows is not lost if it answers before the others"
+
+
+def test_however_many_queries_wonder_whether_a_node_is_there_it_is_asked_once(state_server: StateServer) -> None:
+    endpoint = state_server.endpoint
+    with endpoint.connect() as client, endpoint.connect() as other, other.pubsub() as node:
+        node.subscribe(endpoint.key("telemetry-ask", "mute"))
+        with NodeWatch(client, endpoint, set, longest_s=1e6, clock=lambda: 100.0) as watch:  # no second round begins
+            wait_until(lambda: watch.health().get("mute") is not None and watch.health()["mute"].up)
+            for _ in range(100):
+                watch.hurry(["mute"])
+        pulses = 0
+        while (message := node.get_message(timeout=0.2)) is not None:
+            pulses += message["type"] == "message"
+
+    assert pulses == 1
 
 
 def test_a_node_whose_clock_is_ahead_answers_like_any_other(

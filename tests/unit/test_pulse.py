@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.telemetry.pulse import LEAST_PATIENCE_S, Pulse, PulseAnswer
+from laggard.telemetry.pulse import LEAST_PATIENCE_S, RECENTLY_S, Pulse, PulseAnswer
 
 LONGEST_S = 1.5
 UNIX_S = 1.7e9
+
+
+def asked(pulse: Pulse, now_s: float, *, received: bool = True) -> Pulse:
+    """Return the pulse after a question that was sent."""
+    return pulse.ask(now_s).sent(received=received)
 
 
 def answered(pulse: Pulse, asked_s: float, now_s: float, *, ahead_s: float = 0.0, dropped: int = 0) -> Pulse:
@@ -24,7 +29,7 @@ def steady(took_s: float, n: int = 10) -> Pulse:
     """Return the pulse of a node that has always taken the same time."""
     pulse = Pulse()
     for second in range(n):
-        pulse = answered(pulse.ask(float(second), received=True), float(second), second + took_s)
+        pulse = answered(asked(pulse, float(second)), float(second), second + took_s)
     return pulse
 
 
@@ -38,11 +43,11 @@ def test_a_node_that_answers_is_up_and_owes_nothing() -> None:
 
 
 def test_a_node_that_does_not_listen_is_down_at_once() -> None:
-    assert not steady(0.002).ask(20.0, received=False).health(20.0, LONGEST_S).up
+    assert not asked(steady(0.002), 20.0, received=False).health(20.0, LONGEST_S).up
 
 
 def test_what_a_node_owes_counts_from_the_first_question_that_it_has_not_answered() -> None:
-    pulse = steady(0.002).ask(20.0, received=True).ask(21.0, received=True)
+    pulse = asked(asked(steady(0.002), 20.0), 21.0)
 
     assert pulse.lag_s(21.5) == 1.5
     assert pulse.health(21.5, LONGEST_S).up
@@ -53,7 +58,7 @@ def test_what_a_node_owes_counts_from_the_first_question_that_it_has_not_answere
 def test_what_answers_take_after_a_hang_teaches_no_patience() -> None:
     before = pulse = steady(0.002)
     for asked_s in (20.0, 21.0, 22.0, 23.0):
-        pulse = pulse.ask(asked_s, received=True)
+        pulse = asked(pulse, asked_s)
     for asked_s in (20.0, 21.0, 22.0, 23.0):
         pulse = answered(pulse, asked_s, 24.9)
 
@@ -61,14 +66,54 @@ def test_what_answers_take_after_a_hang_teaches_no_patience() -> None:
     assert pulse.health(25.0, LONGEST_S).up
 
 
+@pytest.mark.parametrize("asked_after_s", [(0.0,), (0.0, 0.9), (0.0, 0.3, 1.3)])
+def test_a_short_hang_teaches_no_patience_but_by_the_question_that_it_began_with(
+    asked_after_s: tuple[float, ...],
+) -> None:
+    """The last question may have been asked just before the hang ended, and its answer look quick or slow."""
+    pulse = steady(0.002)
+    for after_s in asked_after_s:
+        pulse = asked(pulse, 20.0 + after_s)
+    for after_s in asked_after_s:
+        pulse = answered(pulse, 20.0 + after_s, 21.6)
+
+    assert pulse.patience_s(LONGEST_S) == LEAST_PATIENCE_S
+    assert pulse.trips == steady(0.002).trips
+
+
+def test_a_node_is_late_as_soon_as_it_owes_an_answer_for_longer_than_its_answers_take() -> None:
+    pulse = asked(steady(0.002), 20.0)
+
+    assert not pulse.is_late(20.0 + LEAST_PATIENCE_S, LONGEST_S)
+    assert pulse.is_late(20.01 + LEAST_PATIENCE_S, LONGEST_S)
+    assert not pulse.has_waited(LONGEST_S, 20.01 + LEAST_PATIENCE_S), "late is not silent"
+    assert not answered(pulse, 20.0, 20.2).is_late(30.0, LONGEST_S)
+
+
+@pytest.mark.parametrize(
+    ("pulse", "now_s", "due"),
+    [
+        (Pulse(), 0.0, True),
+        (steady(0.002), 20.0, True),
+        (steady(0.002), 9.003, False),  # it has just been asked, and has answered
+        (steady(0.002), 9.0 + RECENTLY_S, True),
+        (asked(steady(0.002), 20.0), 20.5, False),  # it owes an answer: another question would tell no more
+    ],
+)
+def test_only_a_node_that_owes_nothing_and_was_not_just_asked_is_asked_in_between(
+    pulse: Pulse, now_s: float, due: bool
+) -> None:
+    assert pulse.is_due(now_s) is due
+
+
 def test_an_answer_to_an_older_question_leaves_the_newer_one_owed() -> None:
-    pulse = answered(steady(0.002).ask(20.0, received=True).ask(21.0, received=True), 20.0, 21.1)
+    pulse = answered(asked(asked(steady(0.002), 20.0), 21.0), 20.0, 21.1)
 
     assert pulse.waiting_since_s == 21.0
 
 
 def test_nobody_gives_up_a_node_that_was_never_timed() -> None:
-    pulse = Pulse().ask(0.0, received=True)
+    pulse = asked(Pulse(), 0.0)
 
     assert pulse.patience_s(LONGEST_S) == LONGEST_S
 
@@ -80,7 +125,7 @@ def test_patience_follows_what_answers_have_taken(took_s: float, at_least_s: flo
 
 def test_a_node_that_becomes_busy_is_given_more_time() -> None:
     before = steady(0.002)
-    after = answered(before.ask(20.0, received=True), 20.0, 20.4)
+    after = answered(asked(before, 20.0), 20.0, 20.4)
 
     assert after.patience_s(LONGEST_S) > 0.4 > before.patience_s(LONGEST_S)
 
@@ -93,7 +138,7 @@ def test_the_clocks_difference_is_found_whatever_the_answers_took(ahead_s: float
     pulse = Pulse()
     for second, took_s in enumerate(trips):
         asked_s = 2.0 * second
-        pulse = answered(pulse.ask(asked_s, received=True), asked_s, asked_s + took_s, ahead_s=ahead_s)
+        pulse = answered(asked(pulse, asked_s), asked_s, asked_s + took_s, ahead_s=ahead_s)
 
     assert pulse.health(100.0, LONGEST_S).clock_skew_s == pytest.approx(ahead_s, abs=1e-3)
 
@@ -110,7 +155,7 @@ def test_whatever_happens_times_are_sensible_and_an_answer_to_the_last_question_
         match step:
             case "ask" | "lost":
                 asked_s = now_s
-                pulse = pulse.ask(now_s, received=step == "ask")
+                pulse = asked(pulse, now_s, received=step == "ask")
             case "answer" if asked_s is not None:
                 pulse = answered(pulse, asked_s, now_s)
                 assert pulse.waiting_since_s is None
