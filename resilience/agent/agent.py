@@ -28,7 +28,8 @@ the controller sends                                     the agent
 ``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`)
 =======================================================  ============================================================
 
-It sends ``alive`` twice a second, from a thread that does nothing else, and ``ray-started``, ``ray-ended``,
+It sends ``alive`` twice a second, from a thread that does nothing else; while that gets no reply, it raises a count in
+the state server, too (:mod:`.second_path`). It also sends ``ray-started``, ``ray-ended``,
 ``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``, ``warm``,
 ``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``told-to-end``, ``crashed`` and
 ``pong``.
@@ -55,7 +56,7 @@ from typing import IO, Any, cast
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.imports import Imports
@@ -68,6 +69,7 @@ from laggard.resilience.agent.processes import (
     environment_of,
     reap_orphans,
 )
+from laggard.resilience.agent.second_path import SecondPath
 from laggard.resilience.agent.sidecars import Sidecars
 from laggard.resilience.agent.tasks import Tasks, TaskStart
 from laggard.resilience.agent.warm import WarmProcess
@@ -119,6 +121,7 @@ class Agent:
         self._tasks = Tasks(self._selector, self._send, self._later, self._warm)
         self._imports = Imports()
         self._inquiries = Inquiries(self._selector, self._send, self._later)
+        self._second_path = SecondPath(self._unheard_s)
         self._unread = b""
         self._pinged = False
         self._told_to_end = False
@@ -187,8 +190,14 @@ class Agent:
     def _send_heartbeats(self, ended: threading.Event) -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
             while not ended.wait(HEARTBEAT_INTERVAL_S):
-                if time.monotonic() < self._looked_s + STUCK_S:
+                if not self._is_stuck():
                     self._send("alive")
+
+    def _is_stuck(self) -> bool:
+        return time.monotonic() >= self._looked_s + STUCK_S
+
+    def _unheard_s(self) -> float | None:
+        return None if self._is_stuck() else time.monotonic() - self._heard_s
 
     def _send(self, event: str, **fields: object) -> None:
         with self._sending:
@@ -254,6 +263,8 @@ class Agent:
         self._directory = directory
         self._write_private(files)
         self._environment = environment
+        if ENDPOINT_FILE in environment and NODE in environment:
+            self._second_path.start(Path(environment[ENDPOINT_FILE]), environment[NODE])
         log_to_file(directory / "agent.log")
 
     def _write_private(self, files: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.connection import Endpoint, is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, NODE
 from laggard.logs import ends_of_logs
@@ -22,10 +22,12 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.second_path import Counts
 
 __all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
@@ -95,8 +97,13 @@ class Cluster:
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup
         self._awake_clock = AwakeClock()
+        self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
         self.nodes: dict[str, Node] = {}
+
+    def confirm_by(self, endpoint: Endpoint) -> None:
+        """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
+        self._counts = Counts(endpoint, self._awake_clock.now_s)
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables by which a process on a node finds its cluster, its job and its devices."""
@@ -168,8 +175,7 @@ class Cluster:
             return "its agent was told to end"
         if node.stuck:
             return node.stuck
-        silent_s = self._awake_clock.now_s() - node.last_heard_s
-        return f"no heartbeat for {silent_s:.1f} s"
+        return f"no heartbeat for {self._silence(node).silent_s:.1f} s"
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
         """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones.
@@ -233,6 +239,8 @@ class Cluster:
     def remove(self, host: str) -> None:
         """Remove a lost node, and end what is left on it if it can be reached."""
         node = self.nodes.pop(host)
+        if self._counts is not None:
+            self._counts.forget(host)
         if node.first_check is not None:
             self._first_checks[host] = node.first_check
         node.kill()
@@ -272,6 +280,8 @@ class Cluster:
         for host in self.lost():
             self.remove(host)
         self._awake_clock.stop()
+        if self._counts is not None:
+            self._counts.close()
         for node in self.nodes.values():
             node.close()
         until_s = time.monotonic() + STOP_DEADLINE_S
@@ -309,7 +319,13 @@ class Cluster:
         timeout_s = self.heartbeat_timeout_s if node.has_started else FIRST_HEARTBEAT_TIMEOUT_S
         if (node.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.gone or self._awake_clock.now_s() - node.last_heard_s > timeout_s
+        return node.gone or is_lost(self._silence(node), timeout_s)
+
+    def _silence(self, node: Node) -> Silence:
+        silent_s = self._awake_clock.now_s() - node.last_heard_s
+        if self._counts is None or not node.has_started:
+            return Silence(silent_s, silent_s)
+        return Silence(silent_s, self._counts.unchanged_s(node.record.hostname, silent_s))
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:

@@ -165,7 +165,7 @@ class Job:
         self.judge = Judge(self)
         self.disk.on_commit = self.judge.committed
         self.program = UserProgram(self.disk, self.plan.habits, self.plan.hosts, self.judge.acknowledged)
-        self.machine.judge = self.judge
+        self.machine.judge, self.machine.links = self.judge, self.links
         set_machine(self.machine)
 
     @property

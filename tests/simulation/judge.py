@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.environment import LAUNCH, NODE
@@ -19,9 +21,11 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.silence import LONGEST_S
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process
+from tests.simulation.scheduler import Thread
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Fault
@@ -210,16 +214,28 @@ class Judge:
             return  # what it has sent before may still arrive
         hit_s = job.scheduler.now_s
 
-        def check() -> None:
+        def check(*, last: bool = False) -> None:
             ends = controller._cluster._awake_clock._stopped.is_set()
             is_over = job.command is not command or command is None or command.ended or ends
             if is_over or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
-                self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
+                if last or self._is_confirmed(controller._cluster, host):
+                    self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
+                else:
+                    job.scheduler.at(LONGEST_S - HEARTBEAT_TIMEOUT_S, lambda: in_command(partial(check, last=True)))
+
+        def in_command(call: Callable[[], None]) -> None:
+            if command is not None and not command.ended:
+                job.scheduler.start(Thread(command, "judge", call))
 
         if not job.command_is_halted:
-            job.scheduler.at(wait_s, check)
+            job.scheduler.at(wait_s, lambda: in_command(check))
+
+    def _is_confirmed(self, cluster: Any, host: str) -> bool:
+        """Return whether the state server has answered lately, so that the controller knows that nothing comes."""
+        count = cluster._counts._silent.get(host)
+        return count is not None and bool(cluster._awake_clock.now_s() - count.seen_s < NOTICE_SLACK_S)
 
     def acknowledged(self, key: str) -> None:
         """Take note of a commit that was answered."""

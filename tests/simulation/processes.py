@@ -337,6 +337,7 @@ class Machine:
         self.files: dict[int, Any] = {}
         self.disk: Any = None
         self.judge: Any = None
+        self.links: Mapping[str, Any] = {}
 
     def spawn(self, parent: Process, command: list[str], environment: Mapping[str, str], *, tied: bool) -> Process:
         """Start a process as a child of another one."""

@@ -166,6 +166,18 @@ class Client:
     def hget(self, key: str, name: str) -> Any:
         return self._call(lambda: self._disk.data.get(key, {}).get(name))
 
+    def hincrby(self, key: str, name: str, amount: int) -> Any:
+        if (link := machine().links.get(here().host.name)) is not None and link.is_cut:
+            here().scheduler.block(self._timeout_s)
+            raise redis.TimeoutError("Timeout connecting to server")
+
+        def apply() -> int:
+            counts = self._disk.data.setdefault(key, {})
+            counts[name.encode()] = _bytes(int(counts.get(name.encode(), b"0")) + amount)
+            return int(counts[name.encode()])
+
+        return self._call(apply)
+
     def hgetall(self, key: str) -> Any:
         return self._call(lambda: dict(self._disk.data.get(key, {})))
 

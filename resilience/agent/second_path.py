@@ -1,0 +1,73 @@
+"""The second path by which an agent shows that it is there: a count in the state server, raised while nobody replies.
+
+The controller reads it before it takes a silent node for lost (:mod:`laggard.resilience.decision.silence`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from laggard.resilience.decision.silence import LONGEST_S
+
+__all__ = ["COUNTS", "SecondPath"]
+
+_log = logging.getLogger("laggard.resilience.agent")
+
+COUNTS = "agents"
+"""The key of the counts, by host name."""
+
+INTERVAL_S = 0.5
+# Two heartbeats without a reply.
+UNHEARD_S = 1.2
+ANSWER_S = 1.0
+
+
+class SecondPath:
+    """Raises this node's count in the state server, from a thread of its own.
+
+    Parameters
+    ----------
+    unheard_s
+        Returns for how many seconds the controller has not replied; None: the agent itself is stuck, so that nobody
+        is to take it for well.
+    """
+
+    def __init__(self, unheard_s: Callable[[], float | None]) -> None:
+        self._unheard_s = unheard_s
+        self._started = False
+
+    def start(self, endpoint_file: Path, host: str) -> None:
+        """Begin, unless it has begun already.
+
+        Parameters
+        ----------
+        endpoint_file
+            Has the address and password of the state server.
+        host
+            Host name of this node.
+        """
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, args=(endpoint_file, host), name="second-path", daemon=True).start()
+
+    def _run(self, endpoint_file: Path, host: str) -> None:
+        # Now, not when it is urgent: the libraries may be on a file system that is slow just then.
+        import redis
+
+        from laggard.kvstore.connection import Endpoint
+
+        endpoint = Endpoint.load(endpoint_file)
+        with endpoint.connect(timeout_s=ANSWER_S) as client:
+            while True:
+                time.sleep(INTERVAL_S)
+                unheard_s = self._unheard_s()
+                if unheard_s is None or not UNHEARD_S < unheard_s < LONGEST_S:
+                    continue
+                try:
+                    client.hincrby(endpoint.key(COUNTS), host, 1)
+                except redis.RedisError as error:
+                    _log.debug("the state server does not take our count: %s", error)

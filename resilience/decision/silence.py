@@ -1,0 +1,51 @@
+"""Whether a node whose agent is silent is lost. Pure.
+
+What carries the heartbeats may be at fault rather than the node: ``srun``, ``ssh``, or a connection that somebody
+disturbs. So an agent whose heartbeats get no reply raises a count in the state server, and a node is lost only when
+that count stands still, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CONFIRMED_S", "LONGEST_S", "Silence", "is_lost"]
+
+# An agent whose heartbeats get no reply raises its count twice a second.
+CONFIRMED_S = 1.2
+# A node that cannot be told what to do is of no use for longer, and its agent gives us up soon after.
+LONGEST_S = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How long nothing has come from an agent.
+
+    Attributes
+    ----------
+    silent_s
+        Seconds without a heartbeat, counted only while we were awake.
+    unchanged_s
+        For how many of them its count has stood still, as far as that was seen; None: the state server has not
+        answered since.
+    """
+
+    silent_s: float
+    unchanged_s: float | None
+
+
+def is_lost(silence: Silence, timeout_s: float) -> bool:
+    """Return whether a node is lost.
+
+    Parameters
+    ----------
+    silence
+        Of its agent.
+    timeout_s
+        How long an agent may be silent.
+    """
+    if silence.silent_s <= timeout_s:
+        return False
+    if silence.silent_s > max(timeout_s, LONGEST_S):
+        return True
+    return silence.unchanged_s is not None and silence.unchanged_s >= CONFIRMED_S

@@ -1,0 +1,125 @@
+"""The controller's end of the second path: the counts that unheard agents raise in the state server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.resilience.agent.second_path import COUNTS
+
+__all__ = ["Count", "Counts", "seen"]
+
+_log = logging.getLogger("laggard.resilience.nodes")
+
+# Some heartbeats are late now and then; this many seconds without one is worth a look.
+LOOK_AFTER_S = 1.5
+INTERVAL_S = 0.5
+ANSWER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What was read of one agent's count.
+
+    Attributes
+    ----------
+    value
+        The count; None if the agent has never raised it.
+    since_s, seen_s
+        When this value was read first, and last.
+    """
+
+    value: bytes | None
+    since_s: float
+    seen_s: float
+
+
+def seen(count: Count | None, value: bytes | None, now_s: float) -> Count:
+    """Return what is known of a count after it was read once more. Pure."""
+    if count is None or count.value != value:
+        return Count(value, now_s, now_s)
+    return replace(count, seen_s=now_s)
+
+
+class Counts:
+    """Reads the counts of silent agents, from a thread of its own, for as long as there are any.
+
+    Parameters
+    ----------
+    endpoint
+        The job's state server.
+    clock
+        Seconds.
+    """
+
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+        self._key = endpoint.key(COUNTS)
+        self._client = endpoint.connect(timeout_s=ANSWER_S)
+        self._clock = clock
+        self._silent: dict[str, Count | None] = {}
+        self._changed = threading.Condition()
+        self._is_reading = False
+
+    def unchanged_s(self, host: str, silent_s: float) -> float | None:
+        """Return for how many seconds the count of an agent has stood still; does not wait.
+
+        Parameters
+        ----------
+        host
+            Host name of its node.
+        silent_s
+            For how long nothing has come from it. Its count is read from now on if that is long.
+
+        Returns
+        -------
+        float or None
+            None: it is not known.
+        """
+        with self._changed:
+            if silent_s <= LOOK_AFTER_S:
+                self._silent.pop(host, None)
+                return None
+            count = self._silent.setdefault(host, None)
+            if not self._is_reading:
+                self._is_reading = True
+                threading.Thread(target=self._read_on, name="second-path", daemon=True).start()
+            return None if count is None else count.seen_s - count.since_s
+
+    def forget(self, host: str) -> None:
+        """Read the count of a node that was removed no more."""
+        with self._changed:
+            self._silent.pop(host, None)
+
+    def close(self) -> None:
+        """Read no more; does not wait."""
+        with self._changed:
+            self._silent.clear()
+            self._changed.notify_all()
+
+    def _read_on(self) -> None:
+        while True:
+            began_s = self._clock()
+            counts = self._read()
+            with self._changed:
+                for host, count in self._silent.items():
+                    if counts is not None:
+                        self._silent[host] = seen(count, counts.get(host.encode()), began_s)
+                if self._silent:
+                    self._changed.wait(INTERVAL_S)
+                if not self._silent:
+                    self._is_reading = False
+                    self._client.close()
+                    return
+
+    def _read(self) -> Mapping[bytes, bytes] | None:
+        try:
+            return cast("dict[bytes, bytes]", self._client.hgetall(self._key))
+        except redis.RedisError as error:
+            _log.debug("the agents' counts cannot be read: %s", error)
+            return None
