@@ -74,10 +74,6 @@ def test_a_lost_node_is_replaced_from_the_reserve(start_job: Start) -> None:
     lose_node2(start_job, lambda job: job.process_of("node2", "raylet/raylet").kill())
 
 
-def test_a_node_whose_agent_is_frozen_is_a_lost_node(start_job: Start) -> None:
-    lose_node2(start_job, lambda job: job.agent_of("node2").suspend())
-
-
 @pytest.mark.parametrize("ending", ["raise SystemExit(1)", "os.abort()"])
 def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it(
     start_job: Start, tmp_path: Path, ending: str
@@ -279,58 +275,6 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
     killed.open()
     assert job.finish() == 0, job.everything()
     assert "launch 1 on node1 node3 counted True" in job.output
-    assert_nothing_is_left(job)
-
-
-def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start, tmp_path: Path) -> None:
-    program = """
-        import signal, threading, time
-        from pathlib import Path
-        import numpy as np
-        from laggard.collectors.device import VirtualDevice
-        from laggard.kvstore.series import Series
-        from laggard.kvstore.connection import current_session
-        from laggard.resilience import Job
-        from laggard.resilience.controller.reserve import slow_in_reserve
-        from laggard.telemetry import AnalysisClient
-
-        job = Job.current()
-        print("launch", job.launch, "on", *(node.hostname for node in job.nodes), flush=True)
-        if job.restarted:
-            raise SystemExit(0)
-        device = VirtualDevice("0", Path(open("folder").readline().strip()), "node3")
-        ones = np.ones((1500, 1500), np.float32)
-
-        def load():
-            while True:
-                device.run(lambda: ones @ ones)
-
-        for _ in range(4):  # on a busy machine too, one of them is in the device's queue
-            threading.Thread(target=load, daemon=True).start()
-        session = current_session()
-        series = Series(session.client, session.endpoint, job.launch)
-        accused = set()
-        while accused != {"node3"}:
-            time.sleep(0.1)
-            samples = [sample for _, sample in series.read("reserve-probe-time")]
-            newest = {(sample.tags["host"], sample.tags["gpu"]): sample for sample in samples}
-            accused = {verdict.host for verdict in slow_in_reserve(newest.values(), [])}
-        client = AnalysisClient()
-        client.connect()
-        client.reboot("node2")
-        signal.pause()
-    """
-    folder = Gate(tmp_path / "folder")
-    four_nodes = ("--local-nodes=4", "--nodes=2", "--virtual-gpus=2", "--resilient")
-    job = start_job(*four_nodes, program=program, directory=tmp_path)
-    job.wait_for("launch 0 on")
-    wait_until(lambda: any(job.processes_of("node3")), job.everything)
-    folder.open(next(job.processes_of("node3")).environ()["LAGGARD_VIRTUAL_DEVICE_DIR"])
-    assert job.finish() == 0, job.everything()
-    assert "launch 1 on node1 node4" in job.output
-    assert "node3 passed over: node3 gpu 0: " in job.account
-    assert "without node2; node4 comes in from the reserve" in job.account
-    assert "(node3, node2)" in job.account
     assert_nothing_is_left(job)
 
 

@@ -117,34 +117,3 @@ def test_the_reason_reaches_the_user(start_job: Start, tmp_path: Path, monkeypat
     why = "ImportError: libfoo.so.1: no such file"
     job.wait_for(rf"node1: telemetry ended with exit code 1; it will be restarted in 1\.0 s: {why}")
     job.wait_for(rf"node1: telemetry ended with exit code 1; it will be restarted in 2\.0 s: {why}")
-
-
-def test_a_test_that_cannot_run_and_a_collector_that_cannot_start_are_reported_with_the_reason(
-    start_job: Start,
-) -> None:
-    program = """
-        import os, signal, ray
-        from laggard import CollectorDetectorGroup
-
-        class Broken(CollectorDetectorGroup):
-            metric_name = "broken-time"
-
-            def collector_test(self, args):
-                raise ImportError("libfoo.so.1 is missing")
-
-            def analyze_data(self, data, analysis_args):
-                return False, []
-
-            def __setstate__(self, state):
-                if os.environ.get("LAGGARD_NODE") == "node2":
-                    raise ImportError("no module named 'numba'")
-                self.__dict__.update(state)
-
-        ray.init()
-        with Broken(collection_rate=0.3):
-            signal.pause()
-    """
-    job = start_job("--local-nodes=2", "--virtual-gpus=1", program=program)
-
-    job.wait_for("broken-time: no good reading from node1 gpu 0 for three rounds: ImportError: libfoo.so.1 is missing")
-    job.wait_for("broken-time: no good reading from node2 gpu 0 for three rounds: .*no module named 'numba'")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.integration.counting_job import (
 )
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
@@ -211,3 +212,90 @@ def test_after_a_killed_controller_the_same_command_carries_on(start_job: Start)
     assert "counted yes" in again.output
     wait_until(lambda: not job.processes(), lambda: str(command_lines(job.processes())))
     assert_nothing_is_left(again)
+
+
+def test_a_node_whose_agent_is_frozen_is_a_lost_node(start_job: Start) -> None:
+    lose_node2(start_job, lambda job: job.agent_of("node2").suspend())
+
+
+def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start, tmp_path: Path) -> None:
+    program = """
+        import signal, threading, time
+        from pathlib import Path
+        import numpy as np
+        from laggard.collectors.device import VirtualDevice
+        from laggard.kvstore.series import Series
+        from laggard.kvstore.connection import current_session
+        from laggard.resilience import Job
+        from laggard.resilience.controller.reserve import slow_in_reserve
+        from laggard.telemetry import AnalysisClient
+
+        job = Job.current()
+        print("launch", job.launch, "on", *(node.hostname for node in job.nodes), flush=True)
+        if job.restarted:
+            raise SystemExit(0)
+        device = VirtualDevice("0", Path(open("folder").readline().strip()), "node3")
+        ones = np.ones((1500, 1500), np.float32)
+
+        def load():
+            while True:
+                device.run(lambda: ones @ ones)
+
+        for _ in range(4):  # on a busy machine too, one of them is in the device's queue
+            threading.Thread(target=load, daemon=True).start()
+        session = current_session()
+        series = Series(session.client, session.endpoint, job.launch)
+        accused = set()
+        while accused != {"node3"}:
+            time.sleep(0.1)
+            samples = [sample for _, sample in series.read("reserve-probe-time")]
+            newest = {(sample.tags["host"], sample.tags["gpu"]): sample for sample in samples}
+            accused = {verdict.host for verdict in slow_in_reserve(newest.values(), [])}
+        client = AnalysisClient()
+        client.connect()
+        client.reboot("node2")
+        signal.pause()
+    """
+    folder = Gate(tmp_path / "folder")
+    four_nodes = ("--local-nodes=4", "--nodes=2", "--virtual-gpus=2", "--resilient")
+    job = start_job(*four_nodes, program=program, directory=tmp_path)
+    job.wait_for("launch 0 on")
+    wait_until(lambda: any(job.processes_of("node3")), job.everything)
+    folder.open(next(job.processes_of("node3")).environ()["LAGGARD_VIRTUAL_DEVICE_DIR"])
+    assert job.finish() == 0, job.everything()
+    assert "launch 1 on node1 node4" in job.output
+    assert "node3 passed over: node3 gpu 0: " in job.account
+    assert "without node2; node4 comes in from the reserve" in job.account
+    assert "(node3, node2)" in job.account
+    assert_nothing_is_left(job)
+
+
+def test_a_test_that_cannot_run_and_a_collector_that_cannot_start_are_reported_with_the_reason(
+    start_job: Start,
+) -> None:
+    program = """
+        import os, signal, ray
+        from laggard import CollectorDetectorGroup
+
+        class Broken(CollectorDetectorGroup):
+            metric_name = "broken-time"
+
+            def collector_test(self, args):
+                raise ImportError("libfoo.so.1 is missing")
+
+            def analyze_data(self, data, analysis_args):
+                return False, []
+
+            def __setstate__(self, state):
+                if os.environ.get("LAGGARD_NODE") == "node2":
+                    raise ImportError("no module named 'numba'")
+                self.__dict__.update(state)
+
+        ray.init()
+        with Broken(collection_rate=0.3):
+            signal.pause()
+    """
+    job = start_job("--local-nodes=2", "--virtual-gpus=1", program=program)
+
+    job.wait_for("broken-time: no good reading from node1 gpu 0 for three rounds: ImportError: libfoo.so.1 is missing")
+    job.wait_for("broken-time: no good reading from node2 gpu 0 for three rounds: .*no module named 'numba'")
