@@ -3,6 +3,7 @@
 A job on virtual nodes, one rank on each, saves tensors with laggard and with what PyTorch has: ``torch.save`` with
 fsync, and ``torch.distributed.checkpoint`` (dcp) with its own files, plain and asynchronous, and with laggard as its
 storage.  The candidates take turns in each repetition; a restore ends when the program's tensors have their values.
+Before, a few jobs that save for the first time: how long the first, the second and later saves block the program.
 Then laggard alone, with and without a copy on a peer, and State itself, for several sizes: how long the copies take,
 and what it costs the state server on the primary node.
 """
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import description
 from benchmarks.tables import table
@@ -26,6 +28,9 @@ from benchmarks.tables import table
 __all__ = ["main"]
 
 PROGRAM = Path(__file__).with_name("checkpoint_ranks.py")
+BEGINNING = Path(__file__).with_name("checkpoint_saves.py")
+# How many saves a job does; from the fourth on, each is like the one before.
+N_SAVES = 6
 DEADLINE_S = 900.0
 
 
@@ -38,6 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--sizes", default="16,64,256", help="MiB of each rank for the copies and the primary (default: %(default)s)"
     )
+    parser.add_argument("--jobs", type=int, default=3, help="jobs for the first saves (default: %(default)s)")
     parser.add_argument(
         "--directory", type=Path, help="for the files that are compared with (default: a temporary one)"
     )
@@ -47,7 +53,14 @@ def main(arguments: list[str]) -> int:
     sizes = [int(size) for size in options.sizes.split(",")]
     print(description())
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        began = {
+            announced: [beginning(Path(folder), options.ranks, options.mib, announced) for _ in range(options.jobs)]
+            for announced in (True, False)
+        }
         found = run(Path(folder), options.ranks, options.mib, options.repeats, sizes)
+    print(f"\n{options.ranks} ranks of {options.mib} MiB: a save blocks the program, medians of {options.jobs} jobs ")
+    print("in s per GiB and rank (worst)\n")
+    print("\n".join(first_saves(began, options.mib / 1024)))
     print(f"\n{options.ranks} ranks of {options.mib} MiB, medians of {options.repeats} in s per GiB and rank (worst)\n")
     print("\n".join(compared(found["candidates"], options.mib / 1024)))
     print("\nlaggard alone: copies, and the primary's state server\n")
@@ -59,14 +72,28 @@ def run(
     folder: Path, ranks: int, mib: int, repeats: int, sizes: Sequence[int]
 ) -> Mapping[str, list[dict[str, object]]]:
     """Run the job, and return what its ranks measured."""
-    result = folder / "result.json"
     largest = max([mib, *sizes])
+    # Of each rank one checkpoint and the next one, here and from a peer; and as much again, to be filled meanwhile.
+    options = [f"--repeats={repeats}", f"--sizes={','.join(map(str, sizes))}", f"--folder={folder}"]
+    found: Mapping[str, list[dict[str, object]]] = _job(folder, ranks, 8 * largest, PROGRAM, mib, options)
+    return found
+
+
+def beginning(folder: Path, ranks: int, mib: int, announced: bool) -> Mapping[str, list[float]]:
+    """Run a job that begins to save, and return how long each save took, and each copy."""
+    options = [f"--saves={N_SAVES}", *(["--announced"] if announced else [])]
+    # Of each rank two checkpoints, the next one and a spare one, here; and all but that from a peer.
+    found: Mapping[str, list[float]] = _job(folder, ranks, 8 * mib, BEGINNING, mib, options)
+    return found
+
+
+def _job(folder: Path, ranks: int, memory_mib: int, program: Path, mib: int, options: Sequence[str]) -> Any:
+    """Run a job with a rank on each node, and return what rank 0 wrote."""
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
     command = [
         *(sys.executable, "-m", "laggard", "run", f"--local-nodes={ranks}", "--virtual-gpus=1", "--per-device"),
-        # Of each rank one checkpoint and the next one, here and from a peer; and as much again, to be filled meanwhile.
-        *(f"--checkpoint-memory={8 * largest + 256}M", str(PROGRAM)),
-        *(f"--mib={mib}", f"--repeats={repeats}", f"--sizes={','.join(map(str, sizes))}", f"--folder={folder}"),
-        f"--result={result}",
+        *(f"--checkpoint-memory={memory_mib + 256}M", str(program), f"--mib={mib}", f"--result={result}", *options),
     ]
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
@@ -79,8 +106,23 @@ def run(
     )
     if done.returncode or not result.exists():
         raise SystemExit(f"the job failed with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-    found: Mapping[str, list[dict[str, object]]] = json.loads(result.read_text())
-    return found
+    return json.loads(result.read_text())
+
+
+def first_saves(began: Mapping[bool, Sequence[Mapping[str, list[float]]]], gib: float) -> list[str]:
+    """Return the table of the first saves of jobs, with and without their size announced."""
+
+    def row(name: str, jobs: Sequence[Mapping[str, list[float]]], what: str) -> list[str]:
+        columns = [[job[what][number] for job in jobs] for number in range(3)]
+        columns.append([seconds for job in jobs for seconds in job[what][3:]])
+        return [name, *(_spread(column, gib) for column in columns)]
+
+    rows = [
+        row("a copy in the process's memory", [*began[True], *began[False]], "copies"),
+        row("laggard, size announced", began[True], "saves"),
+        row("laggard, not announced", began[False], "saves"),
+    ]
+    return table(["", "first save", "second", "third", "steady"], rows)
 
 
 def compared(candidates: Sequence[Mapping[str, object]], gib: float) -> list[str]:

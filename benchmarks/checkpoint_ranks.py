@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp
 
 from laggard import Checkpointer, State
 from laggard.kvstore.connection import current_session
+from laggard.kvstore.shards.bounds import MEMORY_FOLDER
 from laggard.torch import CheckpointReader, CheckpointWriter
 
 TENSOR_BYTES = 32 << 20
@@ -45,7 +46,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     folder: Path = options.folder
     own: list[Candidate] = [_Laggard(), _DcpInLaggard(), _AsyncDcpInLaggard()]
-    candidates = [_Copy(), *own, _File(folder), _Dcp(folder), _AsyncDcp(folder)]
+    candidates = [_Copy(), *own, _File(folder), _MemoryFile(MEMORY_FOLDER), _Dcp(folder), _AsyncDcp(folder)]
     timings: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     tree = tensors(options.mib)
     steps = itertools.count()
@@ -176,6 +177,23 @@ class _File(Candidate):
         del step
         for name, tensor in torch.load(self._path, weights_only=True).items():
             into[name].copy_(tensor)
+
+
+class _MemoryFile(_File):
+    name = "torch.save, torch.load in the node's memory"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._path = folder / f"laggard-benchmark-{os.getpid()}.pt"
+
+    def save(self, step: int, tree: Tree) -> Callable[[], object]:
+        del step
+        torch.save(tree, self._path)
+        return lambda: None
+
+    def discard(self, step: int) -> None:
+        del step
+        self._path.unlink()
 
 
 class _Dcp(Candidate):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import signal
 import socket
 import ssl
@@ -15,11 +17,16 @@ import psutil
 import pytest
 
 from laggard.kvstore.certificates import Authority
+from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.control import Control
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, NoCheckpointError, ShardMemoryError
 from laggard.kvstore.server import StateServer
+from laggard.kvstore.shards import memory
 from laggard.kvstore.shards.bounds import MEMORY_FOLDER
 from laggard.kvstore.shards.layout import BLOCK_BYTES
-from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE
+from laggard.kvstore.shards.node_store import NodeStore
+from laggard.kvstore.shards.server import ShardServer
+from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE, NodeShards
 from laggard.kvstore.shards.shard_file import whole_grains
 from laggard.kvstore.state import State
 from laggard.resilience.controller.shard_servers import CheckpointOptions
@@ -298,3 +305,83 @@ def test_a_server_that_was_killed_is_replaced_under_the_program(nodes_of: MakeNo
     checkpoints.save(2, tree(2))
     assert checkpoints.wait(2, DEADLINE_S)
     assert is_tree(checkpoints.restore(2), 2)
+
+
+def _prepared(checkpoints: Checkpointer) -> list[int]:
+    """Return the sizes of what a program has mapped of the node's memory."""
+    store = checkpoints._store
+    assert isinstance(store, NodeStore)
+    return sorted(len(mapping) for mapping in store._mappings._mapped.values())
+
+
+@pytest.mark.parametrize("n_announced", [0, N // 2, N, 2 * N])
+def test_any_size_is_saved_whatever_was_announced(nodes_of: MakeNodes, n_announced: int) -> None:
+    nodes = nodes_of(1)
+    checkpoints = nodes.checkpointer("n1", keep=1)
+    checkpoints.prepare(8 * n_announced)
+    nodes.start("n1")  # which a program that announces does not wait for
+    if n_announced:
+        wait_until(lambda: _prepared(checkpoints) == [whole_grains(8 * n_announced)])
+    for step in range(5):
+        checkpoints.save(step, tree(step) | {"loss": 1 / (1 + step)})  # of another length each time
+        assert checkpoints.wait(step, DEADLINE_S)
+        assert is_tree(checkpoints.restore(step), step)
+    # The one that counts, the one before, what was restored from, and what is ready.
+    wait_until(lambda: sum(_memory_of(nodes, "n1")) <= 5 * whole_grains(8 * N + 1000))
+
+
+def test_after_a_relaunch_memory_is_ready_before_the_first_save(nodes_of: MakeNodes) -> None:
+    nodes = nodes_of(2)
+    nodes.start()
+    first = nodes.checkpointer("n1")
+    first.save(1, tree(1))
+    assert first.wait(1, DEADLINE_S)
+    nodes.begin()
+    later = nodes.checkpointer("n2")  # which has no memory of its own yet
+    assert is_tree(later.restore(1), 1)
+    wait_until(lambda: _prepared(later) == [whole_grains(8 * N)])
+
+
+def test_a_server_that_is_killed_while_it_prepares_leaves_nothing(nodes_of: MakeNodes) -> None:
+    nodes = nodes_of(1)
+    nodes.start()
+    checkpoints = nodes.checkpointer("n1")
+    size = 256 << 20
+    checkpoints.prepare(size)
+    wait_until(lambda: size in _memory_of(nodes, "n1"))
+    nodes.lose("n1")
+    nodes.start("n1")
+    assert _memory_of(nodes, "n1") == []
+    checkpoints.save(1, tree(1))
+    assert checkpoints.wait(1, DEADLINE_S)
+    maps = Path("/proc/self/maps").read_text()
+    assert f"{size:x}" not in {f"{_length(line):x}" for line in maps.splitlines() if "(deleted)" in line}
+
+
+def _length(line: str) -> int:
+    start, stop = (int(each, 16) for each in line.split()[0].split("-"))
+    return stop - start
+
+
+def test_memory_that_cannot_be_prepared_is_said_once_and_the_save_goes_into_fresh_memory(
+    nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(1)
+    folder = nodes.folders["n1"]
+    server = ShardServer(folder, NodeShards.of_json((folder / "shards.json").read_text()), nodes.endpoint)
+
+    def allocate(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(memory, "allocate", allocate)
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)  # of this process's threads
+    server.start()
+    checkpoints = nodes.checkpointer("n1")
+    for step in (1, 2):
+        checkpoints.prepare(8 * N)
+        checkpoints.save(step, tree(step))
+        assert checkpoints.wait(step, DEADLINE_S)
+    assert is_tree(checkpoints.restore(2), 2)
+    requests = Control(nodes.client, nodes.endpoint, 0).requests("0", DEADLINE_S)
+    notices = [request.body for _, request in requests if request.kind == "notices"]
+    assert notices == [["n1 has no memory ready for a checkpoint of 5 MiB: No space left on device; saves take longer"]]

@@ -48,8 +48,16 @@ SMALL = {
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "checkpoint": Small(
-        "--mib 8 --repeats 1 --sizes 4",
-        ["2 ranks of 8 MiB", "| laggard |", "| torch.save with fsync, torch.load |", "| 4 MiB x 2 | 2 |"],
+        "--mib 8 --repeats 1 --sizes 4 --jobs 1",
+        [
+            "| laggard, size announced |",
+            "| laggard, not announced |",
+            "2 ranks of 8 MiB",
+            "| laggard |",
+            "| torch.save, torch.load in the node's memory |",
+            "| torch.save with fsync, torch.load |",
+            "| 4 MiB x 2 | 2 |",
+        ],
     ),
     "detection": Small(
         f"--trials 1 --largest 8 --plot {PLOT}",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from laggard.kvstore.shards import memory as memory_module
+from laggard.kvstore.shards import populate as populate_module
 from laggard.kvstore.shards.bounds import default_memory
 from laggard.kvstore.shards.memory import NoRoom, ShardMemory
 
@@ -85,15 +89,141 @@ def test_what_is_being_read_is_written_again_only_afterwards(memory: ShardMemory
     assert {memory.take(SIZE, "a").number, memory.take(SIZE, "a").number} == {file.number, other.number}
 
 
+def prepare(memory: ShardMemory, size_bytes: int, owner: str) -> int | None:
+    """Have a file prepared; return its number."""
+    found = memory.prepare(size_bytes, owner)
+    if found is None:
+        return None
+    file, descriptor = found
+    os.close(descriptor)
+    return file.number
+
+
+def held_bytes(descriptor: int) -> int:
+    """Return how much memory a file has."""
+    return os.fstat(descriptor).st_blocks * 512
+
+
 def test_a_spare_file_is_prepared_once_and_within_the_bound(memory: ShardMemory) -> None:
     memory.take(SIZE, "a")
-    for _ in range(3):
-        memory.prepare(SIZE, "a")
+    assert len({prepare(memory, SIZE, "a") for _ in range(3)}) == 1
     assert memory.used_bytes == SIZE
     prepared = memory.take(SIZE, "a")
-    memory.prepare(3 * SIZE, "a")  # too much
+    assert prepare(memory, 3 * SIZE, "a") is None  # too much
     assert memory.used_bytes == 2 * SIZE
-    assert os.fstat(prepared.descriptor).st_blocks * 512 == SIZE
+    assert held_bytes(prepared.descriptor) == SIZE
+
+
+def test_prepared_memory_counts_against_the_bound_and_gives_way_to_shards(memory: ShardMemory) -> None:
+    memory.take(SIZE, "a")
+    for owner in ("a", "b"):
+        prepare(memory, SIZE, owner)
+    assert prepare(memory, 2 * SIZE, "c") is None
+    memory.take(3 * SIZE, "c")
+    assert memory.used_bytes == 4 * SIZE
+    assert len(memory.numbers()) == 2
+
+
+def test_a_shard_larger_or_smaller_than_announced_takes_what_is_prepared(memory: ShardMemory) -> None:
+    assert prepare(memory, SIZE, "a") is not None
+    larger = memory.take(2 * SIZE + 10, "a")
+    assert (larger.reserved_bytes, larger.ready_bytes) == (3 * SIZE, SIZE)
+    larger.note_written()
+    memory.give_back(larger)
+    smaller = memory.take(SIZE, "a")
+    assert (smaller.number, smaller.reserved_bytes, smaller.ready_bytes) == (larger.number, SIZE, SIZE)
+
+
+def test_what_a_program_has_mapped_ahead_is_left_to_it_while_there_is_room(memory: ShardMemory) -> None:
+    number = prepare(memory, SIZE, "a")
+    assert memory.take(SIZE, "peer").number != number
+    assert memory.take(SIZE, "a").number == number
+    number = prepare(memory, 2 * SIZE, "a")
+    assert memory.take(2 * SIZE, "peer").number == number  # there is no room for more
+
+
+def interrupted(work: Callable[[], object]) -> Callable[[int, mmap.mmap, int, int], None]:
+    """Return what has memory for a slice, and does something while the second slice is under way."""
+
+    def allocate(descriptor: int, mapping: mmap.mmap, start: int, stop: int) -> None:
+        if start == populate_module.SLICE_BYTES:
+            work()
+        populate_module.allocate(descriptor, mapping, start, stop)
+
+    return allocate
+
+
+@pytest.mark.parametrize("n_mib", [10, 20, 30])
+def test_a_file_that_is_taken_while_it_is_prepared_keeps_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_mib: int
+) -> None:
+    memory = ShardMemory(tmp_path, 64 * SIZE)
+    taken = []
+
+    def take() -> None:
+        taken.append(memory.take(n_mib * SIZE, "a"))
+        taken[0].write(0, b"x" * n_mib * SIZE)
+
+    monkeypatch.setattr(memory_module, "allocate", interrupted(take))
+    number = prepare(memory, 20 * SIZE, "a")
+    assert taken[0].number == number
+    assert taken[0].ready_bytes == populate_module.SLICE_BYTES  # no more is known
+    assert taken[0].read(0, 40 * SIZE) == b"x" * n_mib * SIZE
+    assert memory.used_bytes == n_mib * SIZE
+    assert memory.take(SIZE, "a").number != number
+
+
+def test_the_memory_of_a_file_that_is_being_prepared_goes_to_who_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = ShardMemory(tmp_path, 32 * SIZE)
+    monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.take(30 * SIZE, "b")))
+    found = memory.prepare(20 * SIZE, "a")
+    assert found is not None
+    assert held_bytes(found[1]) == 0
+    os.close(found[1])
+    assert len(memory.numbers()) == 1
+
+
+def test_a_full_file_system_ends_a_preparation_and_not_the_process(
+    small_file_system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = ShardMemory(small_file_system, 100 * SIZE)
+    monkeypatch.setattr(memory, "_free_bytes", lambda: 100 * SIZE)  # as before somebody else has filled it
+    with pytest.raises(OSError, match="No space left") as caught:
+        memory.prepare(8 * SIZE, "a")
+    assert caught.value.errno == errno.ENOSPC
+    assert memory.numbers() == []
+    monkeypatch.undo()
+    assert memory.take(4 * SIZE, "a").size_bytes == 4 * SIZE
+
+
+def test_a_kernel_that_cannot_populate_allocates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(populate_module, "_MADV_POPULATE_WRITE", 9999)
+    memory = ShardMemory(tmp_path, 32 * SIZE)
+    found = memory.prepare(20 * SIZE, "a")
+    assert found is not None
+    assert held_bytes(found[1]) == 20 * SIZE
+    os.close(found[1])
+
+
+def test_a_node_that_is_short_of_memory_gets_spare_memory_back_and_prepares_none(tmp_path: Path) -> None:
+    to_spare = [2 * SIZE, -1]
+    memory = ShardMemory(tmp_path, 8 * SIZE, lambda: to_spare[0])
+    kept = memory.take(SIZE, "a")
+    assert prepare(memory, 3 * SIZE, "a") is None
+    assert prepare(memory, 2 * SIZE, "a") is not None
+    memory.relieve()
+    assert len(memory.numbers()) == 2
+    del to_spare[0]
+    memory.relieve()
+    assert memory.numbers() == [kept.number]
+    assert prepare(memory, SIZE, "a") is None
+
+
+def test_the_files_of_two_servers_have_different_numbers(tmp_path: Path) -> None:
+    one, other = (ShardMemory(tmp_path, 4 * SIZE).take(SIZE, "a") for _ in range(2))
+    assert one.number != other.number
 
 
 def test_a_small_file_system_in_memory_is_not_used(small_file_system: Path) -> None:

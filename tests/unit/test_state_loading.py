@@ -10,7 +10,7 @@ import redis
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.loading import FIRST_MESSAGE_S, MESSAGE_INTERVAL_S, Loading, LoadingWatch
-from laggard.kvstore.memory import memory_limit_bytes
+from laggard.kvstore.memory import memory_available_bytes, memory_limit_bytes
 from laggard.kvstore.retry import RetryPolicy
 
 
@@ -51,6 +51,20 @@ def system(root: Path, group: str, limits: dict[str, str]) -> Path:
         (root / "sys/fs/cgroup" / folder).mkdir(parents=True, exist_ok=True)
         (root / "sys/fs/cgroup" / folder / "memory.max").write_text(limit)
     return root
+
+
+@pytest.mark.parametrize(
+    ("used", "cached", "expected"),
+    [(5000, 0, 2000), (6000, 1500, 2500), (0, 0, 3072), (8000, 0, -1000)],
+)
+def test_what_is_left_is_that_of_the_machine_or_of_the_fullest_group(
+    tmp_path: Path, used: int, cached: int, expected: int
+) -> None:
+    root = system(tmp_path, "0::/a/b\n", {"a/b": "max\n", "a": "7000\n"})
+    (root / "proc/meminfo").write_text("MemTotal:       1000 kB\nMemAvailable: 3 kB\n")
+    (root / "sys/fs/cgroup/a/memory.current").write_text(f"{used}\n")
+    (root / "sys/fs/cgroup/a/memory.stat").write_text(f"anon 9\ninactive_file {cached}\nactive_file 0\n")
+    assert memory_available_bytes(root) == expected
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.snapshot import (
     blocks_in,
+    bytes_in,
     from_blocks,
     has_blocks,
     like_at,
@@ -67,6 +68,7 @@ class Resumed:
         self._rank, self._ranks = _rank_and_ranks()
         self._is_sharded = has_blocks(module)
         self._position = Position()
+        self._knows_size = False
         self._reporter = StepReporter(self._rank)
         self.job = self._reporter.job
 
@@ -104,6 +106,15 @@ class Resumed:
             with self.job.phase("checkpoint"):
                 self._checkpoints.save(step + 1, self._snapshot())
             self._reporter.begin()
+        elif not self._knows_size:  # an optimizer has most of its state after its first step only
+            self._prepare()
+        self._knows_size = True
+
+    def _prepare(self) -> None:
+        """Have memory ready for what a checkpoint would have now."""
+        if self._is_sharded or self._rank == 0:
+            optimizers = [each for each in self._others.values() if isinstance(each, torch.optim.Optimizer)]
+            self._checkpoints.prepare(sum(bytes_in(each.state_dict()) for each in (self._module, *optimizers)))
 
     def _snapshot(self) -> dict[str, Any]:
         snapshot = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
@@ -211,6 +222,7 @@ def resume(
     checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(_unwrapped(model), others, checkpoints, every)
     resumed._restore()
+    resumed._prepare()
     resumed._reporter.begin()
     return resumed
 

@@ -15,6 +15,7 @@ from laggard.kvstore.resharding import Path, with_items
 
 __all__ = [
     "blocks_in",
+    "bytes_in",
     "from_blocks",
     "has_blocks",
     "like_at",
@@ -40,6 +41,17 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+def bytes_in(tree: Any) -> int:
+    """Return the size of the tensors in a state_dict in bytes; of split ones, of this rank's parts."""
+    if isinstance(tree, DTensor):
+        return bytes_in(tree.to_local())
+    if isinstance(tree, torch.Tensor):
+        return int(tree.numel() * tree.element_size())
+    if isinstance(tree, Mapping):
+        return sum(map(bytes_in, tree.values()))
+    return sum(map(bytes_in, tree)) if isinstance(tree, list | tuple) else 0
 
 
 def has_blocks(module: torch.nn.Module) -> bool:
