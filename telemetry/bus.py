@@ -192,9 +192,14 @@ class NodeAsker:
     client, endpoint
         The job's state server.
     watch
-        Knows which nodes are not worth waiting for; None: each is waited for until the deadline.
+        Knows which nodes are not worth waiting for; None: those that were waited for in vain as long before. They are
+        asked, and waited for again after any answer.
     deadline_s
         How long to wait for answers, unless a question says otherwise.
+    ended
+        When it is set, nothing is waited for any longer.
+    clock
+        Returns monotonic time in seconds.
     """
 
     def __init__(
@@ -203,11 +208,16 @@ class NodeAsker:
         endpoint: Endpoint,
         watch: NodeWatch | None = None,
         deadline_s: float = DEADLINE_S,
+        ended: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._endpoint = endpoint
         self._watch = watch
         self.deadline_s = deadline_s
+        self._ended = threading.Event() if ended is None else ended
+        self._clock = clock
+        self._in_vain_s: dict[str, float] = {}
         self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
         self._recent: tuple[float, list[str]] = (-math.inf, [])
 
@@ -218,7 +228,7 @@ class NodeAsker:
     def recent_hosts(self) -> list[str]:
         """Return :meth:`hosts`, which may be a moment old."""
         seen_s, hosts = self._recent
-        if (now_s := time.monotonic()) - seen_s > HOSTS_LIFE_S:
+        if (now_s := self._clock()) - seen_s > HOSTS_LIFE_S:
             self._recent = now_s, hosts = now_s, self.hosts()
         return hosts
 
@@ -237,7 +247,7 @@ class NodeAsker:
         Raises
         ------
         NodeError
-            If a node refuses the question.
+            If a node refuses the question, or the answers are no longer of use, since this process ends.
         redis.ConnectionError
             If the state server does not answer.
         """
@@ -273,23 +283,40 @@ class NodeAsker:
         deadline_s: float,
         meanwhile: Callable[[], object],
     ) -> Replies:
-        until_s = time.monotonic() + deadline_s
+        begun_s = self._clock()
         waiting = set(mailbox.send(question, asked, deadline_s))
+        for host in set(asked) - waiting:
+            self._in_vain_s.pop(host, None)  # it is gone: another of its name begins anew
         meanwhile()
         replies = Replies(received=len(waiting))
-        while waiting and (left_s := until_s - time.monotonic()) > 0:
-            late = self._watch is not None and bool(replies.by_host) and self._watch.all_late(waiting)
-            reply = mailbox.take(0.0 if late else left_s if self._watch is None else min(left_s, LOOK_S))
-            if reply is None and late:
+        while waiting:
+            hopeless = self._are_hopeless(waiting, deadline_s)
+            limit_s = min(BRIEF_S, deadline_s) if hopeless and self._watch is None else deadline_s
+            if (left_s := begun_s + limit_s - self._clock()) <= 0:
+                break
+            given_up = hopeless and bool(replies.by_host)
+            reply = mailbox.take(0.0 if given_up else min(left_s, LOOK_S))
+            if self._ended.is_set():
+                raise NodeError("nothing is waited for any longer: this process ends")
+            if reply is None and given_up:
                 break
             if reply is None:
                 if self._watch is not None:
                     self._watch.hurry(waiting)
                 continue
+            self._in_vain_s.pop(reply["host"], None)
             if reply["number"] != mailbox.number:
                 continue  # a late answer to an earlier question
             if "refusal" in reply:
                 raise NodeError(reply["refusal"])
             replies.by_host[reply["host"]] = reply["answer"]
             waiting.discard(reply["host"])
+        for host in waiting:
+            self._in_vain_s[host] = max(deadline_s, self._in_vain_s.get(host, 0.0))
         return replies
+
+    def _are_hopeless(self, hosts: Collection[str], deadline_s: float) -> bool:
+        """Return whether none of these nodes is worth waiting for, but as long as others are waited for."""
+        if self._watch is not None:
+            return self._watch.all_late(hosts)
+        return all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in hosts)

@@ -32,7 +32,7 @@ from laggard.telemetry.history import Summarized
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.sources import unpack_series, unpack_summaries
 
-__all__ = ["COLUMNS", "SAMPLE_COLUMNS", "SUFFIX", "DumpError", "Part", "dump_nodes", "write_dump"]
+__all__ = ["COLUMNS", "SAMPLE_COLUMNS", "SUFFIX", "DumpError", "Part", "parts_of_nodes", "write_dump"]
 
 SAMPLE_COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
 SUMMARY_COLUMNS = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
@@ -70,20 +70,15 @@ def write_dump(directory: str, name: str, now_s: float, parts: Iterable[Part]) -
         return draft.replace(path)
 
 
-def dump_nodes(asker: NodeAsker, directory: str, now_s: float, events: Iterable[Event]) -> Path:
-    """Write one file with all that all nodes have, which is gathered node by node, and the job's events."""
-
-    def gathered() -> Iterator[Part]:
-        for host, keys in sorted(replies.by_host.items()):
-            for metric in sorted({metric for metric, _ in keys}):
-                question = {"kind": "everything", "metric": metric}
-                for reply in asker.ask(question, hosts=[host], deadline_s=GATHER_DEADLINE_S).by_host.values():
-                    yield from unpack_summaries(reply["summaries"])
-                    yield from unpack_series(reply)
-        yield from series_of_events(events)
-
-    replies = asker.ask({"kind": "keys", "metric": ""})
-    return write_dump(directory, "all", now_s, gathered())
+def parts_of_nodes(asker: NodeAsker, events: Iterable[Event]) -> Iterator[Part]:
+    """Yield all that all nodes have, which is gathered node by node, and the job's events."""
+    for host, keys in sorted(asker.ask({"kind": "keys", "metric": ""}).by_host.items()):
+        for metric in sorted({metric for metric, _ in keys}):
+            question = {"kind": "everything", "metric": metric}
+            for reply in asker.ask(question, hosts=[host], deadline_s=GATHER_DEADLINE_S).by_host.values():
+                yield from unpack_summaries(reply["summaries"])
+                yield from unpack_series(reply)
+    yield from series_of_events(events)
 
 
 def _lines(part: Part) -> Iterator[str]:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from laggard.kvstore.sample_store import SampleStore
 from laggard.telemetry.anew import tell_if_anew
 from laggard.telemetry.batches import Batch, Ingest, socket_name
 from laggard.telemetry.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.dump import Part, dump_nodes, write_dump
+from laggard.telemetry.dump import Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.history import History
@@ -71,6 +71,8 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._ended = threading.Event()
+        self._dumped = threading.Condition()
+        self._dumping = 0
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
         self._open = contextlib.ExitStack()
 
@@ -88,7 +90,9 @@ class NodeTelemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._keeper.join(STOP_DEADLINE_S)  # a dump in progress needs answers to its questions
+        self._keeper.join(STOP_DEADLINE_S)
+        with self._dumped:  # a dump that was asked for leaves nothing behind either
+            self._dumped.wait_for(lambda: self._dumping == 0, STOP_DEADLINE_S)
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
@@ -104,13 +108,32 @@ class NodeTelemetry:
         return answer_question(self.history, self._run, question)
 
     def _dump(self) -> str:
-        """Write a dump, of this node or of all nodes, and return its path."""
-        if self._settings.dump_node == self._host:
-            asker = NodeAsker(self._session.client, self._session.endpoint)
-            path = dump_nodes(asker, self._settings.dump_dir, self._clock(), self._events.between(0, ALL_TIME_US))
+        """Write a dump, of this node or of all nodes, and return its path; an end of this process abandons it."""
+        if is_of_all := self._settings.dump_node == self._host:
+            asker = NodeAsker(self._session.client, self._session.endpoint, ended=self._ended)
+            parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US))
         else:
-            path = write_dump(self._settings.dump_dir, self._host, self._clock(), self._everything())
-        return str(path)
+            parts = self._everything()
+        name = "all" if is_of_all else self._host
+        with self._dump_in_progress():
+            return str(write_dump(self._settings.dump_dir, name, self._clock(), self._until_the_end(parts)))
+
+    @contextlib.contextmanager
+    def _dump_in_progress(self) -> Iterator[None]:
+        with self._dumped:
+            self._dumping += 1
+        try:
+            yield
+        finally:
+            with self._dumped:
+                self._dumping -= 1
+                self._dumped.notify_all()
+
+    def _until_the_end(self, parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            if self._ended.is_set():
+                raise NodeError(f"the telemetry of {self._host} ends: its dump was abandoned")
+            yield part
 
     def _everything(self) -> Iterator[Part]:
         for metric in sorted(self.history.metrics()):

@@ -29,8 +29,7 @@ def answer_program(history: History, question: Mapping[str, Any]) -> Value:
     A range has :data:`COLUMNS`, each with one value for each second from ``start_us`` to ``end_us``, both inclusive.
     """
     keys = history.series_keys()
-    # A query would take a name with this sign for several names.
-    names = {each["name"] for each in metrics_of(keys) if each["kind"] == "program" and "|" not in each["name"]}
+    names = {each["name"] for each in metrics_of(keys) if each["kind"] == "program"}
     span = Span(question["start_us"], question["end_us"])
     return {
         "n_series": dict(Counter(metric for metric, _ in keys if metric in names)),
@@ -46,7 +45,7 @@ def merged_ranges(ranges: Collection[Mapping[str, Floats]]) -> dict[str, Floats]
 
 def _range_of(history: History, metric: str, span: Span) -> dict[str, Floats]:
     # This aggregator fills no gaps, and has one part.
-    query = sub_query_from_json({"metric": metric, "aggregator": "mimmin", "downsample": f"{STEP_S}s-avg"}, 0)
+    query = sub_query_from_json({"metric": [metric], "aggregator": "mimmin", "downsample": f"{STEP_S}s-avg"}, 0)
     parts = parts_of(query, span, history.downsampled(query, span).series, downsampled=True)
     n_seconds = (span.end_us - span.start_us) // (STEP_S * 1_000_000) + 1
     partial = parts[0].partial if parts else Partial.empty(n_seconds)

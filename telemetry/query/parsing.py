@@ -38,6 +38,8 @@ class SubQuery:
     ----------
     metric
         Name of the metric, or several separated by ``|``.
+    metrics
+        The names; those of a list are taken as they are, ``|`` and all.
     aggregator
         Merges the series of a group.
     filters
@@ -53,6 +55,7 @@ class SubQuery:
     """
 
     metric: str
+    metrics: tuple[str, ...]
     aggregator: Aggregator
     filters: tuple[TagFilter, ...]
     downsample: Downsample | None
@@ -60,11 +63,6 @@ class SubQuery:
     explicit_tags: bool
     index: int
     source: Mapping[str, Any]
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of its metrics."""
-        return tuple(dict.fromkeys(name for name in self.metric.split("|") if name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,9 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
 def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_calendar: bool = False) -> SubQuery:
     """Parse one element of ``queries``."""
     fields = _mapping(body, f"query {index}")
-    metric = _text(fields, "metric")
-    if not 0 < len(metric) <= MAX_METRIC or not metric.strip("|"):
+    names = _names(fields.get("metric"))
+    metric = "|".join(names)
+    if not 0 < len(metric) <= MAX_METRIC:
         raise BadQueryError(f"query {index} has no metric")
     listed = fields.get("filters") or []
     tags = _mapping(fields.get("tags") or {}, "tags")
@@ -145,6 +144,7 @@ def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_cal
     options = fields.get("rateOptions")
     return SubQuery(
         metric,
+        names,
         aggregator("avg" if name in {"", "undefined"} else name),
         filters,
         parse_downsample(_text(fields, "downsample"), zone=zone, use_calendar=use_calendar),
@@ -265,6 +265,13 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadQueryError(f"{what} must be a JSON object")
     return value
+
+
+def _names(metric: object) -> tuple[str, ...]:
+    listed = metric.split("|") if isinstance(metric, str) else [] if metric is None else metric
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise BadQueryError("'metric' must be text, or a list of texts")
+    return tuple(dict.fromkeys(name for name in listed if name))
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

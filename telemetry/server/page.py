@@ -157,13 +157,13 @@ def _on_grid(answers: list[Answer], times: Times) -> Floats:
 
 
 def _sub_query(metric: str, aggregator: str, downsample: str) -> SubQuery:
-    body = {"metric": metric, "aggregator": aggregator, "downsample": downsample}
+    body = {"metric": [metric], "aggregator": aggregator, "downsample": downsample}
     return sub_query_from_json(body, 0)
 
 
 def _metric(call: Call) -> str:
     name = call.one("metric")
-    if not name or "|" in name:
+    if not name:
         raise BadQueryError("missing 'metric': name one")
     return name
 

@@ -6,9 +6,11 @@ import contextlib
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.sample_store import SampleStore, key_of
 from laggard.kvstore.server import StateServer
 from laggard.telemetry.batches import MAX_BATCH_BYTES, socket_name
-from laggard.telemetry.bus import NodeAsker, NodeError
+from laggard.telemetry.bus import NodeAnswerer, NodeAsker, NodeError
 from laggard.telemetry.client import request_dump
 from laggard.telemetry.dump_reader import read_dump
 from laggard.telemetry.errors import DumpError, QueryTooLargeError
@@ -479,8 +481,9 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
     assert missing.startswith("node7 could not write its dump: ")
 
 
-def test_one_node_can_dump_all_nodes_periodically(
-    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("order", [("node5", "node6"), ("node6", "node5")])
+def test_one_node_can_dump_all_nodes_periodically_and_the_nodes_end_in_any_order(
+    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
 ) -> None:
     monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
     dumps = tmp_path / "dumps"
@@ -488,14 +491,81 @@ def test_one_node_can_dump_all_nodes_periodically(
     now_us = round(time.time()) * SECOND_US
 
     with contextlib.ExitStack() as stack:
-        for node in ("node6", "node5"):  # the one that dumps ends first: a dump in progress asks the other
+        for node in order:  # they end in the opposite order, the one that dumps in the midst of a dump
             telemetry = stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), settings))
             telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
-        wait_until(lambda: len(list(dumps.glob("all-*.csv.gz"))) > 1)
-        newest = read_dump([max(dumps.glob("all-*.csv.gz"))])
+
+        def newest() -> set[str]:
+            files = sorted(dumps.glob("all-*.csv.gz"))
+            return {dict(tags)["host"] for _, tags in read_dump(files[-1:]).series_keys()} if files else set()
+
+        wait_until(lambda: newest() == {"node5", "node6"})
 
     assert {path.name.partition("-")[0] for path in dumps.iterdir()} == {"all"}
-    assert {dict(tags)["host"] for _, tags in newest.series_keys()} == {"node5", "node6"}
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_a_dump_that_waits_for_a_node_when_its_own_node_ends_is_abandoned_and_leaves_nothing(
+    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asker: NodeAsker, is_asked_for: bool
+) -> None:
+    monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
+    # The node is waited for longer than the test may take: the end alone can end the wait.
+    monkeypatch.setattr("laggard.telemetry.dump.GATHER_DEADLINE_S", 1e6)
+    monkeypatch.setattr("laggard.telemetry.node.STOP_DEADLINE_S", DEADLINE_S)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer(question: Mapping[str, Any]) -> Any:
+        if question["kind"] == "everything":
+            asked.set()
+            go_on.wait(DEADLINE_S)
+        return [["m", []]]
+
+    settings = TelemetrySettings(
+        dump_dir=str(tmp_path / "dumps"), dump_node="node8", dump_interval=0 if is_asked_for else 0.1
+    )
+    endpoint = state_server.endpoint
+    with endpoint.connect() as client, NodeAnswerer(client, endpoint, "held", answer):
+        with NodeTelemetry(session_of(state_server, tmp_path, "node8"), settings) as telemetry:
+            if is_asked_for:
+                question = {"kind": "dump"}
+                asking = threading.Thread(target=asker.ask, args=[question], kwargs={"hosts": ["node8"]})
+                asking.start()
+            assert asked.wait(DEADLINE_S)
+            assert [path.name.startswith(".all.") for path in (tmp_path / "dumps").iterdir()] == [True]
+        assert list((tmp_path / "dumps").iterdir()) == []
+        assert not telemetry._keeper.is_alive()
+        go_on.set()
+        if is_asked_for:
+            asking.join(DEADLINE_S)
+
+
+def test_a_node_that_was_waited_for_in_vain_is_asked_but_not_waited_for_until_it_answers(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    assert len(nodes) == 2
+    deadline_s = 1e6
+    times_s = [0.0, 2 * deadline_s]  # the first question is over before anybody can answer
+    endpoint = state_server.endpoint
+    asker = NodeAsker(
+        endpoint.connect(),
+        endpoint,
+        clock=lambda: times_s.pop(0) if times_s else time.monotonic(),
+        deadline_s=deadline_s,
+    )
+    hosts, question = ["hung", "node1", "node2"], {"kind": "keys", "metric": ""}
+    with endpoint.connect().pubsub() as silent:  # type: ignore[no-untyped-call]
+        silent.subscribe(endpoint.key("telemetry-ask", "hung"))
+        silent.get_message(timeout=DEADLINE_S)
+        assert asker.ask(question, hosts=hosts).missing == hosts
+
+        wait_until(lambda: set(asker.ask(question, hosts=hosts).by_host) == {"node1", "node2"})
+
+        assert asker.ask(question, hosts=hosts).missing == ["hung"]
+        assert silent.get_message(timeout=DEADLINE_S), "it is asked all the same"
+        assert asker.ask(question, hosts=["hung"]).missing == ["hung"], "without others, it is waited for briefly"
+
+    with NodeTelemetry(session_of(state_server, tmp_path, "hung"), TelemetrySettings()):
+        wait_until(lambda: asker.ask(question, hosts=hosts).missing == [])
 
 
 def test_a_file_that_is_not_a_dump_is_refused_by_name(tmp_path: Path) -> None:

@@ -58,9 +58,18 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in (0, 1)
     ]
     load = [TimeSeries("load_average", {"host": f"node{node}"}, times_us, np.full(N, float(node))) for node in (1, 2)]
+    split = TimeSeries("a|b", {"host": "node1"}, times_us, np.full(N, 7.5))
     hostile = TimeSeries(HOSTILE, {"host": "node1"}, times_us, np.ones(N))
     named = TimeSeries(SCRIPT, {"host": SCRIPT}, times_us, np.ones(N))
-    series = [*device_series(times_us, 125, 8, ("node7", "3")), *own, *load, hostile, named, *series_of_events(events)]
+    series = [
+        *device_series(times_us, 125, 8, ("node7", "3")),
+        *own,
+        *load,
+        split,
+        hostile,
+        named,
+        *series_of_events(events),
+    ]
     write_dump(str(folder), "all", float(T0 + 300), series)
     return folder
 
@@ -97,7 +106,7 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
             assert "From dumps" in text(tab, "#state")
             assert "5 min" in text(tab, "#range-text"), "it opens on the dump's own range"
             assert "1,000 devices" in text(tab, "#map-legend")
-            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 5
+            assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 6
             assert "node7 gpu 3" in text(tab, "#peers .u-legend")
             assert "median of 999" in text(tab, "#peers .u-legend")
             assert "rank 1 on node2 failed" in text(tab, "#events")
@@ -109,12 +118,17 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
             assert HOSTILE.replace("\x1b", "\ufffd") in text(tab, "#curves")
             assert SCRIPT in text(tab, "#curves"), "a metric's name"
             assert SCRIPT in text(tab, "#map-metric")
+            assert "a|b" in text(tab, "#curves"), "one metric, not two"
+            assert "No value of" not in text(tab, "#curves")
         tab.measure(f"document.querySelector('#map-metric').value = {json.dumps(SCRIPT)}")
         tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#map-legend').textContent.includes('1 device')")
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         assert text(tab, "#map-text") == f"{SCRIPT}: 1", "a node's name"
+        tab.measure("document.querySelector('#map-metric').value = 'a|b'")
+        tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('7.5')")
         assert tab.measure("[...document.scripts].filter((each) => each.textContent === 'alert(1)').length") == 0
         assert tab.complaints == []
         assert [address for address in tab.fetched if not address.startswith((replay, "data:"))] == []

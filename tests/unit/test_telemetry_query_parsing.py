@@ -176,3 +176,21 @@ def test_a_bad_body_is_refused_and_the_bad_part_named(body: object, named: str) 
 def test_a_bad_url_is_refused(m: str) -> None:
     with pytest.raises(BadQueryError):
         query_from_url({"start": ["1h-ago"], "m": [m]}, NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("metric", "names"),
+    [("a", ("a",)), ("a|b", ("a", "b")), ("|a||b|a", ("a", "b")), (["a|b"], ("a|b",)), (["a", "b|"], ("a", "b|"))],
+)
+def test_text_may_name_several_metrics_and_the_names_of_a_list_are_taken_as_they_are(
+    metric: object, names: tuple[str, ...]
+) -> None:
+    query = query_from_json({"start": "1h-ago", "queries": [{"metric": metric}]}, NOW_US)
+
+    assert query.queries[0].metrics == names
+
+
+@pytest.mark.parametrize("metric", [None, "", "|", [], [""], [1], 1, {}, "a" * 2000])
+def test_a_query_without_a_usable_name_of_a_metric_is_refused(metric: object) -> None:
+    with pytest.raises(BadQueryError, match="metric"):
+        query_from_json({"start": "1h-ago", "queries": [{"metric": metric}]}, NOW_US)
