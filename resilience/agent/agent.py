@@ -1,10 +1,9 @@
 """The agent of one node: starts its processes, reports that it is alive, and leaves nothing behind.
 
-The allocation starts one on each node (``python -m laggard.resilience.agent.agent``). It takes commands only from its
-standard input and answers on its standard output, both as lines of JSON, so all that the controller needs is a pipe to
-it: a local one, or one that ``srun`` or ``ssh`` carries. When that pipe closes, the controller is gone, and everything
-on the node is ended. The same happens when nothing has come through the pipe for five minutes, since a network that is
-cut does not close it.
+The allocation starts one on each node (``python -m laggard.resilience.agent.agent``). It takes commands and answers,
+both as lines of JSON: on its standard input and output, or, on another machine than the controller's, over a connection
+that it makes (:mod:`.dialling`). When that closes, the controller is gone, and everything on the node is ended. The
+same happens when nothing has come for some time, since a network that is cut closes nothing.
 
 =======================================================  ============================================================
 the controller sends                                     the agent
@@ -52,12 +51,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 import psutil
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
+from laggard.resilience.agent import DIALS
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.inquiries import Inquiries, Inquiry
@@ -99,10 +99,20 @@ STACKS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.stack_du
 STACKS_DEADLINE_S = 10.0
 
 
+class Answers(Protocol):
+    """What the agent's messages are written to."""
+
+    def write(self, text: str, /) -> int:
+        """Write this."""
+
+    def flush(self) -> None:
+        """Send what was written."""
+
+
 class Agent:
     """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds."""
 
-    def __init__(self, commands: IO[bytes], answers: IO[str], lease_s: float = LEASE_S) -> None:
+    def __init__(self, commands: IO[bytes], answers: Answers, lease_s: float = LEASE_S) -> None:
         self._commands = commands
         self._answers = answers
         self._lease_s = lease_s
@@ -263,8 +273,9 @@ class Agent:
         self._directory = directory
         self._write_private(files)
         self._environment = environment
-        if ENDPOINT_FILE in environment and NODE in environment:
-            self._second_path.start(Path(environment[ENDPOINT_FILE]), environment[NODE])
+        endpoint_file = Path(environment.get(ENDPOINT_FILE, ""))
+        if endpoint_file.is_file() and NODE in environment:
+            self._second_path.start(endpoint_file, environment[NODE])
         log_to_file(directory / "agent.log")
 
     def _write_private(self, files: dict[str, str]) -> None:
@@ -454,23 +465,48 @@ def _create_private(folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the agent on standard input and output; the argument is how long the controller may be silent, in seconds."""
+    """Run the agent.
+
+    Parameters
+    ----------
+    arguments
+        For how many seconds the controller may be silent, and ``--dials`` if it is on another machine: then it sends
+        an invitation to standard input. Otherwise standard input and output are the pipe to it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's, some time before the end, to every step of the job
         signal.signal(warning, lambda *_: None)  # not ignored: the program would inherit that
     configure_logging()
-    # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
-    with (
-        contextlib.suppress(BrokenPipeError),
-        open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as answers,
-    ):
-        try:
-            Agent(sys.stdin.buffer, answers, *map(float, arguments)).run()
-        except ProcessesStillRunningError as error:
-            print(f"laggard: {error}", file=sys.stderr)
-            return 1
+    dials = DIALS in arguments
+    lease_s = [float(argument) for argument in arguments if argument != DIALS]
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            if dials:
+                _run_dialling(*lease_s)
+            else:
+                _run_on_pipes(*lease_s)
+    except ProcessesStillRunningError as error:
+        print(f"laggard: {error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _run_dialling(lease_s: float) -> None:
+    from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
+
+    controller = Dialled(read_invitation(sys.stdin.fileno()), sys.stdin.fileno())
+    try:
+        with os.fdopen(controller.commands, "rb") as commands:
+            Agent(commands, controller.answers, lease_s).run()
+    finally:
+        controller.finish()
+
+
+def _run_on_pipes(lease_s: float = LEASE_S) -> None:
+    # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
+    with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as answers:
+        Agent(sys.stdin.buffer, answers, lease_s).run()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from laggard.collectors.device import gpu_names
+from laggard.resilience.agent import DIALS
 
-__all__ = ["main", "own_gpus"]
+__all__ = ["LEASE_S", "main", "own_gpus"]
 
 # How long the controller may be silent before the agent takes it for gone: a cut network does not close the pipe.
 LEASE_S = 30
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
     sys.stdout.write(json.dumps(handshake) + "\n")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", str(LEASE_S)])  # noqa: S606 - no shell
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", str(LEASE_S), DIALS])  # noqa: S606 - no shell
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from types import TracebackType
+from typing import Protocol
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.kvstore.control import NodeRecord
@@ -39,6 +40,38 @@ def silent(_: str) -> None:
     """Tell nobody."""
 
 
+class Commands(Protocol):
+    """What is written to an agent: a pipe to it, or a channel."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
+    def write(self, data: bytes, /) -> int:
+        """Write this; raises BrokenPipeError if the agent is gone."""
+
+    def flush(self) -> None:
+        """Send what was written."""
+
+    def close(self) -> None:
+        """Close it: the agent then ends."""
+
+
+class Messages(Protocol):
+    """What is read from an agent: a pipe from it, or a channel."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines that it sends, until it has ended."""
+
+    def __enter__(self) -> Messages:
+        """Close it at the end of the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close it."""
+
+
 class AgentProcess(Protocol):
     """A node's agent: a child process of ours, or an object that relays to it."""
 
@@ -47,12 +80,12 @@ class AgentProcess(Protocol):
         """Process id on this machine."""
 
     @property
-    def stdin(self) -> IO[bytes] | None:
-        """The pipe to it."""
+    def stdin(self) -> Commands | None:
+        """What is written to it."""
 
     @property
-    def stdout(self) -> IO[bytes] | None:
-        """The pipe from it."""
+    def stdout(self) -> Messages | None:
+        """What is read from it."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it ends, like :meth:`subprocess.Popen.wait`."""
@@ -90,7 +123,7 @@ class Allocation(Protocol):
         """
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a node, with its standard input and output as pipes."""
+        """Start the agent of a node."""
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread.

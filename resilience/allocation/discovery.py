@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import IO, cast
 
-__all__ = ["Handshake", "PendingAgent", "await_handshakes"]
+from laggard.resilience.agent.channel import Channel
+
+__all__ = ["DialledAgent", "Handshake", "PendingAgent", "await_handshakes"]
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
@@ -42,6 +44,65 @@ class Handshake:
     gpus: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DialledAgent:
+    """An agent on another machine: reached over its channel, ended with the process that started it.
+
+    Attributes
+    ----------
+    process
+        The process of ``srun`` or ``ssh`` on this machine.
+    channel
+        What the agent and we say to each other.
+    """
+
+    process: subprocess.Popen[bytes]
+    channel: Channel
+
+    @property
+    def pid(self) -> int:
+        """Process id of ``srun`` or ``ssh``."""
+        return self.process.pid
+
+    @property
+    def stdin(self) -> DialledAgent:
+        """What is written to it."""
+        return self
+
+    @property
+    def stdout(self) -> Channel:
+        """What is read from it."""
+        return self.channel
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.channel.closed
+
+    def write(self, data: bytes, /) -> int:
+        """Write this to it."""
+        return self.channel.write(data)
+
+    def flush(self) -> None:
+        """Do nothing: every write is sent at once."""
+
+    def close(self) -> None:
+        """Tell it to end, by both ways that lead to it."""
+        self.channel.close()
+        cast("IO[bytes]", self.process.stdin).close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it ends, like :meth:`subprocess.Popen.wait`."""
+        exit_code = self.process.wait(timeout)
+        cast("IO[bytes]", self.process.stdout).close()
+        return exit_code
+
+    def kill(self) -> None:
+        """End the process that started it, and drop its connection: it ends if it notices either."""
+        self.process.kill()
+        self.channel.abandon()
+
+
 @dataclass(slots=True)
 class PendingAgent:
     """An agent that was started and has not sent its handshake yet.
@@ -52,12 +113,15 @@ class PendingAgent:
         The process of ``srun`` or ``ssh`` on this machine.
     stderr
         A file with what that process has written to standard error.
+    channel
+        On which it will be reached.
     has_printed
         Whether anything has come from the node.
     """
 
     process: subprocess.Popen[bytes]
     stderr: IO[bytes]
+    channel: Channel
     has_printed: bool = False
 
     def handshake(self) -> Handshake | None:
@@ -79,14 +143,15 @@ class PendingAgent:
         came = "a shell answers, but laggard does not start there" if self.has_printed else "nothing answers yet"
         return next((line.strip() for line in reversed(lines) if line.strip()), came)
 
-    def hand_over(self) -> subprocess.Popen[bytes]:
-        """Return the process, now that the agent runs."""
+    def hand_over(self) -> DialledAgent:
+        """Return the agent, now that it runs."""
         self.stderr.close()
-        return self.process
+        return DialledAgent(self.process, self.channel)
 
     def cancel(self) -> None:
-        """End the agent, which happens when its pipe closes."""
+        """End the agent, which happens when its pipe and its connection close."""
         self.stderr.close()
+        self.channel.abandon()
         self.process.kill()
         self.process.communicate()
 

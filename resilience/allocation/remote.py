@@ -1,13 +1,17 @@
 """Nodes on separate machines: the primary is this machine, the others are reached by ``srun`` or ``ssh``.
 
-Nothing is left running on a node, whatever happens to it or to us, for three reasons. Its agent ends everything when
-its pipe closes. It does the same when it has received nothing from us for a while, since a network that is cut does not
-close a pipe. And if the agent itself was killed, another process ends everything that has its mark
-(:mod:`laggard.resilience.agent.processes`).
+``srun`` and ``ssh`` only start the agents, which then dial (:mod:`.agent_listener`): anybody may connect to the ports
+of ``srun``, and hold up what goes through it.
+
+Nothing is left running on a node, whatever happens to it or to us, for three reasons. Its agent ends everything when we
+say so, or when both its connection and the pipe that it was started through have closed. It does the same when it has
+received nothing from us for a while, since a network that is cut closes nothing. And if the agent itself was killed,
+another process ends everything that has its mark (:mod:`laggard.resilience.agent.processes`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -18,12 +22,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
+from laggard.resilience.agent.channel import Channel
+from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
+from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -45,6 +52,7 @@ LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.proce
 CLEAR_DEADLINE_S = 10.0
 # To reach a lost node and to end what is left there; ssh alone takes up to eight seconds to connect.
 REACH_DEADLINE_S = 30.0
+LOOK_INTERVAL_S = 0.25
 # Variables that a process on another machine needs before it can read anything from our pipe.
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
@@ -95,7 +103,9 @@ class RemoteAllocation:
         self._marks = {host: f"{job}-{number}" for number, host in enumerate(addresses)}
         self._n_cpus: dict[str, int] = {}
         self._pending: dict[str, PendingAgent] = {}
+        self._channels: dict[str, Channel] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
+        self._listener: AgentListener | None = None
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has.
@@ -124,6 +134,7 @@ class RemoteAllocation:
         if len(silent_hosts) > may_miss:
             for agent in self._pending.values():
                 agent.cancel()
+            self.close()
             example = self._transport.command(silent_hosts[0], ["true"])
             raise UnreachableNodesError(self._transport.name, complaints, example)
         for host in silent_hosts:
@@ -150,8 +161,8 @@ class RemoteAllocation:
         for state, hosts in by_state.items():
             tell(f"waiting for {abbreviated(hosts)} by {self._transport.name}: {state}")
 
-    def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
-        """Return the agent of a node, with pipes to its standard input and output; most run since :meth:`discover`."""
+    def start_agent(self, node: NodeRecord) -> AgentProcess:
+        """Return the agent of a node; most run since :meth:`discover`."""
         if node.hostname == self._primary:
             return start_here()
         return (self._pending.pop(node.hostname, None) or self._start(node.hostname)).hand_over()
@@ -214,7 +225,9 @@ class RemoteAllocation:
         return {**self._transport.environment(), **device_variables(node, directory, virtual=self._virtual)}
 
     def close(self) -> None:
-        """Wait a few seconds for what :meth:`clear` has begun."""
+        """Listen no more, and wait a few seconds for what :meth:`clear` has begun."""
+        if self._listener is not None:
+            self._listener.close()
         until_s = time.monotonic() + CLEAR_DEADLINE_S
         for process in self._clearing:
             try:
@@ -257,7 +270,25 @@ class RemoteAllocation:
             start_new_session=True,
             cwd="/",
         )
-        return PendingAgent(process, stderr)
+        channel = Channel(partial(_await_connection, process))
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
+            cast("IO[bytes]", process.stdin).write(self._invite(host, channel).to_line())
+            cast("IO[bytes]", process.stdin).flush()
+        return PendingAgent(process, stderr, channel)
+
+    def _invite(self, host: str, channel: Channel) -> Invitation:
+        if self._listener is None:
+            self._listener = AgentListener(self.nodes[0].address)
+        if (former := self._channels.get(host)) is not None:
+            self._listener.withdraw(former)
+        self._channels[host] = channel
+        return self._listener.invite(channel)
+
+
+def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:
+    """Wait a little for the agent to dial; return False if what started it has ended, and the agent with it."""
+    channel.wait(LOOK_INTERVAL_S)
+    return channel.is_connected or process.poll() is None
 
 
 def env_command(**more: str) -> list[str]:

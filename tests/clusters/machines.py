@@ -7,11 +7,12 @@ ends everything there at once, as in a power failure.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -126,6 +127,17 @@ class Machine:
             env=environment,
             start_new_session=True,
         )
+
+    @contextlib.contextmanager
+    def as_here(self) -> Iterator[None]:
+        """Have this thread's new sockets belong to this machine, until the end of the block."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/self/ns/net") as ours, open(f"/proc/{self._init.pid}/ns/net") as its:  # noqa: PTH123
+            assert libc.setns(its.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+            try:
+                yield
+            finally:
+                assert libc.setns(ours.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs on this machine, except its first process."""

@@ -71,8 +71,10 @@ def agents_on(machine: Machine) -> set[int]:
 
 def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(network: Network, tmp_path: Path) -> None:
     transport = SshFromLogin(network.login, tmp_path / "id")
-    allocation = RemoteAllocation({"here": "127.0.0.1", "far": network.nodes["far"].address}, transport, 1)
-    allocation.discover()
+    addresses = {"here": network.login.address, "far": network.nodes["far"].address}
+    allocation = RemoteAllocation(addresses, transport, 1)
+    with network.login.as_here():  # where it listens
+        allocation.discover()
     changed = threading.Condition()
     cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), changed)
     cluster.start(Roster(("here", "far")))

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import pytest
 
+from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation import discovery
 from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
 from laggard.resilience.allocation.ssh import Ssh
@@ -23,7 +24,7 @@ def agent(script: str, *, hangs: bool = False) -> PendingAgent:
     )
     if not hangs:
         process.wait(60)  # what it prints fits into the pipe
-    return PendingAgent(process, stderr)
+    return PendingAgent(process, stderr, Channel(lambda _: False))
 
 
 def test_a_noisy_shell_does_not_hide_the_handshake() -> None:

