@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from benchmarks.restart_ddp import recoveries
+from benchmarks.restart_ddp import PYTORCH, TRANSFORMERS, Recovery, recoveries
 from benchmarks.restart_peers import CANDIDATES, seconds_of
 
 PROGRAM = """
@@ -71,13 +71,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--ddp-kills", type=int, default=4, help="kills of a rank of a PyTorch program (default: %(default)s)"
     )
+    parser.add_argument(
+        "--transformers-kills", type=int, default=4, help="the same, importing Transformers (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
     if options.kills:
         compare_with_peers(console, options.kills)
-    if options.ddp_kills:
-        compare_training(console, options.ddp_kills)
+    if options.ddp_kills or options.transformers_kills:
+        compare_training(console, options.ddp_kills, options.transformers_kills)
     if options.relaunches:
         from_verdict_to_first_line(console, options.relaunches, options.startups)
     return 0
@@ -98,15 +101,20 @@ def compare_with_peers(console: Console, kills: int) -> None:
     console.print(table)
 
 
-def compare_training(console: Console, kills: int) -> None:
+def compare_training(console: Console, kills: int, transformers_kills: int) -> None:
     """Print how long training with DistributedDataParallel takes to recover from a killed rank."""
     if importlib.util.find_spec("torch") is None:
         console.print("training is skipped: torch is not installed")
         return
-    table = Table(title=f"seconds from a kill until all ranks have trained a step again, {kills} kills")
+    found: dict[str, Recovery] = {}
+    for candidates, n_kills in ((PYTORCH, kills), (TRANSFORMERS, transformers_kills)):
+        if n_kills and all(candidate.is_available for candidate in candidates):
+            found |= recoveries(candidates, n_kills)
+        elif n_kills:
+            console.print(f"training is skipped: {candidates[0].needs} is not installed")
+    table = Table(title="seconds from a kill until all ranks have trained a step again", title_justify="left")
     for column in ("", "median", "worst", "best", "MiB", "MiB warm"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    found = recoveries(kills)
     for name, recovery in found.items():
         seconds = spread(recovery.seconds) if recovery.seconds else ("", "", "")
         table.add_row(name, *seconds, f"{recovery.mib:.0f}", f"{recovery.warm_mib:.0f}")

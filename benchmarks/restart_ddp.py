@@ -3,12 +3,16 @@
 Two ranks on CPUs, connected by Gloo, train a small model, and save it every hundred steps. After a kill both ranks are
 started anew, load PyTorch, connect, load the checkpoint and train; the clock stops once each has made a step. All
 candidates run the same script, at once, and take turns.
+
+The script imports nothing but PyTorch. Most programs import more, so the same script is run again with a first line
+that imports what a program needs from Hugging Face's Transformers, and does nothing with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +20,7 @@ import psutil
 
 from benchmarks.restart_peers import LAGGARD_LIMITS, TORCHRUN, Candidate, running, seconds_after_a_kill, wait
 
-__all__ = ["Recovery", "recoveries"]
+__all__ = ["PYTORCH", "TRANSFORMERS", "Recovery", "recoveries"]
 
 TRAIN = """
 import os, threading, time
@@ -63,11 +67,18 @@ with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
 LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
 MODULES = "--preload=torch,torch._dynamo"
 IS_READY = "keeps a process ready"
-CANDIDATES = (
+PYTORCH = (
     Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, MODULES)),
     Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
     Candidate("torchrun --max-restarts", TRAIN, TORCHRUN),
 )
+"""With nothing but PyTorch; the first one is ready once its warm process is."""
+_IMPORTING = "from transformers import AutoModelForCausalLM, Trainer\n" + TRAIN
+TRANSFORMERS = (
+    Candidate("laggard, with Transformers", _IMPORTING, (*LAGGARD, *LAGGARD_LIMITS), "transformers"),
+    Candidate("torchrun, with Transformers", _IMPORTING, TORCHRUN, "transformers"),
+)
+"""With the imports of a larger program, which laggard finds out itself."""
 
 
 @dataclass(slots=True)
@@ -90,12 +101,12 @@ class Recovery:
     warm_mib: float = 0.0
 
 
-def recoveries(kills: int) -> dict[str, Recovery]:
+def recoveries(candidates: Sequence[Candidate], kills: int) -> dict[str, Recovery]:
     """Return, by candidate, how it recovered from that many kills."""
-    found = {candidate.name: Recovery() for candidate in CANDIDATES}
+    found = {candidate.name: Recovery() for candidate in candidates}
     with contextlib.ExitStack() as stack:
-        jobs = {each.name: stack.enter_context(running(each)) for each in CANDIDATES}
-        folder, process = jobs[CANDIDATES[0].name]
+        jobs = {each.name: stack.enter_context(running(each)) for each in candidates}
+        folder, process = jobs[candidates[0].name]
         wait(lambda: IS_READY in (folder / "log").read_text(), folder, process)
         for _ in range(kills):
             for name, job in jobs.items():
