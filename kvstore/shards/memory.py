@@ -216,7 +216,7 @@ class ShardMemory:
                     file.ready_bytes = max(file.ready_bytes, end)
 
     def _settle(self, file: ShardFile) -> bool:
-        """Make a file spare if nobody needs it; return whether to close it instead, which need not be under the lock."""
+        """Make a file spare if nobody needs it; return whether to close it instead, without the lock."""
         if not file.is_over or file.readers or file not in self._files or file in self._spare:
             return False
         if file.is_lent:
