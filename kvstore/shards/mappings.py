@@ -42,6 +42,7 @@ class Mappings:
     def __init__(self, prepare: Callable[[str, int], tuple[int, int] | None]) -> None:
         self._prepare = prepare
         self._mapped: dict[int, mmap.mmap] = {}
+        self._given_up: list[mmap.mmap] = []
         self._lock = threading.Lock()
         self._wanted: dict[str, int] = {}
         self._thread: threading.Thread | None = None
@@ -52,9 +53,11 @@ class Mappings:
             return self._mapped.get(number)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Unmap all others: their memory is free only then."""
+        """Give all others up. The thread unmaps them: their memory may be free only then, which takes its time."""
+        kept = set(numbers)
         with self._lock:
-            self._mapped = {number: self._mapped[number] for number in numbers if number in self._mapped}
+            self._given_up += [mapping for number, mapping in self._mapped.items() if number not in kept]
+            self._mapped = {number: mapping for number, mapping in self._mapped.items() if number in kept}
 
     def add(self, number: int, descriptor: int, size_bytes: int) -> mmap.mmap:
         """Map a file, in place of what was mapped of it."""
@@ -79,6 +82,8 @@ class Mappings:
                     self._thread = None
                     return
                 owner, size_bytes = self._wanted.popitem()
+                given_up, self._given_up = self._given_up, []
+            del given_up
             try:
                 found = self._prepare(owner, size_bytes)
                 if found is not None:

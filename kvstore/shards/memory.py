@@ -111,7 +111,9 @@ class ShardMemory:
         """Keep a file that is no longer needed as a spare one, unless somebody may still read it."""
         with self._lock:
             file.is_over = True
-            self._settle(file)
+            is_closed = self._settle(file)
+        if is_closed:
+            file.close()
 
     @contextmanager
     def reading(self, file: ShardFile) -> Iterator[ShardFile | None]:
@@ -128,7 +130,9 @@ class ShardMemory:
             if found is not None:
                 with self._lock:
                     file.readers -= 1
-                    self._settle(file)
+                    is_closed = self._settle(file)
+                if is_closed:
+                    file.close()
 
     def lend(self, file: ShardFile) -> None:
         """Note that a program maps a file to read it."""
@@ -211,13 +215,15 @@ class ShardMemory:
                         return
                     file.ready_bytes = max(file.ready_bytes, end)
 
-    def _settle(self, file: ShardFile) -> None:
+    def _settle(self, file: ShardFile) -> bool:
+        """Make a file spare if nobody needs it; return whether to close it instead, without the lock."""
         if not file.is_over or file.readers or file not in self._files or file in self._spare:
-            return
+            return False
         if file.is_lent:
-            self._close(file)
+            self._files.remove(file)
         else:
             self._spare.append(file)
+        return file.is_lent
 
     def _spare_for(self, reserved_bytes: int, owner: str) -> ShardFile | None:
         """Take the spare file that fits best: one of the same owner, of the nearest size.
