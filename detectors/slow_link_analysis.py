@@ -57,8 +57,8 @@ class SlowLinkAnalysis:
     Notes
     -----
     With two nodes there is one link, and each transfer is one's sending and the other's receiving.  So the direction is
-    told, the one that became slower than it was or is twice as slow as the other, and no node is accused.  The same
-    holds for two leaves.
+    told, the one that became slower than it was or is twice as slow as the other, and no node is accused.  Two
+    leaves are not judged.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class SlowLinkAnalysis:
         self._of_flows = _judge((), (_NODES if self._is_link else _PAIRS) * budget, pair_slowdown)
         self._flow_codes = np.zeros(0, np.intp)
         self._flow_names: tuple[DeviceId, ...] = ()
+        self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
         self._notices: list[str] = []
@@ -101,11 +102,13 @@ class SlowLinkAnalysis:
         is_near = self._leaf[flows.sender] == self._leaf[flows.receiver]
         flows = flows.without_classes(is_near)
         by_leaf = self._speed_of_leaves(flows, ~is_near)
+        unexplained = self._unexplained(flows, is_near, by_leaf)
         found = [
             *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1, 1)),
-            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near)),
+            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near, unexplained)),
         ]
-        return [*found, *self._judge_flows(flows, self._unexplained(flows, is_near, by_leaf))]
+        self._note_culprits(found)
+        return [*found, *self._judge_flows(flows, unexplained)]
 
     def take_notices(self) -> list[str]:
         """Return what is new about the readings, each thing once: whose links cannot be judged, and why."""
@@ -114,16 +117,33 @@ class SlowLinkAnalysis:
 
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
-    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_]) -> Floats:
-        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first."""
+    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], unexplained: Floats) -> Floats:
+        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first.
+
+        A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
+        """
         count = len(self._nodes)
-        owner = np.concatenate([flows.sender, flows.receiver + count])
-        table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2))
+        sends, receives = flows.sender, flows.receiver + count
+        owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
+        counts = ~(self._is_culprit[other_end] | np.tile(unexplained > np.log(_PAIR_SLOWDOWN), 2))
+        owner = owner[counts]
+        table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
         table[sizes < _FEWEST_PARTNERS] = np.nan
         if len(self._leaves) > 1:  # far transfers alone may be slow by the uplink's fault
-            near = np.bincount(owner, np.tile(is_near, 2), 2 * count)
+            near = np.bincount(owner, np.tile(is_near, 2)[counts], 2 * count)
             table[(near == 0) & np.tile(self._below[self._leaf] > 1, 2)] = np.nan
         return table[:, None, :]
+
+    def _note_culprits(self, found: Iterable[LinkVerdict]) -> None:
+        """Note whose side of a transfer is known to be slow: until it is well, the transfer says nothing of others."""
+        devices = self._of_nodes.devices
+        for verdict in found:
+            if verdict.kind == "node":
+                self._is_culprit |= [
+                    host == verdict.names[0] and verdict.side in (side, "both") for host, side in devices
+                ]
+        for row in np.flatnonzero(self._is_culprit).tolist():
+            self._is_culprit[row] = bool(self._of_nodes.suspects(devices[row]))
 
     def _speed_of_leaves(self, flows: Flows, is_far: NDArray[np.bool_]) -> Floats:
         """Return the log time of the fastest quarter of what leaves and enters each leaf, ``(2, n_leaves)``."""
@@ -186,9 +206,8 @@ class SlowLinkAnalysis:
                 continue
             self._told_pairs.add(frozenset(names))
             side: Side = "both" if judge.suspects((names[1], names[0])) else ""
-            others = max(1, len(self._nodes) - 1)
             rounds = self._rounds_of(judge, [names])
-            yield LinkVerdict(kind, names, side, verdict.slowdown, others, rounds, restart=False)
+            yield LinkVerdict(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds, restart=False)
 
     def _know(self, codes: NDArray[np.intp]) -> None:
         """Give flows that were not seen before a place after the others."""
@@ -221,7 +240,9 @@ class SlowLinkAnalysis:
 
 def _judge(devices: Iterable[DeviceId], budget: float, min_slowdown: float) -> SlowGPUAnalysis:
     """Return an analysis in which all devices are of one kind: two slow ones alike are not another model."""
-    analysis = SlowGPUAnalysis(false_alarm_budget=budget, min_slowdown=min_slowdown, groups={})
+    analysis = SlowGPUAnalysis(
+        false_alarm_budget=budget, min_slowdown=min_slowdown, groups={}, peer_slowdown=min_slowdown
+    )
     analysis.expect(devices)
     return analysis
 
