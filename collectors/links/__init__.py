@@ -1,1 +1,1 @@
-"""Probes of the links between nodes: which pairs exchange a burst when, how that is timed, and what the NICs counted."""
+"""Probes of the links between nodes: which pairs exchange a burst when, how that is timed, and what NICs count."""

@@ -1,4 +1,4 @@
-"""What the kernel counts of a network interface: read from ``/sys/class``, which needs no privileges, and of a socket."""
+"""What the kernel counts of a network interface, and of a socket; reading it needs no privileges."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def retransmissions_of(connection: socket.socket) -> int:
 
 
 def read_counters(interface: str, classes: Path = CLASSES) -> dict[str, int]:
-    """Return the counters of an interface, and of the InfiniBand or RoCE ports behind it; what there is not is left out."""
+    """Return the counters that there are of an interface, and of the InfiniBand or RoCE ports behind it."""
     folder = classes / "net" / interface
     if not interface or not folder.exists():
         return {}

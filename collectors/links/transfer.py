@@ -1,8 +1,8 @@
 """Timed transfers between two nodes, over TCP.
 
-A node's :class:`LinkListener` serves its partners; a :class:`LinkCall` is the other end, whose clock counts. A transfer
-is timed from the request to the receiver's acknowledgement of the last byte: a disturbance can only add to that, while a
-receiver's own clock would miss what it had in its buffers already.
+A node's :class:`LinkListener` serves its partners; a :class:`LinkCall` is the other end, whose clock counts.
+A transfer is timed from the request to the receiver's acknowledgement of the last byte: a disturbance can only add to
+that, while a receiver's own clock would miss what it had in its buffers already.
 """
 
 from __future__ import annotations
