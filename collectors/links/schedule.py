@@ -1,0 +1,113 @@
+"""Which pairs of nodes exchange a burst when: every node computes the same schedule, so that nobody coordinates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import chain, count
+
+__all__ = ["Pair", "circle", "rounds_of"]
+
+Pair = tuple[str, str]
+"""Two nodes that probe the link between them."""
+
+_ALL_MEET = 16  # up to so many nodes everybody meets everybody; with more, each node keeps its partners of a launch
+_KEPT = 8  # partners of a launch, and as many connections
+
+
+def circle(order: Sequence[str]) -> list[list[Pair]]:
+    """Return the sub-rounds in which everybody meets everybody once: N - 1 of them, or N if N is odd.
+
+    The first node stays, the others move on by one place per sub-round (the circle method of tournaments).  With an
+    odd number, one node has no partner in each sub-round.
+    """
+    places: list[str | None] = [*order, *([None] * (len(order) % 2))]
+    half = len(places) // 2
+    sub_rounds = []
+    for _ in range(len(places) - 1):
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        sub_rounds.append([(one, other) for one, other in facing if one is not None and other is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return sub_rounds
+
+
+def rounds_of(
+    nodes: Sequence[str], seed: str, leaves: Mapping[str, str] | None = None, partners: int = 3
+) -> Iterator[list[list[Pair]]]:
+    """Return the rounds of a launch, without end: each a list of sub-rounds, in which a node is in one pair at most.
+
+    Up to 16 nodes everybody meets everybody in turn; with more, each node keeps eight partners for the launch.  If the
+    leaves are known, half of a round's sub-rounds (of three: one) join nodes below the same leaf and the others nodes
+    below different ones, so that a slow uplink is not taken for slow nodes.
+
+    Parameters
+    ----------
+    nodes
+        All nodes, in any order.
+    seed
+        What every node of a launch knows and no other launch shares: the job's name and the launch's number.
+    leaves
+        The leaf switch of each node.
+    partners
+        How many partners a node has in a round, if there are as many others.
+
+    Raises
+    ------
+    ValueError
+        If ``partners`` is less than 1.
+    """
+    if partners < 1:
+        raise ValueError(f"partners must be at least 1, got {partners}")
+    order = sorted(nodes, key=lambda node: _drawn(seed, node))
+    kept = None if len(order) <= _ALL_MEET else _KEPT
+    below = _by_leaf(order, leaves or {})
+    if len(below) < 2 or max(map(len, below)) < 2:
+        return _in_turn((circle(order)[:kept], partners))
+    kept = kept and kept // 2
+    leaf_of = {node: number for number, members in enumerate(below) for node in members}
+    far = [_across(sub_round, leaf_of) for sub_round in circle(order)[:kept]]
+    return _in_turn((_side_by_side(list(map(circle, below)))[:kept], partners // 2), (far, partners - partners // 2))
+
+
+def _drawn(seed: str, node: str) -> bytes:
+    """Return a number that orders the nodes by chance, the same on every machine and in every version of Python."""
+    return sha256(f"{seed}\0{node}".encode()).digest()
+
+
+def _by_leaf(order: Sequence[str], leaves: Mapping[str, str]) -> list[list[str]]:
+    below = defaultdict(list)
+    for node in order:
+        below[leaves.get(node, "")].append(node)
+    return list(below.values())
+
+
+def _side_by_side(circles: Sequence[list[list[Pair]]]) -> list[list[Pair]]:
+    """Return the sub-rounds of several circles at once; a short circle begins anew while longer ones go on."""
+    length = max(map(len, circles))
+    return [list(chain(*(each[place % len(each)] for each in circles if each))) for place in range(length)]
+
+
+def _in_turn(*cycles: tuple[list[list[Pair]], int]) -> Iterator[list[list[Pair]]]:
+    """Yield rounds that take so many sub-rounds of each cycle in turn, and no sub-round twice."""
+    takes = [(sub_rounds, min(share, len(sub_rounds))) for sub_rounds, share in cycles]
+    for number in count():
+        yield [
+            sub_rounds[(number * share + place) % len(sub_rounds)]
+            for sub_rounds, share in takes
+            for place in range(share)
+        ]
+
+
+def _across(sub_round: Sequence[Pair], leaf_of: Mapping[str, int]) -> list[Pair]:
+    """Exchange partners until all pairs join different leaves, as far as no leaf has more than half of the nodes."""
+    pairs = list(sub_round)
+    for place, (one, other) in enumerate(pairs):
+        leaf = leaf_of[one]
+        if leaf != leaf_of[other]:
+            continue
+        for place_of_others, others in enumerate(pairs):
+            if leaf not in (leaf_of[others[0]], leaf_of[others[1]]):
+                pairs[place], pairs[place_of_others] = (one, others[0]), (other, others[1])
+                break
+    return [(one, other) for one, other in pairs if leaf_of[one] != leaf_of[other]]

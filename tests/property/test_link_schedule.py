@@ -1,0 +1,86 @@
+"""The schedule of link probes: nobody is asked twice at a time, everybody is met, and all nodes agree."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from itertools import chain, combinations, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.collectors.links.schedule import circle, rounds_of
+
+sizes = st.integers(0, 40)
+seeds = st.text(max_size=10)
+
+
+def names(count: int) -> list[str]:
+    return [f"node{number}" for number in range(count)]
+
+
+def test_a_circle_meets_everybody_once_in_as_few_sub_rounds_as_can_be() -> None:
+    for count in range(40):
+        sub_rounds = circle(names(count))
+        met = Counter(frozenset(pair) for pair in chain(*sub_rounds))
+        assert met == Counter(map(frozenset, combinations(names(count), 2)))
+        assert len(sub_rounds) == max(0, count - 1 + count % 2)
+
+
+@given(sizes, st.integers(1, 5), st.integers(1, 5), seeds)
+def test_a_node_is_in_one_pair_of_a_sub_round_at_most(count: int, n_leaves: int, partners: int, seed: str) -> None:
+    leaves = {node: f"leaf{number % n_leaves}" for number, node in enumerate(names(count))}
+    for sub_rounds in islice(rounds_of(names(count), seed, leaves, partners), 10):
+        assert len(sub_rounds) <= partners
+        for pairs in sub_rounds:
+            assert max(Counter(chain(*pairs)).values(), default=1) == 1
+
+
+@given(st.integers(2, 40), seeds, st.randoms(use_true_random=False))
+def test_every_node_computes_the_same_schedule_in_whatever_order_it_lists_the_nodes(
+    count: int, seed: str, shuffled: random.Random
+) -> None:
+    others = names(count)
+    shuffled.shuffle(others)
+    assert list(islice(rounds_of(names(count), seed), 5)) == list(islice(rounds_of(others, seed), 5))
+
+
+@given(st.integers(2, 16), seeds)
+def test_up_to_16_nodes_meet_all_others_equally_often(count: int, seed: str) -> None:
+    circle_length = count - 1 + count % 2
+    rounds = list(islice(rounds_of(names(count), seed), circle_length))
+    met = Counter(frozenset(pair) for pair in chain(*chain(*rounds)))
+    assert set(met) == set(map(frozenset, combinations(names(count), 2)))
+    assert len(set(met.values())) == 1
+
+
+@given(st.integers(17, 60), seeds)
+def test_more_nodes_keep_eight_partners(count: int, seed: str) -> None:
+    partners = defaultdict(set)
+    for one, other in chain(*chain(*islice(rounds_of(names(count), seed), 20))):
+        partners[one].add(other)
+        partners[other].add(one)
+    assert max(map(len, partners.values())) == 8
+    assert min(map(len, partners.values())) >= 8 - count % 2
+
+
+@given(st.integers(3, 6), st.integers(2, 12), seeds)
+def test_in_each_round_a_node_has_partners_below_its_leaf_and_elsewhere(n_leaves: int, size: int, seed: str) -> None:
+    leaves = {node: f"leaf{number // size}" for number, node in enumerate(names(n_leaves * size))}
+    for sub_rounds in islice(rounds_of(list(leaves), seed, leaves), 6):
+        near, *far = sub_rounds
+        assert all(leaves[one] == leaves[other] for one, other in near)
+        assert all(leaves[one] != leaves[other] for one, other in chain(*far))
+        assert len(near) == n_leaves * (size // 2)
+        assert all(len(pairs) == len(leaves) // 2 for pairs in far)
+
+
+def test_two_launches_draw_different_partners() -> None:
+    first, second = (next(rounds_of(names(20), f"train {launch}")) for launch in (0, 1))
+    assert first != second
+
+
+def test_no_partner_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="partners must be at least 1, got 0"):
+        rounds_of(names(3), "train 0", partners=0)
