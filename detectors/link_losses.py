@@ -65,7 +65,9 @@ class LinkLosses:
             if self._counts(host) and host in self._reached and len(self._unreached_by[host]) >= MIN_PEERS and reaching
         }
         pairs = {
-            pair: why for pair, why in lost.items() if not missing.keys() & set(pair) and pair not in well and self._counts(pair)
+            pair: why
+            for pair, why in lost.items()
+            if not missing.keys() & set(pair) and pair not in well and self._counts(pair)
         }
         self._reached |= reaching
         return Losses(nodes, pairs)

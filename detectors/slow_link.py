@@ -123,11 +123,11 @@ class SlowLinkDetector(Startable):
 
     def collect_here(self) -> LinkCollector:
         """Start the collector of this process's node alone."""
-        return LinkCollector(self.collection_rate, self.max_intrusion)
+        return LinkCollector(self.collection_rate, self.max_intrusion, self._leaves)
 
     def _place(self, launch: LaunchRecord) -> NodeActors | LinkCollector | None:
-        arguments = (self.collection_rate, self.max_intrusion)
-        return start_on_every_node(launch.nodes, LinkCollector, *arguments)
+        """Start the collectors."""
+        return start_on_every_node(launch.nodes, LinkCollector, self.collection_rate, self.max_intrusion, self._leaves)
 
 
 def _share(launch: int) -> float:

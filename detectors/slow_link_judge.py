@@ -105,9 +105,9 @@ class SlowLinkJudge:
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Take a node's report; each has tags of its own."""
-        if (report := LinkReport.of_tags(tags)) is not None:
-            self._reports.append((device[0], report))
-            self._symptoms[device[0]].append(report.symptoms)
+        report = LinkReport.of_tags(tags)
+        self._reports.append((device[0], report))
+        self._symptoms[device[0]].append(report.symptoms)
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with what the nodes have reported since the last call."""
@@ -128,7 +128,9 @@ class SlowLinkJudge:
         if not self._is_calibrated([each for found in by_round.values() for each in found]):
             return lost
         found = [verdict for number in sorted(by_round) for verdict in self._judge_round(by_round[number], now_s)]
-        judged = {(host, "") for readings in by_round.values() for each in readings for host in (each.sender, each.receiver)}
+        judged = {
+            (host, "") for readings in by_round.values() for each in readings for host in (each.sender, each.receiver)
+        }
         grounds = Grounds(lambda device: self._episodes.of(device[0]), min_slowdown=self._min_slowdown)
         weighed = self._restarts.weigh(found, grounds, judged, now_s)
         if weighed:

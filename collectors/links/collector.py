@@ -7,19 +7,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
 from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import rounds_of
+from laggard.collectors.links.schedule import Pair, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import OVERHEAD, ProbeSchedule
 from laggard.kvstore.common_clock import CommonClock
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control, LaunchRecord
+from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Sample, Series
 from laggard.telemetry.sender import Telemetry
@@ -60,7 +61,7 @@ class LinkReport:
         return {"host": host, _REPORT: text}
 
     @classmethod
-    def of_tags(cls, tags: dict[str, str]) -> LinkReport:
+    def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
         """Read what :meth:`tags` returned."""
         readings, failures, symptoms = json.loads(tags[_REPORT])
         found = LinkRound([LinkReading(**each) for each in readings], failures)
@@ -86,9 +87,11 @@ class LinkCollector:
         Seconds from one round to the next, if probes cost nothing.
     max_intrusion
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
+    leaves
+        The switch that each node is connected to, by host, if that is known.
     """
 
-    def __init__(self, interval_s: float, max_intrusion: float) -> None:
+    def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
         session = current_session()
         environment = session.environment
         launch = Control(session.client, session.endpoint, environment.launch).read_launch()
@@ -102,7 +105,8 @@ class LinkCollector:
         self._clock = CommonClock(session.client)
         self._stride = stride_of(interval_s, len(launch.nodes), max_intrusion)
         seed = f"{session.endpoint.job} {environment.launch}"
-        self._meetings = _Meetings(launch, environment.node, seed)
+        hosts = [node.hostname for node in launch.nodes]
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
         self._schedule = ProbeSchedule(interval_s * self._stride, self._clock.now_s(), f"{LINK_TIME} {seed}")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
@@ -116,15 +120,20 @@ class LinkCollector:
     def _probe(self) -> None:
         try:
             self._board.tell_address(self._prober.host, self._prober.listens_at)
-            self._first = self._board.first_round(self._schedule.number)
-            while not self._ended.wait(self._schedule.wait_s(self._clock.now_s())):
+            first, last = self._board.first_round(self._schedule.number), -1
+            while not self._ended.is_set():
+                called = self._prober.wait_for_call(last, self._schedule.wait_s(self._clock.now_s()))
+                last = self._schedule.number - first if called is None else called
+                if self._ended.is_set():
+                    return
                 try:
-                    self._probe_once(self._schedule.number - self._first)
+                    self._probe_once(last)
                 except KVStoreError as error:
                     if isinstance(error, FencedError):
                         raise
                     _log.warning("a round of links was dropped: %s", error)
-                self._schedule.advance(self._clock.now_s())
+                if self._schedule.number - first <= last:
+                    self._schedule.advance(self._clock.now_s())
                 self._clock.measure_if_due()
         except FencedError:
             self._prober.close()  # this launch is over
@@ -146,22 +155,20 @@ class LinkCollector:
 class _Meetings:
     """The partners of one node, round by round; rounds are asked for in order, and some are left out."""
 
-    def __init__(self, launch: LaunchRecord, host: str, seed: str) -> None:
+    def __init__(self, rounds: Iterator[list[list[Pair]]], host: str) -> None:
+        self._rounds = rounds
         self._host = host
-        hosts = [node.hostname for node in launch.nodes]
-        self._rounds: Iterator[list[list[tuple[str, str]]]] = rounds_of(hosts, seed, partners=PARTNERS)
         self._next = 0
 
     def of_round(self, number: int) -> list[str | None] | None:
         """Return the partner in each sub-round; None instead of a list for a round that is over."""
         if number < self._next:
             return None
-        for self._next in range(self._next, number + 1):
-            sub_rounds = next(self._rounds)
+        (sub_rounds,) = islice(self._rounds, number - self._next, number - self._next + 1)
         self._next = number + 1
         return [self._partner(pairs) for pairs in sub_rounds]
 
-    def _partner(self, pairs: Sequence[tuple[str, str]]) -> str | None:
+    def _partner(self, pairs: Sequence[Pair]) -> str | None:
         for one, other in pairs:
             if self._host in {one, other}:
                 return other if one == self._host else one

@@ -202,7 +202,7 @@ class LinkCall:
         """Send so many bytes some times, and return the fastest."""
         retransmitted = retransmissions_of(self._connection)
         began_s = time.perf_counter()
-        found = []
+        found: list[tuple[float, float]] = []
         while len(found) < repeats and time.perf_counter() - began_s < LONGEST_S:
             found.append(self._send_once(n_bytes))
         duration_s, foreign_share = min(found)

@@ -127,7 +127,7 @@ def test_each_node_sends_to_each_partner_in_turn() -> None:
 
 
 def test_a_partner_that_is_gone_is_named_and_the_others_are_measured() -> None:
-    circle = {"a": ["b", "c"], "b": ["a", None], "c": [None, "a"]}
+    circle: dict[str, list[str | None]] = {"a": ["b", "c"], "b": ["a", None], "c": [None, "a"]}
     probers = [LinkProber(host, LOOPBACK, KEY) for host in circle]
     addresses = {prober.host: prober.listens_at for prober in probers}
     gone = probers.pop(1)

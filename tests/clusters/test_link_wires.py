@@ -1,0 +1,168 @@
+"""Slow links on real wires: four machines behind a switch, of which one sends or receives more slowly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.collectors.device import VIRTUAL_DEVICES
+from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from tests.clusters.conftest import require
+from tests.clusters.machines import Machine, Network, wait_for
+
+pytestmark = pytest.mark.timeout(600)
+
+NODES = ("node1", "node2", "node3", "node4")
+# Slow enough for the wires, not this machine's processors, to be what is measured.
+LINE = "200mbit"
+HALF, TENTH = "100mbit", "20mbit"
+INTERVAL_S = "1"
+DEADLINE_S = 300.0
+REPOSITORY = Path(__file__).parents[2]
+
+# Sends as fast as it can, or takes what it is sent, until it is killed.
+_FLOW = """
+import socket, sys
+if len(sys.argv) == 2:
+    listener = socket.create_server((sys.argv[1], 9999))
+    print("ready", flush=True)
+    connection, _ = listener.accept()
+    while connection.recv(1 << 20):
+        pass
+else:
+    connection = socket.create_connection((sys.argv[1], 9999))
+    while True:
+        connection.sendall(bytes(1 << 20))
+"""
+
+
+class Wires:
+    """Four machines that probe their links, and what their detector says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.network = Network(folder, NODES)
+        for name in NODES:
+            self.network.cap(name, send=LINE, receive=LINE)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._said = folder / "said"
+
+    def start(self) -> None:
+        """Start the state server, and the probes of all nodes."""
+        nodes = [f"{name}={node.address}" for name, node in self.network.nodes.items()]
+        address = self.network.login.address
+        judge = [sys.executable, "-m", "tests.clusters.link_judge", str(self.folder), address, *nodes]
+        self._run(self.network.login, "said", {}, *judge)
+        wait_for(lambda: "ready" in self.said, "the state server", DEADLINE_S)
+        detect = [sys.executable, "-P", "-m", "laggard.resilience.agent.detect", INTERVAL_S, "--watched=slow-link"]
+        for name, node in self.network.nodes.items():
+            of_node = {ENDPOINT_FILE: str(self.folder / "endpoint.json"), LAUNCH: "0", NODE: name, VIRTUAL_DEVICES: "1"}
+            self._run(node, f"{name}.log", of_node, *detect, "--restart-cost=0")
+
+    def compete(self, sender: str, receiver: str) -> None:
+        """Fill the link between two nodes with other traffic."""
+        receiving, sending = self.network.nodes[receiver], self.network.nodes[sender]
+        flow = [sys.executable, "-c", _FLOW, receiving.address]
+        self._run(receiving, "flow", {}, *flow)
+        wait_for(lambda: "ready" in (self.folder / "flow").read_text(), "the receiver", DEADLINE_S)
+        self._run(sending, "flow-sender", {}, *flow, "sends")
+
+    def _run(self, machine: Machine, output: str, environment: dict[str, str], *argv: str) -> None:
+        with (self.folder / output).open("wb") as file:
+            started = machine.start(*argv, output=file, cwd=REPOSITORY, environment={**os.environ, **environment})
+        self._processes.append(started)
+
+    @property
+    def said(self) -> str:
+        """What the judge has printed."""
+        return self._said.read_text()
+
+    def requests(self, kind: str) -> list[Any]:
+        """Return the verdicts or the notices by now."""
+        found = [json.loads(line) for line in self.said.splitlines() if line.startswith("[")]
+        return [body for each, body in found if each == kind]
+
+    def verdict(self) -> dict[str, Any]:
+        """Wait for the first verdict."""
+        self.wait_for("verdicts")
+        return dict(self.requests("verdicts")[0])
+
+    def wait_for(self, kind: str, pattern: str = "") -> None:
+        """Wait for a verdict or a notice."""
+
+        def look() -> bool:
+            return any(re.search(pattern, json.dumps(each)) for each in self.requests(kind))
+
+        try:
+            wait_for(look, f"{kind} {pattern}", DEADLINE_S)
+        except AssertionError as error:
+            logs = "\n".join(file.read_text() for file in self.folder.glob("*.log"))
+            raise AssertionError(f"{error}\n{self.said}\n{logs}") from None
+
+    def shut_down(self) -> None:
+        """End everything."""
+        self.network.shut_down()
+        for process in self._processes:
+            process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    require("tc")
+    folder = Path(tempfile.mkdtemp(prefix="lw-"))
+    wires = Wires(folder)
+    yield wires
+    wires.shut_down()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "side", "slowdown"),
+    [
+        ({"send": TENTH}, "sends", (6.0, 15.0)),
+        ({"receive": TENTH}, "receives", (6.0, 15.0)),
+        ({"send": HALF}, "sends", (1.6, 3.0)),
+    ],
+    ids=["sends at a tenth", "receives at a tenth", "sends at half"],
+)
+def test_a_node_that_is_slow_on_one_side_is_named_with_the_side(
+    wires: Wires, fault: dict[str, str], side: str, slowdown: tuple[float, float]
+) -> None:
+    wires.network.cap("node2", **fault)
+    wires.start()
+    verdict = wires.verdict()
+    assert (verdict["host"], verdict["gpu"], verdict["action"]) == ("node2", None, "restart")
+    assert f"node2 {side} " in verdict["evidence"]
+    assert slowdown[0] < verdict["slowdown"] < slowdown[1]
+    assert {each["host"] for each in wires.requests("verdicts")} == {"node2"}
+
+
+def test_a_competing_flow_accuses_nobody(wires: Wires) -> None:
+    wires.compete("node2", "node3")
+    wires.start()
+    wires.wait_for("notices", "other traffic on the NICs? of .*node[23].* in each of three rounds")
+    assert wires.requests("verdicts") == []
+
+
+def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
+    wires.start()
+    wait_for(lambda: rounds_of(wires) >= 3, "some rounds", DEADLINE_S)
+    wires.network.cut("node3")
+    verdict = wires.verdict()
+    assert (verdict["host"], verdict["severity"], verdict["action"]) == ("node3", "faulty", "restart")
+    assert "no other node reaches it any more" in verdict["evidence"]
+
+
+def rounds_of(wires: Wires) -> int:
+    """Return how many rounds the probes have gone through."""
+    return 0
