@@ -23,8 +23,10 @@ __all__ = [
     "Severity",
     "Terms",
     "Verdict",
+    "how_slow",
     "merged_by_node",
     "peers",
+    "plural",
     "verdict_of",
     "with_cause",
 ]
@@ -204,14 +206,14 @@ def _of_node(found: list[Finding], thresholds: Thresholds) -> Finding | None:
 def verdict_of(finding: Finding) -> Verdict:
     """Put a finding into words: one sentence with its numbers, and the time in UTC."""
     who = finding.host if finding.gpu is None else f"{finding.host} gpu {finding.gpu}"
-    parts = [f"{_how_slow(finding.slowdown)} {finding.reference}"]
+    parts = [f"{how_slow(finding.slowdown)} {finding.reference}"]
     if math.isfinite(finding.since_s):
         parts[0] += f" since {_moment(finding.since_s, finding.now_s)}"
     if finding.note:
         parts.append(finding.note)
     if finding.e_value is not None:
         parts += [
-            _plural(finding.rounds),
+            plural(finding.rounds),
             f"e-value {_short(finding.e_value)}",
             f"false-alarm budget {_short(finding.budget)}",
         ]
@@ -234,7 +236,8 @@ def _moment(time_s: float, now_s: float) -> str:
     return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def _how_slow(slowdown: float) -> str:
+def how_slow(slowdown: float) -> str:
+    """Return a slowdown before its reference: ``9.8 times as slow as``, ``12 % slower than``."""
     if slowdown >= _TIMES_FROM:
         return f"{slowdown:.1f} times as slow as"
     percent = 100 * (slowdown - 1)
@@ -246,7 +249,8 @@ def peers(number: int) -> str:
     return "only peer" if number == 1 else f"{number} peers"
 
 
-def _plural(rounds: int) -> str:
+def plural(rounds: int) -> str:
+    """Return a number of rounds with its noun."""
     return f"{rounds} round" if rounds == 1 else f"{rounds} rounds"
 
 

@@ -1,0 +1,173 @@
+"""A simulated job whose nodes probe their links: what noise, bursts, traffic and faults do to transfers.
+
+The log time of a transfer is the sum of what its class (below one leaf, or between leaves), its sender, its receiver,
+its path and chance add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collectors.links.schedule import Pair, rounds_of
+from laggard.detectors.link_flows import Flows
+
+__all__ = ["FAULTLESS", "Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
+
+LEAF_NODES = 16
+TRANSFER_S, FAR_TIMES = 0.034, 1.1
+NODE_SHARE = PATH_SHARE = 0.01  # standard deviations in log seconds: of what nodes and paths differ by
+NOISE, TAIL = 0.02, 3.0  # of a repeat: Student's t with so many degrees of freedom
+REPEATS = 3
+SPIKE_RATE, SPIKE_MEAN = 0.15, 0.15  # of a repeat, on top
+BURST = (0.1, 1.0)  # what a burst of others adds to a whole reading, as a share
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is slow, by how much, and from which round on (0: from the start).
+
+    Attributes
+    ----------
+    kind
+        ``node``, ``leaf`` or ``pair``.
+    sends, receives
+        Which directions; a pair is slow from its first node to its second (``sends``) and back (``receives``).
+    slowdown
+        Ratio of times.
+    """
+
+    kind: Literal["node", "leaf", "pair"]
+    slowdown: float
+    sends: bool = True
+    receives: bool = False
+    since: int = 0
+
+
+FAULTLESS = Fault("node", 1.0)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What else is on the network.
+
+    Attributes
+    ----------
+    bursts
+        Share of readings that traffic of others, which no counter of the two nodes shows, makes 10 % to 100 % longer.
+    own
+        Share of the rounds in which a node's program sends, 4 in a row on average: both ends' counters show it.
+    """
+
+    bursts: float = 0.0
+    own: float = 0.0
+    own_rounds: float = 4.0
+
+
+def names_of(count: int) -> list[str]:
+    """Return the names of so many nodes."""
+    return [f"node{number}" for number in range(count)]
+
+
+def leaves_of(count: int) -> dict[str, str] | None:
+    """Return the leaf of each node: sixteen below one, if there are more."""
+    if count <= LEAF_NODES:
+        return None
+    return {node: f"leaf{number // LEAF_NODES}" for number, node in enumerate(names_of(count))}
+
+
+class LinkJob:
+    """One job: the transfers of its rounds as the schedule has them.
+
+    Parameters
+    ----------
+    count
+        Number of nodes; node 0 is at fault, or its leaf, or its first partner's path from it.
+    fault, traffic
+        What goes wrong.
+    seed
+        Of everything that is drawn.
+    partners
+        How many partners a node has in a round.
+    """
+
+    def __init__(
+        self, count: int, fault: Fault = FAULTLESS, traffic: Traffic | None = None, seed: int = 0, partners: int = 3
+    ) -> None:
+        self.nodes, self.leaves = names_of(count), leaves_of(count)
+        self.fault, self.traffic = fault, traffic or Traffic()
+        self._random = np.random.default_rng(seed)
+        self._number_of = {node: number for number, node in enumerate(self.nodes)}
+        self._leaf = np.arange(count) // LEAF_NODES
+        self._rounds = rounds_of(self.nodes, f"job {seed}", self.leaves, partners)
+        self._ends: dict[int, tuple[list[Pair], NDArray[np.intp]]] = {}
+        self._offsets = self._random.normal(0.0, NODE_SHARE, (2, count))
+        self._paths_seed = int(self._random.integers(2**32))
+        self._busy = np.zeros(count, np.bool_)
+        self._number = 0
+        self.partner = 0  # of node 0, on the path that a pair's fault slows down
+
+    def rounds(self, count: int) -> Iterator[Flows]:
+        """Yield the flows of the next rounds."""
+        for sub_rounds in islice(self._rounds, count):
+            yield self._flows(np.concatenate([self._ends_of(pairs) for pairs in sub_rounds], axis=1))
+
+    def _ends_of(self, pairs: list[Pair]) -> NDArray[np.intp]:
+        """Return the pairs as numbers, ``(2, n_pairs)``; sub-rounds come back, so they are kept with their pairs."""
+        kept = self._ends.get(id(pairs))
+        if kept is None:
+            ends = np.array([[self._number_of[node] for node in pair] for pair in pairs], np.intp).reshape(-1, 2).T
+            kept = self._ends[id(pairs)] = pairs, ends
+        return kept[1]
+
+    def _flows(self, ends: NDArray[np.intp]) -> Flows:
+        sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
+        if not self._number:
+            self.partner = int(receiver[np.flatnonzero(sender == 0)[-1]])
+        log_time = self._usual(sender, receiver) + self._chance(len(sender))
+        if self._number >= self.fault.since:
+            log_time += np.log(self.fault.slowdown) * self._is_slow(sender, receiver)
+        foreign = self._foreign(sender, receiver)
+        log_time += np.log1p(foreign)
+        self._number += 1
+        return Flows(sender, receiver, log_time.astype(np.float32), foreign.astype(np.float32))
+
+    def _usual(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
+        is_far = self._leaf[sender] != self._leaf[receiver]
+        times = np.log(TRANSFER_S) + np.log(FAR_TIMES) * is_far + self._offsets[0, sender] + self._offsets[1, receiver]
+        # A path's own share must be the same in each round: drawn from a hash of its ends.
+        mixed = (sender * np.intp(2_654_435_761) + receiver * np.intp(40_503) + self._paths_seed) % 65_521
+        mixed = mixed * mixed % 65_521
+        return np.asarray(times + PATH_SHARE * np.sqrt(12.0) * (mixed / 65_521 - 0.5))
+
+    def _chance(self, count: int) -> NDArray[np.float64]:
+        shape = REPEATS, count
+        repeats = NOISE * self._random.standard_t(TAIL, shape)
+        repeats += self._random.exponential(SPIKE_MEAN, shape) * (self._random.random(shape) < SPIKE_RATE)
+        is_burst = self._random.random(count) < self.traffic.bursts
+        return np.asarray(repeats.min(axis=0) + is_burst * np.log1p(self._random.uniform(*BURST, count)))
+
+    def _foreign(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the share of the job's own traffic on each flow: stages of a program begin and end at random."""
+        ends = 1 / self.traffic.own_rounds
+        begins = ends * self.traffic.own / max(1e-9, 1 - self.traffic.own)
+        chance = self._random.random(len(self._busy))
+        self._busy = np.where(self._busy, chance >= ends, chance < begins)
+        share = np.where(self._busy, self._random.uniform(*BURST, len(self._busy)), 0.0)
+        return np.asarray(np.maximum(share[sender], share[receiver]))
+
+    def _is_slow(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.bool_]:
+        if self.fault.kind == "node":
+            out, back = sender == 0, receiver == 0
+        elif self.fault.kind == "leaf":
+            is_far = self._leaf[sender] != self._leaf[receiver]
+            out, back = is_far & (self._leaf[sender] == 0), is_far & (self._leaf[receiver] == 0)
+        else:
+            out = (sender == 0) & (receiver == self.partner)
+            back = (sender == self.partner) & (receiver == 0)
+        return (out & self.fault.sends) | (back & self.fault.receives)
