@@ -7,7 +7,6 @@ import math
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
@@ -18,33 +17,24 @@ from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, toget
 from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.keeping import Keeper
 from laggard.detectors.link_episodes import LinkEpisodes
+from laggard.detectors.link_flows import MOST_FOREIGN
 from laggard.detectors.link_losses import LinkLosses
+from laggard.detectors.link_verdict import LinkVerdict
 from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.detectors.rounds import Round
-from laggard.detectors.verdict import Severity, Verdict
+from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.verdict import Action, Severity, Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
-if TYPE_CHECKING:
-    from laggard.detectors.slow_link_analysis import LinkVerdict
-
-__all__ = ["MAX_FOREIGN", "LinkAnalysis", "SlowLinkJudge"]
+__all__ = ["SlowLinkJudge"]
 
 _log = logging.getLogger("laggard.detectors")
 
 KEPT = "laggard/slow-links"
 """The key of State."""
-MAX_FOREIGN = 0.05
 VERY_SLOW = 1.33
-_BUSY_ROUNDS = 3
 _CAUSE_ROUNDS = 12
 _MAX_CALIBRATIONS = 3
-
-
-class LinkAnalysis(Protocol):
-    """Finds slow links, round by round."""
-
-    def add_round(self, readings: Sequence[LinkReading]) -> list[LinkVerdict]:
-        """Return the verdicts that are new."""
 
 
 class SlowLinkJudge:
@@ -66,7 +56,7 @@ class SlowLinkJudge:
 
     def __init__(
         self,
-        analysis: LinkAnalysis,
+        analysis: SlowLinkAnalysis,
         restarts: RestartJudge,
         keeper: Keeper,
         min_slowdown: float,
@@ -86,7 +76,6 @@ class SlowLinkJudge:
         self._reports: list[tuple[str, LinkReport]] = []
         self._symptoms: dict[str, deque[LinkSymptoms]] = defaultdict(lambda: deque(maxlen=_CAUSE_ROUNDS))
         self._judged_s: deque[float] = deque(maxlen=_CAUSE_ROUNDS + 1)
-        self._busy_rounds: dict[str, int] = defaultdict(int)
         self._notices: list[str] = []
 
     def begin(
@@ -143,31 +132,24 @@ class SlowLinkJudge:
         return notices
 
     def _judge_round(self, readings: Sequence[LinkReading], now_s: float) -> list[Verdict]:
-        self._note_busy(readings)
-        verdicts = self._analysis.add_round(readings)
         found = []
-        for verdict in verdicts:
+        for verdict in self._analysis.add_round(readings):
             if verdict.kind == "node":
                 self._episodes.begin(verdict.names[0], verdict.side, verdict.slowdown, now_s)
                 found.append(self._of_node(verdict))
             else:
                 causes = {self._cause_of(host) for host in verdict.names} - {UNKNOWN}
                 self._notices.append("; likely cause: ".join([verdict.reason(), *sorted(causes)]))
-        self._episodes.add_round([each for each in readings if each.foreign_share <= MAX_FOREIGN])
+        self._episodes.add_round([each for each in readings if each.foreign_share <= MOST_FOREIGN])
+        self._notices += self._analysis.take_notices()
         return found
 
     def _of_node(self, verdict: LinkVerdict) -> Verdict:
         host = verdict.names[0]
         severity: Severity = "very slow" if verdict.slowdown >= VERY_SLOW else "slow"
-        action: str = "restart" if verdict.restart else "report"
+        action: Action = "restart" if verdict.restart else "report"
         return Verdict(
-            host,
-            None,
-            verdict.slowdown,
-            severity if verdict.restart else "suspect",
-            verdict.reason(),
-            self._cause_of(host),
-            "restart" if action == "restart" else "report",
+            host, None, verdict.slowdown, severity, verdict.reason(), self._cause_of(host), action, own_past=True
         )
 
     def _cause_of(self, host: str) -> str:
@@ -176,23 +158,6 @@ class SlowLinkJudge:
         peers = [found[-1] for other, found in self._symptoms.items() if other != host]
         seconds = self._judged_s[-1] - self._judged_s[0]
         return cause_of_link(together(self._symptoms[host]), peers, seconds)
-
-    def _note_busy(self, readings: Iterable[LinkReading]) -> None:
-        """Say of which nodes all readings were disturbed by other traffic for three rounds in a row."""
-        shares: dict[str, list[float]] = defaultdict(list)
-        for reading in readings:
-            for host in (reading.sender, reading.receiver):
-                shares[host].append(reading.foreign_share)
-        busy = {host for host, found in shares.items() if min(found) > MAX_FOREIGN}
-        for host in shares.keys() - busy:
-            self._busy_rounds.pop(host, None)
-        for host in busy:
-            self._busy_rounds[host] += 1
-        if names := sorted(host for host in busy if self._busy_rounds[host] == _BUSY_ROUNDS):
-            self._notices.append(
-                f"other traffic on {'the NIC' if len(names) == 1 else 'the NICs'} of {', '.join(names)} in each of three "
-                "rounds: these links are not judged meanwhile"
-            )
 
     def _lost(self, reports: Iterable[tuple[str, LinkReport]]) -> list[Verdict]:
         """Return verdicts on nodes that no other node reaches any more."""

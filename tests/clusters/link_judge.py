@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from laggard.collectors.links.collector import LINK_TIME
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.fence import begin_launch
 from laggard.kvstore.server import StateServer
@@ -22,8 +23,10 @@ with StateServer.start(Path(folder) / "state", job="wires", host=address, encryp
     control = Control(client, server.endpoint, 0)
     control.write_launch(LaunchRecord(0, records, (NodeRecord("spare", "10.78.0.99", ("0",)),)))
     print("ready", flush=True)
-    last = "-"
+    after = "0"
     while True:
-        for last, request in control.requests(last if last != "-" else "0", 1.0):
+        for number, request in control.requests(after, 1.0):
+            after = number
             for each in request.body:
                 print(json.dumps([request.kind, each]), flush=True)
+        print(json.dumps(["reports", client.xlen(server.endpoint.key("series", LINK_TIME))]), flush=True)
