@@ -37,15 +37,17 @@ class LinkEpisodes:
         self._min_slowdown = min_slowdown
         self._slow: dict[str, _Slow] = {}
 
-    def begin(self, host: str, side: str, slowdown: float, now_s: float) -> None:
+    def begin(self, host: str, side: str, slowdown: float, since_s: float) -> None:
         """Begin an episode, or go on with one of which more is known.
 
         Parameters
         ----------
         side
             ``sends``, ``receives`` or ``both``.
+        since_s
+            Unix time of its first slow round.
         """
-        known = self._slow.setdefault(host, _Slow(side, now_s))
+        known = self._slow.setdefault(host, _Slow(side, since_s))
         known.side = side
         known.slowdowns.append(slowdown)
 

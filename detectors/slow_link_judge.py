@@ -116,7 +116,7 @@ class SlowLinkJudge:
         lost = self._lost(reports)
         if not self._is_calibrated([each for found in by_round.values() for each in found]):
             return lost
-        found = [verdict for number in sorted(by_round) for verdict in self._judge_round(by_round[number], now_s)]
+        found = [verdict for number in sorted(by_round) for verdict in self._judge_round(by_round[number])]
         judged = {
             (host, "") for readings in by_round.values() for each in readings for host in (each.sender, each.receiver)
         }
@@ -131,11 +131,12 @@ class SlowLinkJudge:
         notices, self._notices = self._notices, []
         return notices
 
-    def _judge_round(self, readings: Sequence[LinkReading], now_s: float) -> list[Verdict]:
+    def _judge_round(self, readings: Sequence[LinkReading]) -> list[Verdict]:
         found = []
         for verdict in self._analysis.add_round(readings):
             if verdict.kind == "node":
-                self._episodes.begin(verdict.names[0], verdict.side, verdict.slowdown, now_s)
+                since_s = self._judged_s[-min(verdict.rounds, len(self._judged_s))]
+                self._episodes.begin(verdict.names[0], verdict.side, verdict.slowdown, since_s)
                 found.append(self._of_node(verdict))
             else:
                 causes = {self._cause_of(host) for host in verdict.names} - {UNKNOWN}

@@ -17,7 +17,9 @@ import pytest
 
 from laggard.collectors.device import VIRTUAL_DEVICES
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from tests.clusters import sshd
 from tests.clusters.conftest import require
+from tests.clusters.jobs import ClusterJob, environment
 from tests.clusters.machines import Machine, Network, wait_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -166,3 +168,48 @@ def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
     verdict = wires.verdict()
     assert (verdict["host"], verdict["severity"], verdict["action"]) == ("node3", "faulty", "restart")
     assert "no other node reaches it any more" in verdict["evidence"]
+
+
+# Its copy on the primary counts in State until it is relaunched, then prints how far it had come.
+_PROGRAM = """
+import os, time
+from laggard import Job, State
+
+job, state = Job.current(), State.current()
+if os.environ["LAGGARD_NODE"] == job.primary.hostname:
+    print(f"launch {job.launch} on {' '.join(node.hostname for node in job.nodes)} from {state.get('count', 0)}")
+while job.launch == 0:
+    if os.environ["LAGGARD_NODE"] == job.primary.hostname:
+        with state.transaction() as transaction:
+            transaction["count"] = transaction.get("count", 0) + 1
+    time.sleep(0.1)
+"""
+
+
+def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, tmp_path: Path) -> None:
+    require("tc", *sshd.PROGRAMS)
+    (tmp_path / "train.py").write_text(_PROGRAM)
+    (keys := wires.folder / "sshd").mkdir()
+    network = wires.network
+    options = ("--nodes=3", "--per-node", "--resilient", "--restart-cost=0", "--state-dir=state")
+    with sshd.ssh_daemons(keys, network):
+        job = ClusterJob(
+            network.nodes["node1"],
+            tmp_path,
+            environment(dict(os.environ)),
+            "laggard",
+            f"--hostlist={','.join(NODES)}",
+            *options,
+            "--detect=slow-link",
+            f"--detect-interval={INTERVAL_S}",
+            "train.py",
+        )
+        try:
+            job.wait_for("launch 0 on node1 node2 node3 from 0")
+            network.cap("node2", send=TENTH)
+            job.wait_for(r"verdict +node2 sends .* as slow as its 2 peers, \d+ rounds \(very slow\)")
+            job.wait_for("relaunch +without node2; node4 comes in from the reserve")
+            job.wait_for("launch 1 on node1 node3 node4 from [1-9]")
+            assert job.finish() == 0, job.output
+        finally:
+            job.end()
