@@ -213,3 +213,21 @@ def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, 
             assert job.finish() == 0, job.output
         finally:
             job.end()
+
+
+def test_the_doctor_lists_the_slowest_links(wires: Wires, tmp_path: Path) -> None:
+    require("tc", *sshd.PROGRAMS)
+    (keys := wires.folder / "sshd").mkdir()
+    network = wires.network
+    network.cap("node2", send=TENTH)
+    with sshd.ssh_daemons(keys, network):
+        command = ("laggard", "doctor", f"--hostlist={','.join(NODES)}", "--virtual-gpus=1", "--past=past.json")
+        job = ClusterJob(network.nodes["node1"], tmp_path, environment(dict(os.environ)), *command)
+        try:
+            assert job.finish() in {0, 1}, job.output  # the machines share two processors: a device may be slow
+        finally:
+            job.end()
+    slow = re.findall(r"link (\w+) to (\w+): [\d.]+ MB/s, [\d.]+ times as slow as the median", job.output)
+    assert [(sender, receiver) for sender, receiver in slow[:3] if sender == "node2"] == slow[:3]
+    assert len(slow) >= 3, job.output
+    assert "12 links measured: median " in job.output
