@@ -22,7 +22,7 @@ __all__ = ["FAULTLESS", "Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
 LEAF_NODES = 16
 TRANSFER_S, FAR_TIMES = 0.034, 1.1
 NODE_SHARE = PATH_SHARE = 0.01  # standard deviations in log seconds: of what nodes and paths differ by
-NOISE, TAIL = 0.02, 3.0  # of a repeat: Student's t with so many degrees of freedom
+NOISE, TAIL = 0.02, 3.0  # of a repeat: the standard deviation, and the degrees of freedom of its Student's t
 REPEATS = 3
 SPIKE_RATE, SPIKE_MEAN = 0.15, 0.15  # of a repeat, on top
 BURST = (0.1, 1.0)  # what a burst of others adds to a whole reading, as a share
@@ -147,7 +147,7 @@ class LinkJob:
 
     def _chance(self, count: int) -> NDArray[np.float64]:
         shape = REPEATS, count
-        repeats = NOISE * self._random.standard_t(TAIL, shape)
+        repeats = NOISE * np.sqrt((TAIL - 2) / TAIL) * self._random.standard_t(TAIL, shape)
         repeats += self._random.exponential(SPIKE_MEAN, shape) * (self._random.random(shape) < SPIKE_RATE)
         is_burst = self._random.random(count) < self.traffic.bursts
         return np.asarray(repeats.min(axis=0) + is_burst * np.log1p(self._random.uniform(*BURST, count)))
@@ -170,4 +170,4 @@ class LinkJob:
         else:
             out = (sender == 0) & (receiver == self.partner)
             back = (sender == self.partner) & (receiver == 0)
-        return (out & self.fault.sends) | (back & self.fault.receives)
+        return np.asarray((out & self.fault.sends) | (back & self.fault.receives))

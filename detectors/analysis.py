@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from laggard.detectors.new_verdicts import NewVerdicts
 from laggard.detectors.references import enter_states, without_lower
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.statistics import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
-from laggard.detectors.thresholds import SELF_NOISES, Thresholds
+from laggard.detectors.thresholds import SELF_NOISES, SILICON_SLOW, Thresholds
 from laggard.detectors.verdict import Finding, Terms, Verdict, merged_by_node, verdict_of
 
 __all__ = ["SlowGPUAnalysis"]
@@ -85,6 +86,8 @@ class SlowGPUAnalysis:
         When a restart is worth it; ``None``: always.  May be changed while the job runs.
     very_slow
         Slowdown from which a verdict is ``very slow``.
+    peer_slowdown
+        How much slower than its peers a healthy device may be, as a ratio of times: of chips of one model, 7 %.
 
     References
     ----------
@@ -108,12 +111,13 @@ class SlowGPUAnalysis:
         groups: Mapping[DeviceId, Hashable] | None = None,
         restart_cost: RestartCost | None = None,
         very_slow: float = 1.33,
+        peer_slowdown: float = SILICON_SLOW,
     ) -> None:
         if not 0 < false_alarm_budget < 1:
             raise ValueError(f"false_alarm_budget must be a probability between 0 and 1, got {false_alarm_budget}")
         self.false_alarm_budget = false_alarm_budget
         self.restart_cost = restart_cost
-        self.thresholds = Thresholds(min_slowdown, very_slow)
+        self.thresholds = Thresholds(min_slowdown, very_slow, peer_slowdown)
         check_names(groups or ())
         self._labels = groups
         self._index = DeviceIndex()
@@ -286,7 +290,9 @@ class SlowGPUAnalysis:
     def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
         """Change the thresholds while the job runs; the devices' history stays."""
         now = self.thresholds
-        self.thresholds = Thresholds(min_slowdown or now.min_slowdown, very_slow or now.very_slow)
+        self.thresholds = replace(
+            now, min_slowdown=min_slowdown or now.min_slowdown, very_slow=very_slow or now.very_slow
+        )
 
     def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""

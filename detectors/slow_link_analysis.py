@@ -83,7 +83,8 @@ class SlowLinkAnalysis:
         self._of_flows = _judge((), (_NODES if self._is_link else _PAIRS) * budget, pair_slowdown)
         self._flow_codes = np.zeros(0, np.intp)
         self._flow_names: tuple[DeviceId, ...] = ()
-        self._told_pairs: set[frozenset[str]] = set()
+        self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
+        self._slow_paths = np.zeros(0, np.intp)  # codes of the flows of pairs that were told
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
         self._notices: list[str] = []
 
@@ -105,6 +106,7 @@ class SlowLinkAnalysis:
             *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1, 1)),
             *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near)),
         ]
+        self._note_culprits(found)
         return [*found, *self._judge_flows(flows, self._unexplained(flows, is_near, by_leaf))]
 
     def take_notices(self) -> list[str]:
@@ -117,13 +119,27 @@ class SlowLinkAnalysis:
     def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_]) -> Floats:
         """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first."""
         count = len(self._nodes)
-        owner = np.concatenate([flows.sender, flows.receiver + count])
-        table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2))
+        sends, receives = flows.sender, flows.receiver + count
+        owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
+        counts = ~(self._is_culprit[other_end] | np.tile(np.isin(self._codes_of(flows), self._slow_paths), 2))
+        owner = owner[counts]
+        table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
         table[sizes < _FEWEST_PARTNERS] = np.nan
         if len(self._leaves) > 1:  # far transfers alone may be slow by the uplink's fault
-            near = np.bincount(owner, np.tile(is_near, 2), 2 * count)
+            near = np.bincount(owner, np.tile(is_near, 2)[counts], 2 * count)
             table[(near == 0) & np.tile(self._below[self._leaf] > 1, 2)] = np.nan
         return table[:, None, :]
+
+    def _note_culprits(self, found: Iterable[LinkVerdict]) -> None:
+        """Note whose side of a transfer is known to be slow: until it is well, the transfer says nothing of others."""
+        devices = self._of_nodes.devices
+        for verdict in found:
+            if verdict.kind == "node":
+                self._is_culprit |= [
+                    host == verdict.names[0] and verdict.side in (side, "both") for host, side in devices
+                ]
+        for row in np.flatnonzero(self._is_culprit).tolist():
+            self._is_culprit[row] = bool(self._of_nodes.suspects(devices[row]))
 
     def _speed_of_leaves(self, flows: Flows, is_far: NDArray[np.bool_]) -> Floats:
         """Return the log time of the fastest quarter of what leaves and enters each leaf, ``(2, n_leaves)``."""
@@ -172,7 +188,7 @@ class SlowLinkAnalysis:
 
     def _judge_flows(self, flows: Flows, log_times: Floats) -> Iterator[LinkVerdict]:
         """Judge each flow by its log time ``(n_flows,)``; of a pair both directions are told at once."""
-        codes = flows.sender * len(self._nodes) + flows.receiver
+        codes = self._codes_of(flows)
         self._know(codes)
         if not self._flow_names:
             return
@@ -182,13 +198,17 @@ class SlowLinkAnalysis:
         judge = self._of_flows
         for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None, None], now_s=self._round)):
             names = (verdict.host, verdict.gpu or self._nodes[1 - self._number_of[verdict.host]])
-            if frozenset(names) in self._told_pairs:
+            one, other = (self._number_of[name] for name in names)
+            count = len(self._nodes)
+            if one * count + other in self._slow_paths:
                 continue
-            self._told_pairs.add(frozenset(names))
+            self._slow_paths = np.append(self._slow_paths, [one * count + other, other * count + one])
             side: Side = "both" if judge.suspects((names[1], names[0])) else ""
-            others = max(1, len(self._nodes) - 1)
             rounds = self._rounds_of(judge, [names])
-            yield LinkVerdict(kind, names, side, verdict.slowdown, others, rounds, restart=False)
+            yield LinkVerdict(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds, restart=False)
+
+    def _codes_of(self, flows: Flows) -> NDArray[np.intp]:
+        return flows.sender * len(self._nodes) + flows.receiver
 
     def _know(self, codes: NDArray[np.intp]) -> None:
         """Give flows that were not seen before a place after the others."""
@@ -221,7 +241,9 @@ class SlowLinkAnalysis:
 
 def _judge(devices: Iterable[DeviceId], budget: float, min_slowdown: float) -> SlowGPUAnalysis:
     """Return an analysis in which all devices are of one kind: two slow ones alike are not another model."""
-    analysis = SlowGPUAnalysis(false_alarm_budget=budget, min_slowdown=min_slowdown, groups={})
+    analysis = SlowGPUAnalysis(
+        false_alarm_budget=budget, min_slowdown=min_slowdown, groups={}, peer_slowdown=min_slowdown
+    )
     analysis.expect(devices)
     return analysis
 

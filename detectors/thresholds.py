@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laggard.detectors.statistics import Floats
 
-__all__ = ["GPU_MIN_SLOWDOWN", "SELF_NOISES", "VIRTUAL_MIN_SLOWDOWN", "Thresholds"]
+__all__ = ["GPU_MIN_SLOWDOWN", "SELF_NOISES", "SILICON_SLOW", "VIRTUAL_MIN_SLOWDOWN", "Thresholds"]
 
 GPU_MIN_SLOWDOWN = 1.05
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
@@ -18,7 +18,7 @@ VIRTUAL_MIN_SLOWDOWN = 1.5
 
 _REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported, but not worth a restart
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
-_SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
+SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 SELF_NOISES = 5.0  # standard deviations of a device's own noise
 _PEER_NOISES = 3.0
 _PEER_SPREADS = 3.5  # standard deviations between chips
@@ -37,16 +37,22 @@ class Thresholds:
         The smallest slowdown that matters: no smaller one yields a restart verdict.
     very_slow
         From this slowdown on, a verdict's severity is ``very slow``.
+    peer_slowdown
+        Healthy devices of one kind differ by less from their peers.
     """
 
     min_slowdown: float = GPU_MIN_SLOWDOWN
     very_slow: float = 1.33
+    peer_slowdown: float = SILICON_SLOW
 
     def __post_init__(self) -> None:
         if not 1 < self.min_slowdown < np.inf:
             raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown}")
         if not 1 < self.very_slow < np.inf:
             raise ValueError(f"very_slow must be a ratio above 1 (1.33 is 33 % slower), got {self.very_slow}")
+
+        if not 1 < self.peer_slowdown < np.inf:
+            raise ValueError(f"peer_slowdown must be a ratio above 1 (1.07 is 7 % slower), got {self.peer_slowdown}")
 
     @property
     def self_levels(self) -> tuple[float, float]:
@@ -58,7 +64,9 @@ class Thresholds:
     def peer_levels(self) -> tuple[float, float]:
         """Effects in log seconds for which the test against many peers reports, and asks for a restart."""
         report, restart = self.self_levels
-        return max(report, float(np.log(_SILICON_SUSPECT))), max(restart, float(np.log(_SILICON_SLOW)))
+        return max(report, float(np.log(min(_SILICON_SUSPECT, self.peer_slowdown)))), max(
+            restart, float(np.log(self.peer_slowdown))
+        )
 
     def against_self(self, allowed: Floats) -> list[Floats]:
         """Return the limit of the residual, by level: the effect, or what noise allows if that is more."""
