@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.clusters import sshd
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, environment
 from tests.clusters.machines import Machine, Network, wait_for
+from tests.printed import LINK_JOB
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -29,6 +31,7 @@ NODES = ("node1", "node2", "node3", "node4")
 LINE = "200mbit"
 HALF, TENTH = "100mbit", "20mbit"
 INTERVAL_S = "1"
+ROUNDS = 15  # three times as many as a slow node takes to be found
 DEADLINE_S = 300.0
 REPOSITORY = Path(__file__).parents[2]
 
@@ -75,9 +78,9 @@ class Wires:
         """Fill the link between two nodes with other traffic."""
         receiving, sending = self.network.nodes[receiver], self.network.nodes[sender]
         flow = [sys.executable, "-c", _FLOW, receiving.address]
-        self._run(receiving, "flow", {}, *flow)
-        wait_for(lambda: "ready" in (self.folder / "flow").read_text(), "the receiver", DEADLINE_S)
-        self._run(sending, "flow-sender", {}, *flow, "sends")
+        self._run(receiving, f"to-{receiver}", {}, *flow)
+        wait_for(lambda: "ready" in (self.folder / f"to-{receiver}").read_text(), "the receiver", DEADLINE_S)
+        self._run(sending, f"from-{sender}", {}, *flow, "sends")
 
     def _run(self, machine: Machine, output: str, environment: dict[str, str], *argv: str) -> None:
         with (self.folder / output).open("wb") as file:
@@ -157,6 +160,8 @@ def test_a_node_that_is_slow_on_one_side_is_named_with_the_side(
 def test_a_competing_flow_accuses_nobody(wires: Wires) -> None:
     wires.compete("node2", "node3")
     wires.start()
+    wait_for(lambda: wires.n_reports >= len(NODES) * ROUNDS, "enough rounds", DEADLINE_S)
+    wires.compete("node3", "node2")
     wires.wait_for("notices", "node[23]: other traffic on its NIC in 3 rounds in a row")
     assert wires.requests("verdicts") == []
 
@@ -191,18 +196,16 @@ def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, 
     (tmp_path / "train.py").write_text(_PROGRAM)
     (keys := wires.folder / "sshd").mkdir()
     network = wires.network
-    options = ("--nodes=3", "--per-node", "--resilient", "--restart-cost=0", "--state-dir=state")
+    options = (f"--detect-interval={INTERVAL_S}", "--restart-cost=0", "--state-dir=state")
+    laggard, *printed = shlex.split(LINK_JOB)
     with sshd.ssh_daemons(keys, network):
         job = ClusterJob(
             network.nodes["node1"],
             tmp_path,
             environment(dict(os.environ)),
-            "laggard",
-            f"--hostlist={','.join(NODES)}",
+            laggard,
             *options,
-            "--detect=slow-link",
-            f"--detect-interval={INTERVAL_S}",
-            "train.py",
+            *printed,
         )
         try:
             job.wait_for("launch 0 on node1 node2 node3 from 0")
