@@ -103,7 +103,7 @@ class LinkJob:
         self.fault, self.traffic = fault, traffic or Traffic()
         self._random = np.random.default_rng(seed)
         self._number_of = {node: number for number, node in enumerate(self.nodes)}
-        self._leaf = np.arange(count) // LEAF_NODES
+        self.leaf = np.arange(count) // LEAF_NODES
         self._rounds = rounds_of(self.nodes, f"job {seed}", self.leaves, partners)
         self._ends: dict[int, tuple[list[Pair], NDArray[np.intp]]] = {}
         self._offsets = self._random.normal(0.0, NODE_SHARE, (2, count))
@@ -115,7 +115,8 @@ class LinkJob:
     def rounds(self, count: int) -> Iterator[Flows]:
         """Yield the flows of the next rounds."""
         for sub_rounds in islice(self._rounds, count):
-            yield self._flows(np.concatenate([self._ends_of(pairs) for pairs in sub_rounds], axis=1))
+            yield self.flows_between(np.concatenate([self._ends_of(pairs) for pairs in sub_rounds], axis=1))
+            self.next_round()
 
     def _ends_of(self, pairs: list[Pair]) -> NDArray[np.intp]:
         """Return the pairs as numbers, ``(2, n_pairs)``; sub-rounds come back, so they are kept with their pairs."""
@@ -125,7 +126,16 @@ class LinkJob:
             kept = self._ends[id(pairs)] = pairs, ends
         return kept[1]
 
-    def _flows(self, ends: NDArray[np.intp]) -> Flows:
+    def next_round(self) -> None:
+        """Go on to the next round: the program begins or ends to send on some nodes."""
+        ends = 1 / self.traffic.own_rounds
+        begins = ends * self.traffic.own / max(1e-9, 1 - self.traffic.own)
+        chance = self._random.random(len(self._busy))
+        self._busy = np.where(self._busy, chance >= ends, chance < begins)
+        self._number += 1
+
+    def flows_between(self, ends: NDArray[np.intp]) -> Flows:
+        """Return the flows of these pairs, ``(2, n_pairs)``, both ways, in this round."""
         sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
         if not self._number:
             self.partner = int(receiver[np.flatnonzero(sender == 0)[-1]])
@@ -134,11 +144,10 @@ class LinkJob:
             log_time += np.log(self.fault.slowdown) * self._is_slow(sender, receiver)
         foreign = self._foreign(sender, receiver)
         log_time += np.log1p(foreign)
-        self._number += 1
         return Flows(sender, receiver, log_time.astype(np.float32), foreign.astype(np.float32))
 
     def _usual(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
-        is_far = self._leaf[sender] != self._leaf[receiver]
+        is_far = self.leaf[sender] != self.leaf[receiver]
         times = np.log(TRANSFER_S) + np.log(FAR_TIMES) * is_far + self._offsets[0, sender] + self._offsets[1, receiver]
         # A path's own share must be the same in each round: drawn from a hash of its ends.
         mixed = (sender * np.intp(2_654_435_761) + receiver * np.intp(40_503) + self._paths_seed) % 65_521
@@ -153,11 +162,7 @@ class LinkJob:
         return np.asarray(repeats.min(axis=0) + is_burst * np.log1p(self._random.uniform(*BURST, count)))
 
     def _foreign(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the share of the job's own traffic on each flow: stages of a program begin and end at random."""
-        ends = 1 / self.traffic.own_rounds
-        begins = ends * self.traffic.own / max(1e-9, 1 - self.traffic.own)
-        chance = self._random.random(len(self._busy))
-        self._busy = np.where(self._busy, chance >= ends, chance < begins)
+        """Return the share of the job's own traffic on each flow."""
         share = np.where(self._busy, self._random.uniform(*BURST, len(self._busy)), 0.0)
         return np.asarray(np.maximum(share[sender], share[receiver]))
 
@@ -165,8 +170,8 @@ class LinkJob:
         if self.fault.kind == "node":
             out, back = sender == 0, receiver == 0
         elif self.fault.kind == "leaf":
-            is_far = self._leaf[sender] != self._leaf[receiver]
-            out, back = is_far & (self._leaf[sender] == 0), is_far & (self._leaf[receiver] == 0)
+            is_far = self.leaf[sender] != self.leaf[receiver]
+            out, back = is_far & (self.leaf[sender] == 0), is_far & (self.leaf[receiver] == 0)
         else:
             out = (sender == 0) & (receiver == self.partner)
             back = (sender == self.partner) & (receiver == 0)

@@ -12,7 +12,11 @@ __all__ = ["Kind", "LinkVerdict", "Side"]
 Kind = Literal["node", "leaf", "pair", "link"]
 Side = Literal["sends", "receives", "both", ""]
 
-_VERBS: dict[Side, str] = {"sends": "sends", "receives": "receives", "both": "sends and receives", "": ""}
+_WORDS: dict[Side, tuple[str, str]] = {
+    "sends": ("sends", "to"),
+    "receives": ("receives", "from"),
+    "both": ("sends and receives", "to and from"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class LinkVerdict:
     Attributes
     ----------
     kind
-        ``link`` is the only link of two nodes, or of two leaves: one end is at fault, but nothing tells which.
+        ``link`` is the only link of two nodes: one of them is at fault, but nothing tells which.
     names
         The node or leaf; of a pair or link, the sender and the receiver.
     side
@@ -47,19 +51,13 @@ class LinkVerdict:
     restart: bool
 
     def reason(self) -> str:
-        """Return one line: who, how slow, compared with what, for how long, and why nobody is excluded."""
-        slow = how_slow(self.slowdown)
-        if self.kind in ("pair", "link"):
-            one, other = self.names
-            ways = f"{one} to {other}" + (" and back" if self.side == "both" else "")
-            if self.kind == "pair":
-                reference = "other transfers of both"
-            else:
-                reference = "before, or than the other way" if self.slowdown < 3 else "before, or as the other way"
-            parts = [f"{ways}: {slow} {reference}", plural(self.rounds)]
-            parts += ["either end may be at fault"] if self.kind == "link" else []
-            return ", ".join(parts)
-        what = "leaf " if self.kind == "leaf" else ""
-        others = f"its {peers(self.peers)}"
-        parts = [f"{what}{self.names[0]} {_VERBS[self.side]} {slow} {others}", plural(self.rounds)]
-        return ", ".join(parts)
+        """Return one line: who, how slow, compared with what, and for how many rounds."""
+        slow, lasts = how_slow(self.slowdown), plural(self.rounds)
+        if self.kind in ("node", "leaf"):
+            verb, to_whom = _WORDS[self.side]
+            who = self.names[0] if self.kind == "node" else f"leaf {self.names[0]}"
+            return f"{who} {verb} {slow} its {peers(self.peers)} ({to_whom} all its partners), {lasts}"
+        path = " to ".join(self.names) + (" and back" if self.side == "both" else "")
+        if self.kind == "pair":
+            return f"{path}: {slow} the other transfers of both, {lasts}"
+        return f"{path}: {slow} before or the other way, {lasts}; either node may be at fault"

@@ -57,8 +57,8 @@ class SlowLinkAnalysis:
     Notes
     -----
     With two nodes there is one link, and each transfer is one's sending and the other's receiving.  So the direction is
-    told, the one that became slower than it was or is twice as slow as the other, and no node is accused.  The same
-    holds for two leaves.
+    told, the one that became slower than it was or is twice as slow as the other, and no node is accused.  Two
+    leaves are not judged.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SlowLinkAnalysis:
         self._flow_codes = np.zeros(0, np.intp)
         self._flow_names: tuple[DeviceId, ...] = ()
         self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
-        self._slow_paths = np.zeros(0, np.intp)  # codes of the flows of pairs that were told
+        self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
         self._notices: list[str] = []
 
@@ -102,12 +102,13 @@ class SlowLinkAnalysis:
         is_near = self._leaf[flows.sender] == self._leaf[flows.receiver]
         flows = flows.without_classes(is_near)
         by_leaf = self._speed_of_leaves(flows, ~is_near)
+        unexplained = self._unexplained(flows, is_near, by_leaf)
         found = [
             *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1, 1)),
-            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near)),
+            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near, unexplained)),
         ]
         self._note_culprits(found)
-        return [*found, *self._judge_flows(flows, self._unexplained(flows, is_near, by_leaf))]
+        return [*found, *self._judge_flows(flows, unexplained)]
 
     def take_notices(self) -> list[str]:
         """Return what is new about the readings, each thing once: whose links cannot be judged, and why."""
@@ -116,12 +117,15 @@ class SlowLinkAnalysis:
 
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
-    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_]) -> Floats:
-        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first."""
+    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], unexplained: Floats) -> Floats:
+        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first.
+
+        A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
+        """
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
         owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
-        counts = ~(self._is_culprit[other_end] | np.tile(np.isin(self._codes_of(flows), self._slow_paths), 2))
+        counts = ~(self._is_culprit[other_end] | np.tile(unexplained > np.log(_PAIR_SLOWDOWN), 2))
         owner = owner[counts]
         table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
         table[sizes < _FEWEST_PARTNERS] = np.nan
@@ -188,7 +192,7 @@ class SlowLinkAnalysis:
 
     def _judge_flows(self, flows: Flows, log_times: Floats) -> Iterator[LinkVerdict]:
         """Judge each flow by its log time ``(n_flows,)``; of a pair both directions are told at once."""
-        codes = self._codes_of(flows)
+        codes = flows.sender * len(self._nodes) + flows.receiver
         self._know(codes)
         if not self._flow_names:
             return
@@ -198,17 +202,12 @@ class SlowLinkAnalysis:
         judge = self._of_flows
         for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None, None], now_s=self._round)):
             names = (verdict.host, verdict.gpu or self._nodes[1 - self._number_of[verdict.host]])
-            one, other = (self._number_of[name] for name in names)
-            count = len(self._nodes)
-            if one * count + other in self._slow_paths:
+            if frozenset(names) in self._told_pairs:
                 continue
-            self._slow_paths = np.append(self._slow_paths, [one * count + other, other * count + one])
+            self._told_pairs.add(frozenset(names))
             side: Side = "both" if judge.suspects((names[1], names[0])) else ""
             rounds = self._rounds_of(judge, [names])
             yield LinkVerdict(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds, restart=False)
-
-    def _codes_of(self, flows: Flows) -> NDArray[np.intp]:
-        return flows.sender * len(self._nodes) + flows.receiver
 
     def _know(self, codes: NDArray[np.intp]) -> None:
         """Give flows that were not seen before a place after the others."""

@@ -1,0 +1,239 @@
+"""Slow links in simulated jobs: who is found, how soon, who is accused wrongly; other tools' rules; cost per round."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
+from benchmarks.link_rules import dlrover, two_way_fit
+from benchmarks.machine import description
+from benchmarks.tables import table
+from laggard.collectors.links.reading import LinkReading
+from laggard.detectors.link_verdict import LinkVerdict
+from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+
+__all__ = ["Outcome", "detection_rows", "false_alarm_row", "play"]
+
+ONSET, AFTER = 20, 30  # rounds before and after a fault begins
+NODES = (2, 3, 4, 8, 64, 1000)
+RULES = {"DLRover": dlrover, "two-way fit": two_way_fit}
+QUIET, LOUD = Traffic(), Traffic(bursts=0.2, own=0.1)
+TRAFFICS = {
+    "none": QUIET,
+    "bursts of others in 20 % of readings": Traffic(bursts=0.2),
+    "the job's own on 10 % of NICs, 4 rounds on average": Traffic(own=0.1),
+    "both": LOUD,
+}
+NODE_30, NODE_10 = Fault("node", 1.3), Fault("node", 1.1)
+LEAF, PAIR = Fault("leaf", 1.3), Fault("pair", 2.0, receives=True)
+FAULTS = {
+    "node sends 30 % slower": (NODE_30, NODES, 6),
+    "node receives 30 % slower": (replace(NODE_30, sends=False, receives=True), NODES[1:], 6),
+    "node sends 10 % slower": (NODE_10, NODES, 24),
+    "leaf's uplink 30 % slower": (LEAF, NODES[4:], 6),
+    "pair twice as slow, both ways": (PAIR, NODES[1:], 30),
+}
+HARDER = {
+    "node sends 30 % slower, bursts and own traffic": (NODE_30, NODES[1:], LOUD, ONSET),
+    "node sends 30 % slower from the first round": (NODE_30, NODES, QUIET, 0),
+    "node sends 10 % slower from the first round": (NODE_10, NODES[1:], QUIET, 0),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one job came to.
+
+    Attributes
+    ----------
+    delay
+        Rounds from the fault to the first verdict that names it, from 1; ``None`` if there was none.
+    restarts, reports
+        Wrong verdicts: against a healthy node, and any other.
+    """
+
+    delay: int | None
+    restarts: int
+    reports: int
+
+
+def play(count: int, fault: Fault, traffic: Traffic, seed: int, rounds: int) -> Outcome:
+    """Simulate one job of so many nodes and rounds, and judge it."""
+    job = LinkJob(count, fault, traffic, seed)
+    analysis = SlowLinkAnalysis(job.nodes, job.leaves)
+    delay, wrong = None, []
+    for number, flows in enumerate(job.rounds(rounds)):
+        for verdict in analysis.add_flows(flows):
+            if number >= fault.since and _names(verdict, fault, job):
+                delay = delay or number - fault.since + 1
+            else:
+                wrong.append(verdict)
+    restarts = sum(verdict.restart for verdict in wrong)
+    return Outcome(delay, restarts, len(wrong) - restarts)
+
+
+def _names(verdict: LinkVerdict, fault: Fault, job: LinkJob) -> bool:
+    """Return whether a verdict names the fault and its direction."""
+    if fault.slowdown == 1:
+        return False
+    if verdict.kind == "link":
+        return verdict.names[0] == job.nodes[0 if fault.sends else 1]
+    sides = {(True, False): "sends", (False, True): "receives", (True, True): "both"}
+    if fault.kind == "pair":
+        return verdict.kind == "pair" and set(verdict.names) == {job.nodes[0], job.nodes[job.partner]}
+    named = job.nodes[0] if fault.kind == "node" else "leaf0"
+    return (
+        verdict.kind == fault.kind and verdict.names == (named,) and verdict.side == sides[fault.sends, fault.receives]
+    )
+
+
+def jobs_of(count: int, jobs: int) -> int:
+    """Return how many jobs to simulate: fewer large ones."""
+    return max(1, jobs // 10) if count >= 1000 else max(1, jobs // 2) if count > 8 else jobs
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _shares(delays: Sequence[int | None], within: int) -> tuple[str, str]:
+    found = [delay for delay in delays if delay is not None]
+    share = sum(delay <= within for delay in found) / len(delays)
+    return _percent(share), f"{statistics.median(found):g}" if found else "-"
+
+
+def detection_rows(
+    faults: Mapping[str, tuple[Fault, Sequence[int], int]], nodes: Iterable[int], jobs: int
+) -> Iterator[list[object]]:
+    """Yield rows: what was found within its deadline, by us and by other rules, and who was accused wrongly."""
+    for what, (fault, counts, within) in faults.items():
+        fault = replace(fault, since=ONSET)
+        for count in (count for count in counts if count in nodes):
+            outcomes = [play(count, fault, QUIET, seed, ONSET + AFTER) for seed in range(jobs_of(count, jobs))]
+            share, median = _shares([outcome.delay for outcome in outcomes], within)
+            wrong = sum(outcome.restarts for outcome in outcomes), sum(outcome.reports for outcome in outcomes)
+            others = [_of_rule(name, count, fault, len(outcomes), within) for name in RULES]
+            yield [what, f"{count:,}", len(outcomes), within, share, median, *wrong, *others]
+
+
+def _of_rule(name: str, count: int, fault: Fault, jobs: int, within: int) -> str:
+    """Return in which share of jobs a rule finds the node in time, and how many other nodes it accuses a job."""
+    found = wrong = 0
+    for seed in range(jobs):
+        rounds = RULES[name](LinkJob(count, fault, QUIET, seed), ONSET + AFTER)
+        accused: set[int] = set()
+        for number, now in enumerate(rounds):
+            accused |= now
+            if number == ONSET + within - 1 and fault.kind == "node":
+                found += 0 in now | accused
+        wrong += len(accused - ({0} if fault.kind == "node" else set()))
+    share = _percent(found / jobs) if fault.kind == "node" else "-"
+    return f"{share}, {wrong / jobs:.2g} wrong"
+
+
+def harder_rows(nodes: Iterable[int], jobs: int) -> Iterator[list[object]]:
+    """Yield rows of cases without a promise: what is found within 6, 24 and 50 rounds."""
+    for what, (fault, counts, traffic, since) in HARDER.items():
+        for count in (count for count in counts if count in nodes):
+            some = [
+                play(count, replace(fault, since=since), traffic, seed, since + 50)
+                for seed in range(jobs_of(count, jobs) // 2 or 1)
+            ]
+            delays = [outcome.delay for outcome in some]
+            within = [_shares(delays, limit)[0] for limit in (6, 24, 50)]
+            yield [what, f"{count:,}", len(some), *within, _shares(delays, 50)[1], sum(each.restarts for each in some)]
+
+
+def false_alarm_row(what: str, count: int, traffic: Traffic, rounds: int) -> list[object]:
+    """Return a row: wrong verdicts in one healthy job."""
+    ours = play(count, FAULTLESS, traffic, 1, rounds)
+    others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
+    return [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+
+
+def cost_row(count: int, rounds: int) -> list[object]:
+    """Return a row: median milliseconds that a round costs the analysis, and the conversion of its readings."""
+    job = LinkJob(count, traffic=LOUD)
+    analysis = SlowLinkAnalysis(job.nodes, job.leaves)
+    by_readings = SlowLinkAnalysis(job.nodes, job.leaves)
+    spent_s: list[float] = []
+    all_spent_s: list[float] = []
+    for number, flows in enumerate(job.rounds(rounds)):
+        readings = [
+            LinkReading(number, job.nodes[sender], job.nodes[receiver], float(np.exp(log_time)), 1, 0.0, foreign)
+            for sender, receiver, log_time, foreign in zip(
+                flows.sender.tolist(),
+                flows.receiver.tolist(),
+                flows.log_time.tolist(),
+                flows.foreign.tolist(),
+                strict=True,
+            )
+        ]
+        begun_s = time.process_time()
+        analysis.add_flows(flows)
+        spent_s.append(time.process_time() - begun_s)
+        begun_s = time.process_time()
+        by_readings.add_round(readings)
+        all_spent_s.append(time.process_time() - begun_s)
+    half = rounds // 2  # later rounds: all baselines are known
+    medians = (f"{1e3 * statistics.median(each[half:]):.1f}" for each in (spent_s, all_spent_s))
+    return [f"{count:,}", f"{len(flows):,}", *medians]
+
+
+def draw(path: Path, jobs: int, nodes: int = 64) -> None:
+    """Plot which share of jobs has found each fault so many rounds after it began."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    after = np.arange(AFTER + 1)
+    for what, (fault, _, _) in FAULTS.items():
+        outcomes = [play(nodes, replace(fault, since=ONSET), QUIET, seed, ONSET + AFTER) for seed in range(jobs)]
+        delays = np.array([np.inf if each.delay is None else each.delay for each in outcomes])
+        axes.step(after, [100 * (delays <= rounds).mean() for rounds in after], where="post", label=what)
+    axes.set(xlabel="rounds since the fault began", ylabel=f"found, % of {jobs} jobs", title=f"{nodes} nodes")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks links", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=200, help="jobs of each kind with few nodes (default: %(default)s)")
+    parser.add_argument("--largest", type=int, default=1000, help="leave out larger jobs (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2500, help="rounds of the healthy jobs (default: %(default)s)")
+    parser.add_argument("--cost-rounds", type=int, default=30, help="rounds to measure (default: %(default)s)")
+    parser.add_argument("--plot", type=Path, help="draw how soon faults are found to this file")
+    options = parser.parse_args(arguments)
+    nodes = [count for count in NODES if count <= options.largest]
+    print(description())
+
+    head = ["fault", "N", "jobs", "within", "found", "median round", "wrong restarts", "wrong reports", *RULES]
+    print("\n## Found in time\n", *table(head, detection_rows(FAULTS, nodes, options.jobs)), sep="\n", flush=True)
+    head = ["fault", "N", "jobs", "within 6", "within 24", "within 50", "median round", "wrong restarts"]
+    print("\n## Harder\n", *table(head, harder_rows(nodes, options.jobs)), sep="\n", flush=True)
+    rows = [
+        false_alarm_row(what, count, traffic, min(options.rounds, max(100, 40 * options.rounds // count)))
+        for what, traffic in TRAFFICS.items()
+        for count in nodes
+    ]
+    head = ["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES]
+    print("\n## Healthy\n", *table(head, rows), sep="\n", flush=True)
+    sizes = [*nodes, *([10_000] if options.largest >= 1000 else [])]
+    costs = [cost_row(count, options.cost_rounds) for count in sizes]
+    print("\n## Cost\n", *table(["N", "transfers", "analysis, ms a round", "with readings, ms"], costs), sep="\n")
+    if options.plot:
+        draw(options.plot, max(1, options.jobs // 2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
