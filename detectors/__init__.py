@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from laggard.detectors.restart_cost import RestartCost
     from laggard.detectors.sections import SectionDetector
     from laggard.detectors.slow_gpu import SlowGPUDetector
+    from laggard.detectors.slow_link import SlowLinkDetector
     from laggard.detectors.verdict import Verdict
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "SectionDetector",
     "SlowGPUAnalysis",
     "SlowGPUDetector",
+    "SlowLinkDetector",
     "StateVersionError",
     "Verdict",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "SectionDetector": "sections",
     "SlowGPUAnalysis": "analysis",
     "SlowGPUDetector": "slow_gpu",
+    "SlowLinkDetector": "slow_link",
     "StateVersionError": "errors",
     "Verdict": "verdict",
 }

@@ -15,6 +15,7 @@ __all__ = [
     "HOST_FILE_JOB",
     "IDLE_JOB",
     "INSIDE_SRUN",
+    "LINK_JOB",
     "MAIN_JOB",
     "PRELOAD_JOB",
     "PROLOG",
@@ -101,6 +102,8 @@ SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node t
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")
 """``tests/long/test_torchrun.py`` runs it."""
+LINK_JOB = _only("docs/links.md", r"^laggard .*--detect slow-link")
+"""``tests/clusters/test_link_wires.py`` runs it."""
 PRELOAD_JOB = _only("docs/guides/pytorch.md", r"--preload")
 """``tests/long/test_warm_torch.py`` runs it."""
 HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")

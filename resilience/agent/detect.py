@@ -1,7 +1,7 @@
 """``--detect`` on one node, for one launch: ``python -m laggard.resilience.agent.detect INTERVAL_S [PROBE...]``.
 
-Probes the devices of the node, unless the program does so itself (``--inline-probes``) or nothing is to be probed
-(``--sections-only``). On the primary it also judges the readings of all nodes, as a detector inside the program would,
+Probes the devices of the node, unless the program does so itself (``--inline-probes``), or its links, or nothing
+(``--watched``). On the primary it also judges the readings of all nodes, as a detector inside the program would,
 except that each node starts its own collector.
 """
 
@@ -13,17 +13,21 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from laggard.collectors.group import CollectorGroup, NodeCollector
+from laggard.collectors.links.collector import LinkCollector
 from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.groups import read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
+from laggard.detectors.slow_link import SlowLinkDetector
 from laggard.kvstore.connection import current_session
-from laggard.kvstore.control import Control, NodeRecord
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.errors import FencedError
 from laggard.kvstore.state import State
 from laggard.logs import configure_logging
+from laggard.resilience.decision.options import Watched
 
 __all__ = ["main"]
 
@@ -37,6 +41,14 @@ class _DetectorBeside(SlowGPUDetector):
         return NodeCollector(self.for_nodes()) if is_mine else None
 
 
+class _LinksBeside(SlowLinkDetector):
+    """A detector of slow links that collects on this node only, if the program runs on it."""
+
+    def _place(self, launch: LaunchRecord) -> LinkCollector | None:
+        here = current_session().environment.node
+        return self.collect_here() if any(node.hostname == here for node in launch.nodes) else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Probe, and on the primary judge, until SIGTERM."""
     configure_logging()
@@ -45,9 +57,19 @@ def main(arguments: Sequence[str]) -> int:
     launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
     options = _parser().parse_args(arguments)
     groups = None if options.groups is None else read_groups(options.groups)
-    if options.sections_only:
+    is_primary = session.environment.node == launch.primary.hostname
+    if options.watched == "sections":
         with SectionDetector(state=State.current(), groups=groups, restart_cost=options.restart_cost):
             signal.sigwait({signal.SIGTERM})
+        return 0
+    if options.watched == "slow-link":
+        leaves = {host: str(leaf) for host, leaf in (groups or {}).items() if isinstance(host, str)}
+        links = _LinksBeside(
+            options.interval_s, state=State.current(), leaves=leaves, restart_cost=options.restart_cost
+        )
+        collector = links.start() if is_primary else links.collect_here()
+        signal.sigwait({signal.SIGTERM})
+        collector.stop()
         return 0
     detector = _DetectorBeside(
         options.interval_s,
@@ -57,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         probes_in_turn=options.probes,
         inline_probes=options.inline_probes,
     )
-    if session.environment.node == launch.primary.hostname:
+    if is_primary:
         detector.start()
         signal.sigwait({signal.SIGTERM})
         with contextlib.suppress(FencedError):  # the next launch has begun; what was learned is in State
@@ -73,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("interval_s", type=float)
     parser.add_argument("probes", nargs="*", help="further probes, one of which runs with each round")
     parser.add_argument("--inline-probes", action="store_true", help="the program runs the probes")
-    parser.add_argument("--sections-only", action="store_true", help="only compare the program's own sections")
+    parser.add_argument("--watched", choices=get_args(Watched), default="slow-gpu", help="what to watch for")
     parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")
     parser.add_argument("--restart-cost", type=float, metavar="S", help="what a restart costs; left out: as measured")
     return parser

@@ -29,6 +29,7 @@ from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.command.link_check import LinkCheck, check_links, lines_on_links
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError
@@ -43,6 +44,7 @@ FIGURES_WIDTH = 24
 # Of more devices than this, the healthy ones are only counted.
 MAX_SHOWN = 48
 _FAILING = "slow", "faulty"
+NO_LINKS = LinkCheck()
 EXIT_BAD_DEVICE = 1
 EXIT_NOT_CHECKED = 3
 """Not 1, since a prolog would drain all nodes for a library that is missing."""
@@ -90,13 +92,14 @@ def doctor(
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
-    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before.
+    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. Several nodes send each other
+    bursts, and the slowest links are listed.
 
     The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
     not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2 for wrong
     options; else 0.
     """
-    transports = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
+    transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
     try:
         past = PastChecks() if forget else read_past(path)
@@ -107,7 +110,8 @@ def doctor(
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
-        click.echo(as_text(checks, diagnoses, as_json=as_json, remark=where))
+        links = check_links(transports, names)
+        click.echo(as_text(checks, diagnoses, links, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
         return EXIT_NOT_CHECKED
@@ -136,8 +140,8 @@ def _exit_code(conditions: AbstractSet[Condition]) -> int:
     return EXIT_NOT_CHECKED if "unchecked" in conditions else 0
 
 
-def _transports(options: JobOptions, *, all_nodes: bool) -> dict[str, Transport | None]:
-    """Return how to reach each host that the options name; empty for this machine alone."""
+def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Transport | None], dict[str, str]]:
+    """Return how to reach each host that the options name, and the names to look up; empty for this machine alone."""
     named = options.hostlist is not None or options.hostfile is not None
     if all_nodes and named:
         raise UsageError("--all-nodes is for a Slurm job, --hostlist and --hostfile are for ssh: use one of them")
@@ -147,12 +151,13 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> dict[str, Transport 
                 "--all-nodes needs a Slurm job (SLURM_JOB_ID is not set): run it inside salloc or sbatch, "
                 "or use --hostlist"
             )
-        return dict.fromkeys(slurm_node_names(), Srun())
+        nodes = slurm_node_names()
+        return dict.fromkeys(nodes, Srun()), {node: node for node in nodes}
     if not named:
-        return {}
+        return {}, {}
     hosts = named_hosts(options.hostlist, options.hostfile)
-    ssh = Ssh(hosts)
-    return {host: None if is_this_machine(name) else ssh for host, name in ssh_host_names(hosts).items()}
+    ssh, names = Ssh(hosts), ssh_host_names(hosts)
+    return {host: None if is_this_machine(name) else ssh for host, name in names.items()}, names
 
 
 def _check_nodes(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
@@ -202,6 +207,7 @@ def _remember(path: Path, checks: Mapping[DeviceId, DeviceCheck], boards: Mappin
 def as_text(
     checks: Mapping[DeviceId, DeviceCheck],
     diagnoses: Mapping[DeviceId, Diagnosis],
+    links: LinkCheck = NO_LINKS,
     *,
     as_json: bool,
     remark: str = "",
@@ -211,7 +217,8 @@ def as_text(
         devices = [
             {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
         ]
-        return json.dumps({"devices": devices}, indent=1)
+        measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
+        return json.dumps({"devices": devices, **measured}, indent=1)
     shown = checks
     if len(checks) > MAX_SHOWN:
         shown = {device: check for device, check in checks.items() if diagnoses[device].condition != "ok"}
@@ -221,7 +228,7 @@ def as_text(
     columns = max(1, min(MAX_COLUMNS, (WIDTH - FIGURES_WIDTH) // (max(names, default=0) + 2)))
     starts = range(0, len(shown), columns)
     tables = [_table(dict(islice(shown.items(), start, start + columns)), diagnoses) for start in starts]
-    return "\n\n".join([*tables, "\n".join(_lines(checks, diagnoses, remark))])
+    return "\n\n".join([*tables, "\n".join([*_lines(checks, diagnoses, remark), *lines_on_links(links)])])
 
 
 def _table(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis]) -> str:

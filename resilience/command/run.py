@@ -88,8 +88,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     ray_port = options.ray_port or free_port(allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     interval_s = options.detect_interval_s if options.detect else None
-    sections_only = options.detect == "sections"
-    detection = Detection(interval_s, probe_names, options.inline_probes, groups, sections_only, restart_cost_s)
+    watched = options.detect or "slow-gpu"
+    detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)

@@ -13,7 +13,7 @@ import click
 
 from laggard.kvstore.server import Fsync
 from laggard.resilience.decision.events import OnFailure
-from laggard.resilience.decision.options import MANAGERS
+from laggard.resilience.decision.options import MANAGERS, Watched
 
 __all__ = ["run_options"]
 
@@ -176,9 +176,10 @@ _PROGRAM = (
 _DETECTION = (
     click.option(
         "--detect",
-        type=click.Choice(["slow-gpu", "sections"]),
+        type=click.Choice(get_args(Watched)),
         help="slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
-        "(laggard.section); sections: only these. With --resilient, relaunch without their nodes.",
+        "(laggard.section); sections: only these; slow-link: time bursts between nodes, to find slow NICs and cables. "
+        "With --resilient, relaunch without their nodes.",
     ),
     click.option(
         "--detect-interval",
@@ -194,7 +195,8 @@ _DETECTION = (
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         metavar="FILE",
         help="With --detect: YAML file that says which ranks or devices have equal work, 'rank 0-7: stage 0' or "
-        "'node2 gpu 1: big'; only those with the same label are compared.",
+        "'node2 gpu 1: big'; only those with the same label are compared. For slow-link: the switch of each node, as "
+        "'node2: leaf1'.",
     ),
     click.option(
         "--probes-in-turn",

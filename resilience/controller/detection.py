@@ -15,6 +15,7 @@ from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import LAUNCH
+from laggard.resilience.decision.options import Watched
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
@@ -39,8 +40,8 @@ class Detection:
         Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
     groups
         File with the labels of ranks and devices; ``None``: there are none.
-    sections_only
-        Whether to compare only the program's own sections, and to probe nothing.
+    watched
+        What is watched; of ``sections``, only the program's own timings are compared, and nothing is probed.
     restart_cost_s
         What a restart costs; ``None``: as measured.
     """
@@ -49,7 +50,7 @@ class Detection:
     probes_in_turn: tuple[str, ...] = ()
     inline_probes: bool = False
     groups: Path | None = None
-    sections_only: bool = False
+    watched: Watched = "slow-gpu"
     restart_cost_s: float | None = None
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
@@ -60,7 +61,7 @@ class Detection:
         UsageError
             If no node has a device.
         """
-        if self.interval_s is not None and not self.sections_only and not any(node.devices for node in nodes):
+        if self.interval_s is not None and self.watched == "slow-gpu" and not any(node.devices for node in nodes):
             instead = "add --virtual-gpus=K, use --detect=sections, or leave it out"
             raise UsageError("--detect=slow-gpu", "finds no GPU here", instead)
 
@@ -73,15 +74,19 @@ class Detection:
             str(self.interval_s),
             *self.probes_in_turn,
             *(["--inline-probes"] if self.inline_probes else []),
-            *(["--sections-only"] if self.sections_only else []),
+            f"--watched={self.watched}",
             *([] if self.groups is None else [f"--groups={self.groups}"]),
             *([] if self.restart_cost_s is None else [f"--restart-cost={self.restart_cost_s}"]),
         ]
-        probes_here = not (self.inline_probes or self.sections_only)
         for host in roster.up:
             node = cluster.nodes[host]
-            if host == roster.primary or (node.record.devices and probes_here):
+            if host == roster.primary or self._probes_on(node.record):
                 node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
+
+    def _probes_on(self, node: NodeRecord) -> bool:
+        if self.watched == "slow-gpu":
+            return bool(node.devices) and not self.inline_probes
+        return self.watched == "slow-link"
 
     def stop(self, cluster: Cluster, launch: int) -> None:
         """End the probes of a launch, without waiting."""

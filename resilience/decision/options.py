@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # every agent imports this module, and needs no client of the
     from laggard.kvstore.control import NodeRecord
     from laggard.kvstore.server import Fsync
 
-__all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError"]
+__all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError", "Watched"]
+
+Watched = Literal["slow-gpu", "sections", "slow-link"]
+"""What ``--detect`` can watch for."""
 
 Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
 MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "pbs", "lsf", "ray")
@@ -130,7 +133,7 @@ class JobOptions:
     per_node: bool = False
     per_device: bool = False
     preload: str | None = None
-    detect: Literal["slow-gpu", "sections"] | None = None
+    detect: Watched | None = None
     detect_interval_s: float = 3.0
     probes_in_turn: str | None = None
     inline_probes: bool = False

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the table below again, for type checkers
     from laggard.detectors import SectionDetector as SectionDetector
     from laggard.detectors import SlowGPUAnalysis as SlowGPUAnalysis
     from laggard.detectors import SlowGPUDetector as SlowGPUDetector
+    from laggard.detectors import SlowLinkDetector as SlowLinkDetector
     from laggard.detectors import Verdict as Verdict
     from laggard.errors import LaggardError as LaggardError
     from laggard.kvstore import Checkpointer as Checkpointer
@@ -60,6 +61,7 @@ _NAMES_BY_MODULE = {
         "SectionDetector",
         "SlowGPUAnalysis",
         "SlowGPUDetector",
+        "SlowLinkDetector",
         "Verdict",
     ),
     "laggard.errors": ("LaggardError",),

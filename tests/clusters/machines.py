@@ -99,6 +99,12 @@ class Machine:
         command = ["nsenter", f"--target={self._init.pid}", "--net", "ip", *argv]
         subprocess.run(command, check=True, timeout=DEADLINE_S)
 
+    def cap(self, interface: str, rate: str) -> None:
+        """Let an interface of the machine send no faster than a rate, such as ``100mbit``."""
+        limit = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+        command = ["nsenter", f"--target={self._init.pid}", "--net", "tc", "qdisc", "replace", "dev", interface, *limit]
+        subprocess.run(command, check=True, timeout=DEADLINE_S)
+
     def command(self, *argv: str) -> list[str]:
         """Return the command that runs ``argv`` on this machine."""
         return ["nsenter", f"--target={self._init.pid}", "--net", "--uts", "--mount", "--pid", *argv]
@@ -197,6 +203,13 @@ class Network:
         crashed = self.nodes[name]
         crashed.shut_down()
         self._boot(name, crashed.address)
+
+    def cap(self, name: str, *, send: str | None = None, receive: str | None = None) -> None:
+        """Cap the rate at which a node sends, and that at which the switch sends to it."""
+        if send is not None:
+            self.nodes[name].cap("eth0", send)
+        if receive is not None:
+            self.login.cap(f"to-{name}", receive)
 
     def cut(self, name: str) -> None:
         """Pull a node's cable."""

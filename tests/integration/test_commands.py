@@ -41,6 +41,7 @@ from tests.printed import (
     HOST_FILE_JOB,
     IDLE_JOB,
     INSIDE_SRUN,
+    LINK_JOB,
     MAIN_JOB,
     PRELOAD_JOB,
     PROLOG,
@@ -176,6 +177,7 @@ def run_by_other_tests() -> set[str]:
     rest = {
         ATTACHED_JOB,
         HOST_FILE_JOB,
+        LINK_JOB,
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,

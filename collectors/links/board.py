@@ -1,0 +1,90 @@
+"""What the nodes of a launch tell each other in the state server before they measure: where they listen, and how much.
+
+Key of a job: ``links:<launch>``, a hash with the address of each node (``node <host>``), the number of the first round
+(``first``), and how many bytes a transfer has (``bytes``).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import redis
+
+from laggard.collectors.links.prober import FIRST_BYTES, Address
+from laggard.kvstore.connection import Session
+from laggard.kvstore.fence import FencedWriter
+from laggard.kvstore.retry import RetryPolicy
+
+__all__ = ["LinkBoard"]
+
+RETRY_FOR_S = 30.0
+_NODE = "node "
+_FIRST = "first"
+_BYTES = "bytes"
+
+
+class LinkBoard:
+    """The board of this process's launch. Its requests wait for a server that is being restarted.
+
+    Parameters
+    ----------
+    session
+        The job.
+    """
+
+    def __init__(self, session: Session) -> None:
+        endpoint, launch = session.endpoint, session.environment.launch
+        self._client: redis.Redis = session.client
+        self._key = endpoint.key("links", str(launch))
+        self._writer = FencedWriter(session.client, endpoint, launch)
+        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+
+    def tell_address(self, host: str, address: Address) -> None:
+        """Store where a node listens, in place of an earlier address of it.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._write("HSET", _NODE + host, json.dumps(address))
+
+    def first_round(self, number: int) -> int:
+        """Return the number of the launch's first round: that of whoever asked first.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._write("HSETNX", _FIRST, str(number))
+        return int(self._read()[_FIRST])
+
+    def tell_bytes(self, n_bytes: int) -> None:
+        """Store how many bytes a transfer has from the next round on.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        self._write("HSET", _BYTES, str(n_bytes))
+
+    def terms(self) -> tuple[dict[str, Address], int]:
+        """Return where each node listens, and how many bytes a transfer has."""
+        found = self._read()
+        addresses = {
+            name.removeprefix(_NODE): (str(host), int(port))
+            for name, text in found.items()
+            if name.startswith(_NODE)
+            for host, port in [json.loads(text)]
+        }
+        return addresses, int(found.get(_BYTES, FIRST_BYTES))
+
+    def _write(self, command: str, field: str, value: str) -> None:
+        self._retry.call(lambda: self._writer.execute([(command, self._key, field, value)]))
+
+    def _read(self) -> dict[str, str]:
+        found = self._retry.call(lambda: cast("dict[bytes, bytes]", self._client.hgetall(self._key)))
+        return {name.decode(): text.decode() for name, text in found.items()}

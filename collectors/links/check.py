@@ -1,0 +1,38 @@
+"""One node's part of ``laggard doctor``'s check of links: ``python -m laggard.collectors.links.check``.
+
+It reads commands from standard input and answers each with a line, all of them JSON: first the secret and the node's
+name and address, then rounds to run. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TextIO
+
+from laggard.collectors.links.prober import LinkProber
+
+__all__ = ["main"]
+
+
+def main(commands: TextIO, answers: TextIO) -> None:
+    """Carry out commands until there are no more."""
+    begin = json.loads(commands.readline())
+    prober = LinkProber(begin["host"], begin["address"], bytes.fromhex(begin["key"]))
+    _say(answers, {"links": prober.listens_at})
+    for line in commands:
+        command = json.loads(line)
+        addresses = {host: (str(at), int(port)) for host, (at, port) in command["addresses"].items()}
+        found = prober.run(command["round"], command["partners"], addresses, command["n_bytes"])
+        _say(answers, {"links": [asdict(each) for each in found.readings], "failures": found.failures})
+    prober.close()
+
+
+def _say(answers: TextIO, what: object) -> None:
+    answers.write(json.dumps(what) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.stdin, sys.stdout)

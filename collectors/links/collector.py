@@ -1,0 +1,175 @@
+"""The process of one node that probes its links, round by round, as the nodes of the launch have agreed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+
+from laggard.collectors.links.board import LinkBoard
+from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
+from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.schedule import Pair, rounds_of
+from laggard.collectors.links.symptoms import LinkSymptoms
+from laggard.collectors.probe_schedule import OVERHEAD, ProbeSchedule
+from laggard.kvstore.common_clock import CommonClock
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import FencedError, KVStoreError
+from laggard.kvstore.series import Sample, Series
+from laggard.telemetry.sender import Telemetry
+
+__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of"]
+
+_log = logging.getLogger("laggard.collectors.links")
+
+LINK_TIME = "links"
+"""The metric under which a node's readings are stored: one sample a round."""
+SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
+"""Metrics for people, with the tags ``host`` and ``peer``."""
+PARTNERS = 3
+_REPORT = "report"
+# Round trips, connecting, and waiting for a partner that is a little late.
+_AROUND_BURSTS_S = 0.02
+
+
+class LinkReport:
+    """What a node says after a round, as the tags of its sample.
+
+    Parameters
+    ----------
+    found
+        What it has measured.
+    symptoms
+        What its interface counted since its last report.
+    """
+
+    def __init__(self, found: LinkRound, symptoms: LinkSymptoms) -> None:
+        self.readings: Sequence[LinkReading] = found.readings
+        self.failures = found.failures
+        self.symptoms = symptoms
+
+    def tags(self, host: str) -> dict[str, str]:
+        """Return the tags of the sample."""
+        text = json.dumps([[asdict(each) for each in self.readings], self.failures, asdict(self.symptoms)])
+        return {"host": host, _REPORT: text}
+
+    @classmethod
+    def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
+        """Read what :meth:`tags` returned."""
+        readings, failures, symptoms = json.loads(tags[_REPORT])
+        found = LinkRound([LinkReading(**each) for each in readings], failures)
+        return cls(found, LinkSymptoms(**symptoms))
+
+
+def stride_of(interval_s: float, n_nodes: int, max_intrusion: float) -> int:
+    """Return how many intervals apart rounds must be so that they take no more than a share of the time.
+
+    A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
+    """
+    meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
+    n_meetings = min(PARTNERS, n_nodes - 1 + n_nodes % 2)
+    return max(1, math.ceil(OVERHEAD * n_meetings * meeting_s / (max_intrusion * interval_s)))
+
+
+class LinkCollector:
+    """Probes the links of this node in a thread.
+
+    Parameters
+    ----------
+    interval_s
+        Seconds from one round to the next, if probes cost nothing.
+    max_intrusion
+        The largest share of the time that probes may take; if a round costs more, rounds are skipped.
+    leaves
+        The switch that each node is connected to, by host, if that is known.
+    """
+
+    def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
+        session = current_session()
+        environment = session.environment
+        launch = Control(session.client, session.endpoint, environment.launch).read_launch()
+        address = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        key = key_of(session.endpoint.password, session.endpoint.job, environment.launch)
+        self._prober = LinkProber(environment.node, address, key)
+        self._counters = CountersOfRound(interface_of(address))
+        self._board = LinkBoard(session)
+        self._series = Series(session.client, session.endpoint, environment.launch)
+        self._telemetry = Telemetry()
+        self._clock = CommonClock(session.client)
+        self._stride = stride_of(interval_s, len(launch.nodes), max_intrusion)
+        seed = f"{session.endpoint.job} {environment.launch}"
+        hosts = [node.hostname for node in launch.nodes]
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
+        self._schedule = ProbeSchedule(interval_s * self._stride, self._clock.now_s(), f"{LINK_TIME} {seed}")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the round that is under way, if any."""
+        self._ended.set()
+        self._prober.close()
+
+    def _probe(self) -> None:
+        try:
+            self._board.tell_address(self._prober.host, self._prober.listens_at)
+            first, last = self._board.first_round(self._schedule.number), -1
+            while not self._ended.is_set():
+                called = self._prober.wait_for_call(last, self._schedule.wait_s(self._clock.now_s()))
+                last = self._schedule.number - first if called is None else called
+                if self._ended.is_set():
+                    return
+                try:
+                    self._probe_once(last)
+                except KVStoreError as error:
+                    if isinstance(error, FencedError):
+                        raise
+                    _log.warning("a round of links was dropped: %s", error)
+                if self._schedule.number - first <= last:
+                    self._schedule.advance(self._clock.now_s())
+                self._clock.measure_if_due()
+        except FencedError:
+            self._prober.close()  # this launch is over
+
+    def _probe_once(self, number: int) -> None:
+        partners = self._meetings.of_round(number)
+        if partners is None:
+            return
+        addresses, n_bytes = self._board.terms()
+        found = self._prober.run(number, partners, addresses, n_bytes)
+        report = LinkReport(found, self._counters.symptoms(found.retransmissions))
+        for reading in found.readings:
+            for metric, value in ((SEND_TIME, reading.duration_s), (LATENCY, reading.latency_s)):
+                self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
+        values = tuple(reading.duration_s for reading in found.readings) or (math.nan,)
+        self._series.add([Sample(LINK_TIME, time.time(), values, report.tags(self._prober.host))])
+
+
+class _Meetings:
+    """The partners of one node, round by round; rounds are asked for in order, and some are left out."""
+
+    def __init__(self, rounds: Iterator[list[list[Pair]]], host: str) -> None:
+        self._rounds = rounds
+        self._host = host
+        self._next = 0
+
+    def of_round(self, number: int) -> list[str | None] | None:
+        """Return the partner in each sub-round; None instead of a list for a round that is over."""
+        if number < self._next:
+            return None
+        (sub_rounds,) = islice(self._rounds, number - self._next, number - self._next + 1)
+        self._next = number + 1
+        return [self._partner(pairs) for pairs in sub_rounds]
+
+    def _partner(self, pairs: Sequence[Pair]) -> str | None:
+        for one, other in pairs:
+            if self._host in {one, other}:
+                return other if one == self._host else one
+        return None

@@ -1,0 +1,144 @@
+"""What the kernel counts of a network interface, and of a socket; reading it needs no privileges."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from laggard.collectors.links.symptoms import LinkSymptoms
+
+__all__ = ["CountersOfRound", "carried_bytes", "interface_of", "read_counters", "retransmissions_of"]
+
+CLASSES = Path("/sys/class")
+LOOPBACK = "lo"
+
+_STATISTICS = (
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "rx_crc_errors",
+    "tx_carrier_errors",
+    "collisions",
+)
+_OF_PORTS = (
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "symbol_error",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "port_xmit_wait",
+)
+# linux/tcp.h: tcpi_total_retrans of struct tcp_info comes after 8 single bytes and 23 words.
+_TOTAL_RETRANSMISSIONS = struct.Struct("=8x92xI")
+_UNKNOWN_SPEED = 0
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an address of this machine; empty for loopback, which is no NIC."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return "" if name == LOOPBACK else name
+    return ""
+
+
+def carried_bytes(interface: str, direction: Literal["rx", "tx"], classes: Path = CLASSES) -> int:
+    """Return how many bytes an interface has received or sent so far; 0 if there is none."""
+    return _number(classes / "net" / interface / "statistics" / f"{direction}_bytes") or 0 if interface else 0
+
+
+def retransmissions_of(connection: socket.socket) -> int:
+    """Return how many segments TCP has sent again over a connection so far."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS.size)
+    return int(_TOTAL_RETRANSMISSIONS.unpack(info)[0]) if len(info) == _TOTAL_RETRANSMISSIONS.size else 0
+
+
+def read_counters(interface: str, classes: Path = CLASSES) -> dict[str, int]:
+    """Return the counters that there are of an interface, and of the InfiniBand or RoCE ports behind it."""
+    folder = classes / "net" / interface
+    if not interface or not folder.exists():
+        return {}
+    files = {name: folder / "statistics" / name for name in _STATISTICS}
+    files["carrier_changes"] = folder / "carrier_changes"
+    found = {name: value for name, file in files.items() if (value := _number(file)) is not None}
+    for port in _ports(interface, classes):
+        for name in _OF_PORTS:
+            if (value := _number(port / "counters" / name)) is not None:
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+class CountersOfRound:
+    """Reads the counters of an interface from round to round.
+
+    Parameters
+    ----------
+    interface
+        Its name; empty: there is nothing to count.
+    classes
+        Where the kernel shows them.
+    """
+
+    def __init__(self, interface: str, classes: Path = CLASSES) -> None:
+        self._interface = interface
+        self._classes = classes
+        self._before = read_counters(interface, classes)
+
+    def symptoms(self, retransmissions: int) -> LinkSymptoms:
+        """Return what has risen since the last call; ``retransmissions`` are those of the round's own sockets."""
+        now = read_counters(self._interface, self._classes)
+        risen = _rises(self._before, now)
+        self._before = now
+        if retransmissions:
+            risen["tcp_retransmissions"] = retransmissions
+        speed_mbps, duplex = _settings(self._interface, self._classes)
+        return LinkSymptoms(self._interface, speed_mbps, duplex, risen)
+
+
+def _rises(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters that have risen; one that has fallen was reset, and is not known."""
+    return {name: value - before[name] for name, value in now.items() if value > before.get(name, value)}
+
+
+def _settings(interface: str, classes: Path) -> tuple[int, str]:
+    """Return the speed in Mb/s, 0 if not known, and the duplex mode."""
+    folder = classes / "net" / interface
+    if not interface:
+        return _UNKNOWN_SPEED, ""
+    rates = [_rate_mbps(port) for port in _ports(interface, classes)]
+    speed_mbps = max(_number(folder / "speed") or _UNKNOWN_SPEED, _UNKNOWN_SPEED)  # -1: the link is down
+    return min([rate for rate in rates if rate], default=speed_mbps), _text(folder / "duplex")
+
+
+def _ports(interface: str, classes: Path) -> list[Path]:
+    """Return the InfiniBand or RoCE ports of the adapter that an interface belongs to."""
+    adapters = classes / "net" / interface / "device" / "infiniband"
+    return sorted(adapters.glob("*/ports/*")) if adapters.exists() else []
+
+
+def _rate_mbps(port: Path) -> int:
+    """Return a port's rate, which reads ``100 Gb/sec (4X EDR)``."""
+    number, _, _ = _text(port / "rate").partition(" ")
+    with contextlib.suppress(ValueError):
+        return round(1000 * float(number))
+    return _UNKNOWN_SPEED
+
+
+def _number(file: Path) -> int | None:
+    with contextlib.suppress(ValueError):  # 'N/A (no PMA)', for instance
+        return int(_text(file))
+    return None
+
+
+def _text(file: Path) -> str:
+    """Return a file's text; empty if it cannot be read, as the speed of a link that is down."""
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="ascii").strip()
+    return ""

@@ -1,0 +1,133 @@
+"""One node's part of a round: it meets its partners one after another, and sends to each while that one sends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
+from laggard.collectors.links.handshake import key_of
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.transfer import LinkCall, LinkListener, Transfer
+
+__all__ = ["REPEATS", "Address", "LinkProber", "LinkRound", "bytes_for", "key_of"]
+
+REPEATS = 3
+BURST_S = 0.03
+"""How long a transfer should take at line rate: enough to tell 10 %, see docs/links.md."""
+FIRST_BYTES = 1 << 20
+"""What is sent until the rate is known."""
+_SMALLEST, _LARGEST = 256 << 10, 64 << 20
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class LinkRound:
+    """What one node measured in a round.
+
+    Attributes
+    ----------
+    readings
+        Of the links on which it sends.
+    failures
+        Why there is no reading, by partner.
+    retransmissions
+        How many segments TCP had to send again.
+    """
+
+    readings: list[LinkReading] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    retransmissions: int = 0
+
+
+class LinkProber:
+    """Probes the links of one node.
+
+    Parameters
+    ----------
+    host, address
+        The node, and its address in the job.
+    key
+        The secret of the launch.
+    """
+
+    def __init__(self, host: str, address: str, key: bytes) -> None:
+        self.host = host
+        self._address = address
+        self._key = key
+        self._gate = Gate()
+        self._listener = LinkListener(address, key, self._gate)
+
+    @property
+    def listens_at(self) -> Address:
+        """Where its partners call it."""
+        return self._address, self._listener.port
+
+    def wait_for_call(self, after: int, timeout_s: float) -> int | None:
+        """Wait until a partner is in a later round than this one; see :meth:`Gate.wait_for_call`."""
+        return self._gate.wait_for_call(after, timeout_s)
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._gate.close()
+        self._listener.close()
+
+    def run(
+        self, number: int, partners: Sequence[str | None], addresses: Mapping[str, Address], n_bytes: int
+    ) -> LinkRound:
+        """Meet the partners in order, and return what was measured.
+
+        Parameters
+        ----------
+        number
+            The round; partners that are at another one are not waited for.
+        partners
+            Of each sub-round; None: the node is idle in it.
+        addresses
+            Where the partners listen.
+        n_bytes
+            How much to send.
+        """
+        found = LinkRound()
+        for meeting, partner in enumerate(partners):
+            if partner is None or partner not in addresses:  # none at all, or one that is not ready yet
+                continue
+            try:
+                transfer, latency_s = self._meet(number, meeting, addresses[partner], n_bytes)
+            except TimeoutError:
+                found.failures[partner] = "no answer in time"
+            except OSError as error:
+                found.failures[partner] = str(error)
+            else:
+                if transfer is not None:
+                    link = (number, self.host, partner, transfer.duration_s)
+                    found.readings.append(LinkReading(*link, n_bytes, latency_s, transfer.foreign_share))
+                    found.retransmissions += transfer.retransmissions
+        self._gate.reach(Step(number, len(partners), DONE))
+        return found
+
+    def _meet(self, number: int, meeting: int, partner: Address, n_bytes: int) -> tuple[Transfer | None, float]:
+        """Return what the transfers and the round trips took; no transfer if the partner is elsewhere."""
+        pings, bursts, done = (Step(number, meeting, part) for part in (PINGS, BURSTS, DONE))
+        self._gate.reach(pings)
+        with LinkCall(self._address, partner, self._key) as call:
+            if not call.wait(pings):
+                return None, 0.0
+            latency_s = call.latency_s()
+            self._gate.reach(bursts)  # nobody's round trips wait behind somebody's burst
+            if not call.wait(bursts):
+                return None, 0.0
+            transfer = call.send(n_bytes, REPEATS)
+            self._gate.reach(done)
+            call.wait(done)  # it may still be sending to us
+            return transfer, latency_s
+
+
+def bytes_for(bytes_per_s: float) -> int:
+    """Return how many bytes take about 30 ms at a line rate: a power of two."""
+    wanted = bytes_per_s * BURST_S
+    size = _SMALLEST
+    while size < min(wanted, _LARGEST):
+        size *= 2
+    return size

@@ -1,0 +1,135 @@
+"""SlowLinkDetector: pairs of nodes exchange bursts, and the node whose NIC or cable is slow is found."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from laggard.collectors.device import VIRTUAL_DEVICES
+from laggard.collectors.group import Startable
+from laggard.collectors.links.board import LinkBoard
+from laggard.collectors.links.collector import LINK_TIME, LinkCollector, stride_of
+from laggard.collectors.ray_actors import NodeActors, start_on_every_node
+from laggard.detectors.detector import Watcher
+from laggard.detectors.keeping import Keeper
+from laggard.detectors.launch_signs import LaunchSigns
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_judge import RestartJudge
+from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.slow_link_judge import SlowLinkJudge
+from laggard.detectors.thresholds import VIRTUAL_MIN_SLOWDOWN
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control, LaunchRecord
+from laggard.kvstore.state import State
+
+__all__ = ["SlowLinkDetector"]
+
+LINK_MIN_SLOWDOWN = 1.1
+MAX_INTRUSION = 0.005
+# Virtual devices are for trying things out.
+VIRTUAL_MAX_INTRUSION = 0.25
+
+
+class SlowLinkDetector(Startable):
+    """Finds the nodes that send or receive slowly, and asks for a relaunch without them.
+
+    Use it in the program, around the work: ``with SlowLinkDetector(): ...``, or start the program with ``--detect
+    slow-link``. All nodes probe at one moment: each meets three others, one after another, and sends each a burst of
+    about 30 ms while that one sends to it. A slow pair, or a slow group below one switch, is only reported.
+
+    Parameters
+    ----------
+    collection_rate
+        Seconds from one round to the next; if the rounds take more than ``max_intrusion``, some are skipped.
+    state
+        Where incidents are kept; ``None``: each launch starts without those of the one before.
+    leaves
+        The switch that each node is connected to, by host, if that is known.
+    min_slowdown
+        The smallest slowdown that matters, as a ratio of times: by default 1.1, and 1.5 on nodes with virtual devices.
+    false_alarm_budget
+        Bound on the probability of any false restart verdict over the whole run; launches share it.
+    restart_cost
+        What a restart costs, in seconds or as a :class:`RestartCost`, as for :class:`SlowGPUDetector`. ``None``: as
+        measured. 0: at once.
+    max_intrusion
+        The largest share of the time that the probes may take from a job whose ranks wait for each other: by default
+        0.5 %, and 25 % on nodes with virtual devices.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        collection_rate: float = 3.0,
+        *,
+        state: State | None = None,
+        leaves: Mapping[str, str] | None = None,
+        min_slowdown: float | None = None,
+        false_alarm_budget: float = 1e-4,
+        restart_cost: RestartCost | float | None = None,
+        max_intrusion: float | None = None,
+    ) -> None:
+        is_virtual = VIRTUAL_DEVICES in os.environ
+        if not collection_rate > 0:
+            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
+        self.collection_rate = collection_rate
+        self.max_intrusion = max_intrusion or (VIRTUAL_MAX_INTRUSION if is_virtual else MAX_INTRUSION)
+        if not 0 < self.max_intrusion <= 1:
+            raise ValueError(f"max_intrusion is {max_intrusion}: it is a share of the time, above 0 and at most 1")
+        self._min_slowdown = min_slowdown or (VIRTUAL_MIN_SLOWDOWN if is_virtual else LINK_MIN_SLOWDOWN)
+        self._budget = false_alarm_budget
+        self._leaves = leaves
+        self._restarts = RestartJudge(RestartCost.of(restart_cost))
+        self._keeper = Keeper(state)
+        self._watcher: Watcher | None = None
+        self._collectors: NodeActors | LinkCollector | None = None
+
+    def start(self) -> Self:
+        """Start a collector on every node of this launch, and the watcher.
+
+        Raises
+        ------
+        NotInJobError
+            If the process was not started by laggard.
+        """
+        session = current_session()
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        hosts = [node.hostname for node in launch.nodes]
+        analysis = SlowLinkAnalysis(hosts, self._leaves, self._budget * _share(launch.launch), self._min_slowdown)
+        board = LinkBoard(session)
+        judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, board.tell_bytes)
+        judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
+        if len(hosts) > 1:
+            interval_s = self.collection_rate * stride_of(self.collection_rate, len(hosts), self.max_intrusion)
+            expected = [(host, "") for host in hosts]
+            self._watcher = Watcher(LINK_TIME, interval_s, judge, expected=expected)
+            self._collectors = self._place(launch)
+        return self
+
+    def stop(self) -> None:
+        """Stop the watcher and the collectors. Stopping twice does nothing."""
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+        if self._collectors is not None:
+            self._collectors.stop()
+            self._collectors = None
+
+    def collect_here(self) -> LinkCollector:
+        """Start the collector of this process's node alone."""
+        return LinkCollector(self.collection_rate, self.max_intrusion, self._leaves)
+
+    def _place(self, launch: LaunchRecord) -> NodeActors | LinkCollector | None:
+        """Start the collectors."""
+        return start_on_every_node(launch.nodes, LinkCollector, self.collection_rate, self.max_intrusion, self._leaves)
+
+
+def _share(launch: int) -> float:
+    """Return the share of the false-alarm budget that a launch gets; those of all launches sum to 1."""
+    return 1 / ((launch + 1) * (launch + 2))

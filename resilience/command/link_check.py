@@ -1,0 +1,154 @@
+"""Measures the links between many nodes, once: the part of ``laggard doctor`` that is about more than one node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+
+from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.schedule import rounds_of
+from laggard.kvstore.environment import NODE
+from laggard.resilience.allocation.network import resolve_addresses
+from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.resilience.errors import NodeAddressError
+
+__all__ = ["LinkCheck", "check_links", "lines_on_links"]
+
+CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
+DEADLINE_S = 120.0
+PARTNERS = 8
+MAX_SHOWN = 5
+SHOWN_FROM = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCheck:
+    """What was measured: one reading of each link, and why there are others of which there is none."""
+
+    readings: Sequence[LinkReading] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str]) -> LinkCheck:
+    """Return the times of bursts that the nodes send each other, each node one at a time.
+
+    Parameters
+    ----------
+    transports
+        How each host is reached; ``None`` for this machine.
+    names
+        The name or address to look up for each host.
+    """
+    hosts = list(transports)
+    if len(hosts) < 2:
+        return LinkCheck()
+    here = [host for host, transport in transports.items() if transport is None][:1] or [""]
+    others = {host: names[host] for host in hosts if host not in here}
+    try:
+        addresses = resolve_addresses({here[0]: "", **others})
+    except NodeAddressError as error:
+        return LinkCheck(failures={error.host: str(error)})
+    key = key_of(secrets.token_hex(32), "doctor", 0).hex()
+    with contextlib.ExitStack() as processes, ThreadPoolExecutor(len(hosts), "link-check") as threads:
+        nodes = {host: processes.enter_context(_started(host, transport)) for host, transport in transports.items()}
+
+        def ask(command: Callable[[str], object]) -> dict[str, dict[str, Any] | None]:
+            asked = {host: threads.submit(node.ask, command(host)) for host, node in nodes.items()}
+            return {host: answer.result() for host, answer in asked.items()}
+
+        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key})
+        silent = {host: "no answer" for host, answer in listening.items() if answer is None}
+        listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
+        if len(listens) < 2:
+            return LinkCheck(failures=silent)
+        meetings = next(rounds_of(list(listens), "doctor", partners=PARTNERS))
+        partners = {host: [_partner(host, pairs) for pairs in meetings] for host in hosts}
+        n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
+        for number in range(2):  # the first only to choose the number of bytes
+            terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}
+            found = ask(lambda host, terms=terms: terms | {"partners": partners[host]})  # type: ignore[misc]
+            check = _check_of(found, silent)
+            if check.readings:
+                rate = statistics.median(each.n_bytes / each.duration_s for each in check.readings)
+                n_bytes = bytes_for(rate)
+        return check
+
+
+def _check_of(found: Mapping[str, dict[str, Any] | None], silent: Mapping[str, str]) -> LinkCheck:
+    readings = [LinkReading(**each) for answer in found.values() if answer for each in answer["links"]]
+    failures = {
+        f"{host} to {partner}": str(why)
+        for host, answer in found.items()
+        if answer
+        for partner, why in answer["failures"].items()
+    }
+    return LinkCheck(readings, {**silent, **failures})
+
+
+def _partner(host: str, pairs: Sequence[tuple[str, str]]) -> str | None:
+    return next((other if one == host else one for one, other in pairs if host in {one, other}), None)
+
+
+class _Node:
+    """The process on a node, which answers line by line."""
+
+    def __init__(self, commands: IO[bytes], answers: IO[bytes]) -> None:
+        self._commands, self._answers = commands, answers
+
+    def ask(self, command: object) -> dict[str, Any] | None:
+        """Send a command and return the answer; None if the process has ended."""
+        try:
+            self._commands.write(json.dumps(command).encode() + b"\n")
+            self._commands.flush()
+        except OSError:
+            return None
+        for line in self._answers:  # a login shell may print others
+            if line.startswith(b'{"links"'):
+                return dict(json.loads(line))
+        return None
+
+
+@contextlib.contextmanager
+def _started(host: str, transport: Transport | None) -> Iterator[_Node]:
+    """Run the node's part while the block lasts, and no longer than the deadline."""
+    argv = [*env_command(**{NODE: host}), *CHECK_COMMAND]
+    command = argv if transport is None else transport.command(host, argv)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, cwd="/") as process:  # type: ignore[call-overload]
+        deadline = threading.Timer(DEADLINE_S, process.kill)
+        deadline.start()
+        try:
+            yield _Node(cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
+        finally:
+            deadline.cancel()
+            process.kill()
+
+
+def lines_on_links(check: LinkCheck) -> list[str]:
+    """Return what the doctor prints of the links: the usual figures, and the slowest ones."""
+    lines = [f"link {what}: {why}" for what, why in sorted(check.failures.items())[:MAX_SHOWN]]
+    if not check.readings:
+        return lines
+    usual_s = statistics.median(each.duration_s for each in check.readings)
+    latency_s = statistics.median(each.latency_s for each in check.readings)
+    slowest = sorted(check.readings, key=lambda each: -each.duration_s)
+    for each in [each for each in slowest if each.duration_s >= SHOWN_FROM * usual_s][:MAX_SHOWN]:
+        pace = f"{_rate(each)}, {each.duration_s / usual_s:.1f} times as slow as the median"
+        disturbed = f"; others sent {each.foreign_share:.0%} as much" if each.foreign_share else ""
+        lines.append(f"link {each.sender} to {each.receiver}: {pace}{disturbed}")
+    rate = _rate(min(check.readings, key=lambda each: abs(each.duration_s - usual_s)))
+    return [*lines, f"{len(check.readings)} links measured: median {rate}, round trip {1e6 * latency_s:.0f} us"]
+
+
+def _rate(reading: LinkReading) -> str:
+    return f"{reading.n_bytes / reading.duration_s / 1e6:.4g} MB/s"

@@ -1,0 +1,32 @@
+"""A state server for nodes that probe their links: prints what their detector would send to a controller.
+
+``python -m tests.clusters.link_judge FOLDER ADDRESS NODE=ADDRESS...``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from laggard.collectors.links.collector import LINK_TIME
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.server import StateServer
+
+folder, address, *nodes = sys.argv[1:]
+records = tuple(NodeRecord(name, at, ("0",)) for name, _, at in (node.partition("=") for node in nodes))
+with StateServer.start(Path(folder) / "state", job="wires", host=address, encrypt=False) as server:
+    server.endpoint.save(Path(folder) / "endpoint.json")
+    client = server.endpoint.connect()
+    begin_launch(client, server.endpoint, 0)
+    control = Control(client, server.endpoint, 0)
+    control.write_launch(LaunchRecord(0, records, (NodeRecord("spare", "10.78.0.99", ("0",)),)))
+    print("ready", flush=True)
+    after = "0"
+    while True:
+        for number, request in control.requests(after, 1.0):
+            after = number
+            for each in request.body:
+                print(json.dumps([request.kind, each]), flush=True)
+        print(json.dumps(["reports", client.xlen(server.endpoint.key("series", LINK_TIME))]), flush=True)

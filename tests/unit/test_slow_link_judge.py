@@ -1,0 +1,136 @@
+"""What is made of the nodes' reports: verdicts with a cause, and how many bytes to send."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from laggard.collectors.links.collector import LinkReport, stride_of
+from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.symptoms import LinkSymptoms
+from laggard.detectors.keeping import Keeper
+from laggard.detectors.restart_cost import RestartCost
+from laggard.detectors.restart_judge import RestartJudge
+from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.slow_link_judge import SlowLinkJudge
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.control import LaunchRecord, NodeRecord
+
+NODES = ("node1", "node2", "node3", "node4")
+RATE = 125e6
+FAST = LinkSymptoms("eth0", 100_000, "full")
+
+
+class Job:
+    """Four nodes whose rounds are judged."""
+
+    def __init__(self, cost_s: float = 0.0) -> None:
+        self.told: list[int] = []
+        self.n_bytes = FIRST_BYTES
+        self.symptoms = dict.fromkeys(NODES, FAST)
+        self.judge = SlowLinkJudge(
+            SlowLinkAnalysis(NODES, min_slowdown=1.1), RestartJudge(RestartCost(cost_s)), Keeper(None), 1.1, self._tell
+        )
+        spare = NodeRecord("node5", "10.0.0.5", ())
+        records = tuple(NodeRecord(name, "10.0.0.1", ()) for name in NODES)
+        self.judge.begin(LaunchRecord(0, records, (spare,)), "run", 0.0)
+        self._round = 0
+
+    def _tell(self, n_bytes: int) -> None:
+        self.told.append(n_bytes)
+        self.n_bytes = n_bytes
+
+    def round(self, slow: dict[tuple[str, str], float], foreign: float = 0.0) -> list[Verdict]:
+        """Judge a round in which some transfers took longer, by a factor."""
+        self._round += 1
+        for host in NODES:
+            readings = [
+                LinkReading(
+                    self._round,
+                    sender,
+                    receiver,
+                    slow.get((sender, receiver), 1.0) * self.n_bytes / RATE,
+                    self.n_bytes,
+                    3e-5,
+                    foreign,
+                )
+                for sender, receiver in permutations(NODES, 2)
+                if sender == host
+            ]
+            tags = LinkReport(LinkRound(readings), self.symptoms[host]).tags(host)
+            self.judge.note_device((host, ""), tags)
+        return self.judge.judge({}, 30.0 * self._round)
+
+    def until_verdict(self, slow: dict[tuple[str, str], float]) -> Verdict:
+        """Judge rounds until there is a verdict."""
+        for _ in range(30):
+            if verdicts := self.round(slow):
+                return verdicts[0]
+        raise AssertionError("no verdict in 30 rounds")
+
+
+def sends(node: str, slowdown: float) -> dict[tuple[str, str], float]:
+    """Return the slow transfers of a node that sends slowly."""
+    return {(node, other): slowdown for other in NODES if other != node}
+
+
+def test_the_number_of_bytes_is_chosen_by_measurement() -> None:
+    job = Job()
+    job.round({})
+    assert job.told == [4 << 20]
+    job.round({})
+    assert job.told == [4 << 20]
+
+
+@pytest.mark.parametrize(("bytes_per_s", "n_bytes"), [(1e3, 256 << 10), (125e6, 4 << 20), (1e12, 64 << 20)])
+def test_a_transfer_takes_about_30_ms_within_bounds(bytes_per_s: float, n_bytes: int) -> None:
+    assert bytes_for(bytes_per_s) == n_bytes
+
+
+def test_a_slow_node_is_named_with_its_side_and_the_cause_and_a_restart_is_asked_for() -> None:
+    job = Job()
+    job.symptoms["node3"] = LinkSymptoms("eth0", 1000, "full")
+    verdict = job.until_verdict(sends("node3", 9.8))
+    assert (verdict.host, verdict.gpu, verdict.action, verdict.severity) == ("node3", None, "restart", "very slow")
+    assert verdict.evidence.startswith("node3 sends 9.8 times as slow as its 3 peers, ")
+    assert verdict.cause == "link speed 1000 Mb/s where its peers have 100000"
+
+
+def test_a_restart_waits_until_it_is_worth_its_cost() -> None:
+    job = Job(cost_s=300.0)
+    verdict = job.until_verdict(sends("node2", 2.0))
+    assert verdict.action == "report"
+    assert "45 s lost in 90 s; a restart costs 300 s (as given): not yet" in verdict.evidence
+    verdict = job.until_verdict(sends("node2", 2.0))
+    assert (verdict.host, verdict.action) == ("node2", "restart")
+
+
+def test_a_node_that_is_as_fast_as_others_again_is_well() -> None:
+    job = Job(cost_s=1e6)
+    job.until_verdict(sends("node2", 2.0))
+    verdict = job.until_verdict({})
+    assert (verdict.host, verdict.severity, verdict.action) == ("node2", "well again", "report")
+
+
+def test_a_slow_pair_is_reported_and_accuses_neither() -> None:
+    job = Job()
+    pair = {("node1", "node4"): 5.0, ("node4", "node1"): 5.0}
+    assert [verdict for _ in range(30) for verdict in job.round(pair)] == []
+    notices = " ".join(job.judge.take_notices())
+    assert "node1 to node4" in notices or "node4 to node1" in notices
+
+
+def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
+    job = Job()
+    job.round({})
+    assert [verdict for _ in range(30) for verdict in job.round(sends("node2", 2.0), foreign=1.0)] == []
+    assert any("other traffic on its NIC" in notice for notice in job.judge.take_notices())
+
+
+def test_rounds_are_left_out_so_that_a_synchronous_job_loses_no_more_than_its_share() -> None:
+    for interval_s, n_nodes, share in ((3.0, 2, 0.005), (3.0, 4, 0.005), (30.0, 1000, 0.005), (1.0, 3, 0.25)):
+        stride = stride_of(interval_s, n_nodes, share)
+        lost_s = min(3, n_nodes) * 3 * 0.03 if n_nodes > 2 else 3 * 0.03
+        assert lost_s <= share * stride * interval_s
