@@ -7,20 +7,16 @@ these the finest.
 
 from __future__ import annotations
 
-import csv
-import gzip
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.sample_store import SampleStore, SeriesKey, key_of
-from laggard.telemetry.dump import COLUMNS, SAMPLE_COLUMNS, SUFFIX
+from laggard.kvstore.sample_store import SampleStore, SeriesKey
+from laggard.telemetry.dump import SUFFIX
+from laggard.telemetry.dump_lines import LATEST_S, Lines
 from laggard.telemetry.errors import DumpError
 from laggard.telemetry.history import History
 from laggard.telemetry.query.planning import SAMPLES
@@ -32,9 +28,6 @@ from laggard.telemetry.tiers import MINUTE_US, SECOND_TIER_US, TEN_SECONDS_US, T
 __all__ = ["read_dump"]
 
 WIDTHS_US = (SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US)
-# Bounds the memory that a file can claim: 40 bytes each, and twice that while they are sorted.
-MAX_SAMPLES = 200_000_000
-_FOR_EVER_S = 1e11
 _FOLD_SAMPLES = 2_000_000
 
 
@@ -49,46 +42,16 @@ def read_dump(paths: Sequence[Path]) -> History:
     Raises
     ------
     DumpError
-        If a file is not a dump; the message names file and line.
+        If a file is not a dump, or the dumps need more than half of the memory that this process may have; the message
+        names file and line.
     """
     files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
     if not files:
         raise DumpError(", ".join(map(str, paths)), f"there is no dump (*{SUFFIX}) here")
-    found = _Lines()
+    found = Lines()
     for place, file in enumerate(files):
-        _read(found, place, file)
+        found.read(place, file)
     return _history(found)
-
-
-class _Lines:
-    """The lines of all files: samples and summaries, with the numbers of their series and files."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[str, str], int] = {}
-        # Numbers of the series and the file; then time in seconds and value, or width, start and the rest of the line.
-        self.samples = [_numbers(kind) for kind in "qqdd"]
-        self.summaries = [_numbers(kind) for kind in "qqdddddddd"]
-
-    def add(self, file: int, row: list[str]) -> None:
-        time_s, metric, value, _, _, tags, *summary = row
-        series = self.numbers.setdefault((metric, tags), len(self.numbers))
-        if not summary or not summary[0]:
-            fields: tuple[float, ...] = (series, file, float(time_s), float(value))
-            columns = self.samples
-        else:
-            fields = (series, file, float(summary[0]), float(time_s), *map(float, summary[1:]))
-            columns = self.summaries
-        if len(fields) != len(columns):
-            raise ValueError(f"{len(row)} fields")
-        for column, field in zip(columns, fields, strict=True):
-            column.append(field)
-
-    def keys(self) -> list[SeriesKey]:
-        return [key_of(metric, dict(parse_qsl(tags))) for metric, tags in self.numbers]
-
-
-def _numbers(kind: str) -> Any:
-    return array(kind)
 
 
 @dataclass(slots=True)
@@ -106,33 +69,12 @@ class _Read:
         return _Read(where(self.rows, mask), self.files[mask], self.widths_us[mask])
 
 
-def _read(found: _Lines, place: int, file: Path) -> None:
-    for number, row in enumerate(_rows(file), start=2):
-        try:
-            found.add(place, row)
-        except ValueError as error:
-            raise DumpError(str(file), f"line {number}: {error}") from error
-        if number > MAX_SAMPLES:
-            raise DumpError(str(file), f"it has more than {MAX_SAMPLES:,} lines: name fewer or smaller dumps")
-
-
-def _rows(file: Path) -> Iterator[list[str]]:
-    try:
-        with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
-            rows = csv.reader(text)
-            if next(rows, None) not in ([*COLUMNS], [*SAMPLE_COLUMNS]):
-                raise DumpError(str(file), f"not a dump: its first line is not {','.join(COLUMNS)}")
-            yield from rows
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise DumpError(str(file), f"it cannot be read: {error}") from error
-
-
-def _history(found: _Lines) -> History:
+def _history(found: Lines) -> History:
     samples, summaries = _samples_of(found), _summaries_of(found)
     if n_rows(summaries.rows):
         samples, summaries = _disentangled(samples, summaries)
     # Of the series of lost nodes there is nothing finer than ten seconds: others must not be shown like that too.
-    finest_us = np.full(len(found.numbers), MINUTE_US, dtype=np.int64)
+    finest_us = np.full(len(found.names), MINUTE_US, dtype=np.int64)
     for part in (samples, summaries):
         np.minimum.at(finest_us, part.rows["series"], part.widths_us)
     is_coarse = finest_us >= TEN_SECONDS_US
@@ -150,9 +92,9 @@ def _filled(
 ) -> History:
     """Return a history of the chosen series."""
     samples, summaries = (part.kept(chosen[part.rows["series"]]) for part in (samples, summaries))
-    windows_s = dict.fromkeys(WIDTHS_US, _FOR_EVER_S)
-    tiers = Tiers(windows_s, max_bytes=1 << 62, clock=lambda: _FOR_EVER_S, max_series=1 << 40)
-    store = SampleStore(_FOR_EVER_S, clock=lambda: _FOR_EVER_S, max_series=10**9, max_bytes=1 << 62, observe=tiers.add)
+    windows_s = dict.fromkeys(WIDTHS_US, LATEST_S)
+    tiers = Tiers(windows_s, max_bytes=1 << 62, clock=lambda: LATEST_S, max_series=1 << 40)
+    store = SampleStore(LATEST_S, clock=lambda: LATEST_S, max_series=10**9, max_bytes=1 << 62, observe=tiers.add)
     _store(store, tiers, keys, samples.rows)
     used = np.unique(summaries.rows["series"]).tolist()
     numbers = np.zeros(len(keys), dtype=np.int64)
@@ -187,7 +129,7 @@ def _store(store: SampleStore, tiers: Tiers, keys: Sequence[SeriesKey], rows: Su
     tiers.fold()
 
 
-def _samples_of(found: _Lines) -> _Read:
+def _samples_of(found: Lines) -> _Read:
     series, files, times_s, values = (np.array(column) for column in found.samples)
     times_us = np.rint(times_s * SECOND_US).astype(np.int64)
     # Samples that are not finite are dropped here: no query returns them.
@@ -195,12 +137,12 @@ def _samples_of(found: _Lines) -> _Read:
     return _Read(rows, files[np.isfinite(values)], np.full(n_rows(rows), SAMPLES, dtype=np.int64))
 
 
-def _summaries_of(found: _Lines) -> _Read:
+def _summaries_of(found: Lines) -> _Read:
     series, files, widths_s, starts_s, *numbers, last_s = (np.array(column) for column in found.summaries)
     widths_us, start_us, last_us = (np.rint(x * SECOND_US).astype(np.int64) for x in (widths_s, starts_s, last_s))
     named = dict(zip(("count", "sum", "min", "max", "last"), numbers, strict=True))
     rows = {**named, "series": series, "start_us": start_us, "last_us": last_us}
-    usable = np.isin(widths_us, WIDTHS_US) & np.isfinite(named["sum"]) & (named["count"] >= 1)
+    usable = np.isin(widths_us, WIDTHS_US) & (named["count"] >= 1) & np.all(np.isfinite(numbers), axis=0)
     usable &= (last_us >= start_us) & (last_us < start_us + widths_us)
     return _Read({name: rows[name] for name in ROW_COLUMNS}, files, widths_us).kept(usable)
 
