@@ -326,8 +326,8 @@ class Agent:
         self._send("logs-sent")
 
     def _check_node(self, devices: list[str], *, probe: bool) -> None:
-        command = [*CHECK_COMMAND, *(["--probe"] if probe else []), *devices]
-        self._inquiries.ask(Inquiry("node-checked", command, self._environment, CHECK_DEADLINE_S))
+        question = json.dumps({"devices": devices, "probe": probe})
+        self._inquiries.ask(Inquiry("node-checked", CHECK_COMMAND, self._environment, CHECK_DEADLINE_S, question))
 
     def _dump_stacks(self, launch: int) -> None:
         command = [*STACKS_COMMAND, str(launch)]

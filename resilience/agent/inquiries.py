@@ -1,7 +1,12 @@
-"""Questions about the node that a process of their own answers, since a driver or a file system may hang."""
+"""Questions about the node that a process of their own answers, since a driver or a file system may hang.
+
+A relaunch waits for the answer, and to start Python and load modules takes longer than to answer. So a process that has
+done so, and waits for its question, is kept ready once the first one has answered.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -10,10 +15,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import IO, cast
 
 from laggard.resilience.agent.later import Later
 
-__all__ = ["Inquiries", "Inquiry"]
+__all__ = ["READY_AFTER_S", "Inquiries", "Inquiry"]
+
+# The next process is started when the launch that may follow an answer has begun.
+READY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +39,24 @@ class Inquiry:
         Its variables in addition to the agent's own.
     deadline_s
         After how many seconds it is killed.
+    question
+        A line that the process waits for on its standard input, and by which another one can be kept ready; None: it
+        asks for nothing.
     """
 
     event: str
     command: Sequence[str]
     environment: Mapping[str, str]
     deadline_s: float
+    question: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """A process that answers, or waits for its question, and where its answer comes."""
+
+    process: subprocess.Popen[bytes]
+    reader: int
 
 
 class Inquiries:
@@ -56,12 +77,14 @@ class Inquiries:
         self._send = send
         self._later = later
         self._asked: subprocess.Popen[bytes] | None = None
+        self._ready: _Answering | None = None
         self._waiting: deque[Inquiry] = deque()
 
     @property
     def pids(self) -> set[int]:
-        """Process id of the one that runs."""
-        return set() if self._asked is None else {self._asked.pid}
+        """Process ids of the one that answers and the one that is kept ready."""
+        ready = None if self._ready is None else self._ready.process
+        return {process.pid for process in (self._asked, ready) if process is not None}
 
     def ask(self, inquiry: Inquiry) -> None:
         """Ask a question, once those before it are answered."""
@@ -71,19 +94,29 @@ class Inquiries:
 
     def _ask_next(self) -> None:
         inquiry = self._waiting.popleft()
-        reader, writer = os.pipe()
-        self._asked = subprocess.Popen(
-            inquiry.command,
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **inquiry.environment},
-        )
-        os.close(writer)
-        found: list[bytes] = []
-        on_data = partial(self._take, inquiry.event, reader, found)
-        self._selector.register(reader, selectors.EVENT_READ, on_data)
+        answering = self._take_ready() if inquiry.question is not None else None
+        answering = answering or _start(inquiry)
+        self._asked = answering.process
+        if inquiry.question is not None:
+            with contextlib.suppress(BrokenPipeError), _stdin_of(self._asked) as pipe:  # it has ended: no answer
+                pipe.write(f"{inquiry.question}\n".encode())
+            self._later.after(READY_AFTER_S, partial(self._keep_ready, inquiry))
+        on_data = partial(self._take, inquiry.event, answering.reader, [])
+        self._selector.register(answering.reader, selectors.EVENT_READ, on_data)
         self._later.after(inquiry.deadline_s, self._asked.kill)
+
+    def _keep_ready(self, inquiry: Inquiry) -> None:
+        if self._ready is None:
+            self._ready = _start(inquiry)
+
+    def _take_ready(self) -> _Answering | None:
+        """Return the process that is kept ready, unless it has ended."""
+        ready, self._ready = self._ready, None
+        if ready is None or ready.process.poll() is None:
+            return ready
+        os.close(ready.reader)
+        _stdin_of(ready.process).close()
+        return None
 
     def _take(self, event: str, reader: int, found: list[bytes]) -> bool:
         """Take a piece of the answer; after the last one pass on the last line, or nothing if there is none."""
@@ -100,3 +133,21 @@ class Inquiries:
         if self._waiting:
             self._ask_next()
         return True
+
+
+def _stdin_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", process.stdin)
+
+
+def _start(inquiry: Inquiry) -> _Answering:
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        inquiry.command,
+        stdin=subprocess.DEVNULL if inquiry.question is None else subprocess.PIPE,
+        stdout=writer,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        env={**os.environ, **inquiry.environment},
+    )
+    os.close(writer)
+    return _Answering(process, reader)

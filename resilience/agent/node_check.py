@@ -1,9 +1,10 @@
-"""``python -m laggard.resilience.agent.node_check [--probe] [GPU ...]``: the state of this node, as JSON.
+"""``python -m laggard.resilience.agent.node_check``: the state of this node, as JSON.
 
-The agent starts it when the job begins and after a failure, and ends it if it takes too long: a driver or a file system
-that hangs must not hold up the agent. What cannot be read is left out. With ``--probe``, a test kernel is run on each
-GPU too. The line is written again with all that is known in addition, so that the last one says as much as there was
-time for.
+It waits for a line on its standard input, ``{"devices": ["0"], "probe": true}``: the names of the node's devices, and
+whether a test kernel is to be run on each GPU too. The agent asks when the job begins and after a failure, and ends it
+if it takes too long: a driver or a file system that hangs must not hold up the agent. What cannot be read is left out.
+The answer is written again with all that is known in addition, so that the last line says as much as there was time
+for.
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at, not written to
 _RECORD_BYTES = 1 << 14
 
 
-def main(devices: Sequence[str]) -> None:
-    """Print the state of this node; the arguments are the names of its devices, after ``--probe`` if that is wanted."""
-    probes = "--probe" in devices
-    devices = [name for name in devices if name != "--probe"]
+def main(devices: Sequence[str], *, probe: bool = False) -> None:
+    """Print the state of this node and of these devices; with ``probe`` also what is wrong with a test kernel there."""
     own_folder = str(Path(os.environ.get(ENDPOINT_FILE, "")).absolute().parent)
     check = NodeCheck(
         time.time(),
@@ -49,7 +48,7 @@ def main(devices: Sequence[str]) -> None:
     _write(check)
     check = replace(check, memory=_memory(os.getppid()))  # a walk through all processes: it may take its time
     _write(check)
-    if probes and check.gpus:
+    if probe and check.gpus:
         faults: dict[str, str] = {}
         for name, fault in _probed():
             faults[name] = fault
@@ -133,5 +132,5 @@ def _free_bytes(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
             yield path, state.f_bavail * state.f_frsize
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+if __name__ == "__main__" and (_question := sys.stdin.readline()):  # empty if the agent has ended
+    main(**json.loads(_question))

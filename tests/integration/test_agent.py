@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -331,6 +332,38 @@ def test_an_agent_checks_its_node(agent: AgentAtWork, tmp_path: Path) -> None:
     assert check["free_bytes"][str(Path.cwd())] > 0
     assert check["gpus"].keys() == {"0"}
     assert 0 < check["memory"]["free_bytes"] <= check["memory"]["total_bytes"]
+
+
+def test_a_process_that_waits_for_its_question_answers_the_next_check_and_ends_with_the_agent(tmp_path: Path) -> None:
+    source = (
+        "import sys; from laggard.resilience.agent import agent, inquiries; inquiries.READY_AFTER_S = 0; "
+        "agent.CHECK_DEADLINE_S = 60.0; agent.Agent(sys.stdin.buffer, sys.stdout).run()"
+    )
+    with contextlib.ExitStack() as last:
+        agent = AgentAtWork("-c", source)
+        last.callback(agent.end)
+        agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
+
+        def ready() -> list[psutil.Process]:
+            children = psutil.Process(agent.process.pid).children()
+            return [each for each in children if "laggard.resilience.agent.node_check" in command_line(each)]
+
+        def check(devices: list[str]) -> dict[str, Any]:
+            agent.send(do="check-node", devices=devices, probe=False)
+            return agent.receive("node-checked")["found"]["gpus"]  # type: ignore[no-any-return]
+
+        assert check([]) == {}
+        wait_until(lambda: len(ready()) == 1)  # the one that has answered ends
+        (first,) = ready()
+        assert check(["0"]).keys() == {"0"}  # what the next one is asked is not known before
+        wait_until(lambda: len(ready()) == 1 and ready() != [first])
+        (second,) = ready()
+        second.kill()
+        wait_until(lambda: not is_alive(second))
+        assert check(["1"]).keys() == {"1"}
+        wait_until(lambda: len(ready()) == 1)
+        (third,) = ready()
+    wait_until(lambda: not is_alive(third))
 
 
 def test_a_check_that_hangs_is_ended(tmp_path: Path) -> None:

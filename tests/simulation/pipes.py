@@ -256,3 +256,11 @@ class WriteEnd:
         if not self.closed:
             self.closed = True
             self.pipe.close_writer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -222,8 +222,22 @@ def watch_ranks(process: Process, disk: Disk) -> None:
 
 
 def answer(process: Process) -> None:
-    """Be one of the agent's questions about its node: one line, after a moment."""
-    check = {
+    """Be one of the agent's questions about its node: one line, a moment after it is asked."""
+
+    def main() -> int:
+        if process.stdin is not None and not next(iter(process.stdin), b""):
+            return 0
+        process.scheduler.block(process.scheduler.chance.uniform(0.05, 0.4))
+        found: Any = [] if "stack_dump" in process.name_ else _check(process)
+        if process.stdout is not None:
+            process.stdout.pipe.arrive(json.dumps(found).encode() + b"\n")
+        return 0
+
+    process.run(main)
+
+
+def _check(process: Process) -> dict[str, object]:
+    return {
         "time_s": EPOCH_S + process.scheduler.now_s,
         "gpus": {},
         "free_bytes": {},
@@ -232,12 +246,3 @@ def answer(process: Process) -> None:
         "faults": {},
         "memory": None,
     }
-
-    found: Any = [] if "stack_dump" in process.name_ else check
-
-    def write() -> None:
-        if process.stdout is not None:
-            process.stdout.pipe.arrive(json.dumps(found).encode() + b"\n")
-        process.exit(0)
-
-    process.after(process.scheduler.chance.uniform(0.05, 0.4), write)

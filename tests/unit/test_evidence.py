@@ -182,7 +182,7 @@ def test_each_gpu_is_probed_after_all_else_and_a_line_is_written_after_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with cupy_on(Board(), Board(wrong_by=1.0), Board(others_bytes=80 << 30)):
-        main(["--probe", "0", "1", "2"])
+        main(["0", "1", "2"], probe=True)
     lines = [NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [sorted(line.faults) for line in lines] == [[], [], [], ["1"]]  # the third has no memory left
     assert "wrong results" in lines[-1].faults["1"]
