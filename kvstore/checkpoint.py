@@ -139,6 +139,8 @@ class Checkpointer:
             If the node's memory has no room for it within the bound.
         ShardServerError
             If the shard server of the node does not answer.
+        NestedSaveError
+            If a signal handler saves in the middle of another save of its thread.
         UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from any write to State.  Whatever the error, earlier checkpoints are untouched.
         """

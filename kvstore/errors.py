@@ -17,6 +17,7 @@ LaggardError
 ├── DamagedCheckpointError                   a checkpoint whose bytes do not match their checksums
 ├── ShardMemoryError                         a shard does not fit into the memory of its node
 ├── ShardServerError                         the shard server of this node does not answer
+├── NestedSaveError                          a signal handler saves in the middle of another save
 ├── MissingElementsError (LookupError)       elements of an array that no rank saved
 ├── ReshardingError (ValueError)             a part of an array that cannot be put together, or was not said
 ├── NotInJobError (LookupError)              the process was not started by laggard
@@ -46,6 +47,7 @@ __all__ = [
     "KVStoreError",
     "LocalStateError",
     "MissingElementsError",
+    "NestedSaveError",
     "NoCheckpointError",
     "NoLaunchRecordError",
     "NotACounterError",
@@ -284,6 +286,16 @@ class ShardServerError(KVStoreError):
 
     def __str__(self) -> str:
         return f"the shard server of {self.host} does not answer ({self.reason}); its log is shards.log (--verbose)"
+
+
+class NestedSaveError(KVStoreError):
+    """A signal handler saves or restores a checkpoint in the middle of another save or restore of its thread."""
+
+    def __str__(self) -> str:
+        return (
+            "a signal handler saves or restores while the code that it interrupts does; set a flag in the handler, and "
+            "save when the step has ended"
+        )
 
 
 class LocalStateError(KVStoreError):

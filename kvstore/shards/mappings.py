@@ -43,7 +43,7 @@ class Mappings:
         self._prepare = prepare
         self._mapped: dict[int, mmap.mmap] = {}
         self._given_up: list[mmap.mmap] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may save too
         self._wanted: dict[str, int] = {}
         self._thread: threading.Thread | None = None
 

@@ -9,15 +9,21 @@ import os
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
-from laggard.kvstore.errors import DamagedCheckpointError, FencedError, ShardMemoryError, ShardServerError
+from laggard.kvstore.errors import (
+    DamagedCheckpointError,
+    FencedError,
+    NestedSaveError,
+    ShardMemoryError,
+    ShardServerError,
+)
+from laggard.kvstore.shards.connecting import ANSWER_DEADLINE_S, ask_ahead, connect, deadline_s
 from laggard.kvstore.shards.layout import Plan
 from laggard.kvstore.shards.manifest import ShardKey, ShardRecord
 from laggard.kvstore.shards.mappings import Mappings, write_parts
@@ -29,13 +35,6 @@ from laggard.kvstore.shards.wire import Message, receive, receive_exactly, recei
 __all__ = ["NodeStore", "current_store"]
 
 _log = logging.getLogger("laggard.kvstore")
-
-# The servers are started when a program first has a checkpointer.
-START_DEADLINE_S = 60.0
-ANSWER_DEADLINE_S = 90.0
-# What a peer sends in a second at the very least, when a whole shard is fetched.
-_SLOWEST_BYTES_PER_S = 20e6
-_POLL_S = 0.02
 
 
 @functools.cache
@@ -74,9 +73,10 @@ class NodeStore:
         self._directory = None if settings.directory is None else Path(settings.directory)
         self.has_directory = self._directory is not None
         self._connection: socket.socket | None = None
-        self._mappings = Mappings(functools.partial(_ask_ahead, self._socket_path))
+        self._mappings = Mappings(functools.partial(ask_ahead, self._socket_path))
         self._taken: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._holder: int | None = None
         self._n_nodes: int | None = None
         self._pid = os.getpid()
 
@@ -91,7 +91,7 @@ class NodeStore:
         """Copy a shard into the node's memory."""
         shard_id = secrets.token_hex(8)
         asked = min(copies, self._count_nodes())
-        with self._lock:
+        with self._exchange():
             try:
                 answer, descriptor = self._take(plan.size_bytes, owner)
             except OSError as error:
@@ -112,7 +112,7 @@ class NodeStore:
 
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Have the shard server verify, record and copy the shard, and memory ready for the next one."""
-        with self._lock:
+        with self._exchange():
             try:
                 file = self._taken.pop(record.id, None)
                 if file is None:  # another thread has found the server gone since
@@ -121,7 +121,6 @@ class NodeStore:
                 send(connection, {"do": "commit", "file": file, "key": key.record, "id": record.id})
                 receive(connection)
             except OSError as error:
-                self._close()
                 raise self._silent(error) from error
         self.prepare(key.owner, record.size_bytes)
 
@@ -151,9 +150,9 @@ class NodeStore:
         """Do nothing: the shard servers see in State what is no longer kept."""
 
     def _whole(self, key: ShardKey, record: ShardRecord, holders: list[str]) -> WholeSource:
-        with self._lock:
+        with self._exchange():
             connection = self._connected()
-            connection.settimeout(ANSWER_DEADLINE_S + record.size_bytes / _SLOWEST_BYTES_PER_S)
+            connection.settimeout(deadline_s(record.size_bytes))
             answer, descriptor = self._ask_for_file({"do": "get", **_question(key, record, holders)})
             if descriptor is None:
                 raise Unreadable(str(answer.get("refused", "the shard server sent no file")))
@@ -175,9 +174,9 @@ class NodeStore:
         Unreadable
             If none of the nodes that should have it has it.
         """
-        with self._lock:
+        with self._exchange():
             connection = self._connected()
-            connection.settimeout(ANSWER_DEADLINE_S + (stop - start) / _SLOWEST_BYTES_PER_S)
+            connection.settimeout(deadline_s(stop - start))
             send(connection, {"do": "read", **_question(key, record, holders), "start": start, "stop": stop})
             answer = receive(connection)
             if "refused" in answer:
@@ -185,6 +184,31 @@ class NodeStore:
             content = memoryview(bytearray(stop - start))
             receive_into(connection, content)
             return content
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Have the connection to oneself for a block, and close it if an answer may be left in it.
+
+        A signal handler may raise an exception at any moment, and the program save once more before it ends.
+
+        Raises
+        ------
+        NestedSaveError
+            If this thread is in such a block already: a signal handler has interrupted it.
+        """
+        if self._holder == threading.get_ident():
+            raise NestedSaveError
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            except (Unreadable, ShardMemoryError):  # the answer
+                raise
+            except BaseException:
+                self._close()
+                raise
+            finally:
+                self._holder = None
 
     def _take(self, size_bytes: int, owner: str) -> tuple[Message, int]:
         answer, descriptor = self._ask_for_file({"do": "take", "size": size_bytes, "owner": owner})
@@ -227,7 +251,7 @@ class NodeStore:
         if self._connection is not None:
             self._connection.settimeout(ANSWER_DEADLINE_S)
             return self._connection
-        self._connection = _connect(self._socket_path, self._ask_for_server)
+        self._connection = connect(self._socket_path, self._ask_for_server)
         return self._connection
 
     def _ask_for_server(self) -> None:
@@ -242,35 +266,6 @@ class NodeStore:
 
     def _silent(self, error: OSError) -> ShardServerError:
         return ShardServerError(self._settings.host, str(error) or type(error).__name__)
-
-
-def _connect(path: Path, ask_for_server: Callable[[], None] | None = None) -> socket.socket:
-    """Connect to a shard server, which may be about to start; ask for it if it does not listen."""
-    until_s = time.monotonic() + START_DEADLINE_S
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(ANSWER_DEADLINE_S)
-            connection.connect(str(path))
-        except OSError:
-            connection.close()
-            if time.monotonic() > until_s:
-                raise
-        else:
-            return connection
-        if ask_for_server is not None:
-            ask_for_server()
-            ask_for_server = None
-        time.sleep(_POLL_S)
-
-
-def _ask_ahead(path: Path, owner: str, size_bytes: int) -> tuple[int, int] | None:
-    """Have a file prepared, by way of a connection of its own, so that a save does not wait for it."""
-    with _connect(path) as connection:
-        connection.settimeout(ANSWER_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S)
-        send(connection, {"do": "prepare", "owner": owner, "size": size_bytes})
-        answer, descriptor = receive_with_file(connection)
-        return None if descriptor is None else (int(answer["file"]), descriptor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,23 @@ import pytest
 from laggard.kvstore.certificates import Authority
 from laggard.kvstore.checkpoint import Checkpointer
 from laggard.kvstore.control import Control
-from laggard.kvstore.errors import DamagedCheckpointError, FencedError, NoCheckpointError, ShardMemoryError
+from laggard.kvstore.errors import (
+    DamagedCheckpointError,
+    FencedError,
+    NestedSaveError,
+    NoCheckpointError,
+    ShardMemoryError,
+)
 from laggard.kvstore.server import StateServer
-from laggard.kvstore.shards import memory
+from laggard.kvstore.shards import node_store
 from laggard.kvstore.shards.bounds import MEMORY_FOLDER
 from laggard.kvstore.shards.layout import BLOCK_BYTES
 from laggard.kvstore.shards.node_store import NodeStore
-from laggard.kvstore.shards.server import ShardServer
-from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE, NodeShards
+from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE
 from laggard.kvstore.shards.shard_file import whole_grains
 from laggard.kvstore.state import State
 from laggard.resilience.controller.shard_servers import CheckpointOptions
+from tests.integration import shard_nodes
 from tests.integration.shard_nodes import ShardNodes
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -363,19 +368,26 @@ def _length(line: str) -> int:
     return stop - start
 
 
+# A shard server whose memory file system is filled by somebody else whenever it prepares memory.
+FULL = """
+import errno, os, sys
+from pathlib import Path
+from laggard.kvstore.shards import memory, server
+
+def allocate(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+memory.allocate = allocate
+server.main(Path(sys.argv[1]))
+"""
+
+
 def test_memory_that_cannot_be_prepared_is_said_once_and_the_save_goes_into_fresh_memory(
     nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shard_nodes, "COMMAND", (sys.executable, "-c", FULL))
     nodes = nodes_of(1)
-    folder = nodes.folders["n1"]
-    server = ShardServer(folder, NodeShards.of_json((folder / "shards.json").read_text()), nodes.endpoint)
-
-    def allocate(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(memory, "allocate", allocate)
-    monkeypatch.setattr(os, "setpriority", lambda *_: None)  # of this process's threads
-    server.start()
+    nodes.start()
     checkpoints = nodes.checkpointer("n1")
     for step in (1, 2):
         checkpoints.prepare(8 * N)
@@ -385,3 +397,45 @@ def test_memory_that_cannot_be_prepared_is_said_once_and_the_save_goes_into_fres
     requests = Control(nodes.client, nodes.endpoint, 0).requests("0", DEADLINE_S)
     notices = [request.body for _, request in requests if request.kind == "notices"]
     assert notices == [["n1 has no memory ready for a checkpoint of 5 MiB: No space left on device; saves take longer"]]
+
+
+@pytest.mark.parametrize("awaited", ["receive", "receive_with_file"])
+def test_a_program_that_is_interrupted_before_an_answer_can_save_once_more(
+    nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch, awaited: str
+) -> None:
+    nodes = nodes_of(1)
+    nodes.start()
+    checkpoints = nodes.checkpointer("n1")
+    checkpoints.save(1, tree(1))
+
+    def interrupt(_: object) -> None:
+        raise SystemExit  # as a handler of SIGTERM does
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node_store, awaited, interrupt)
+        with pytest.raises(SystemExit):
+            checkpoints.save(2, tree(2))
+    checkpoints.save(3, tree(3))
+    checkpoints.save(4, tree(4))
+    assert checkpoints.wait(4, DEADLINE_S)
+    assert is_tree(checkpoints.restore(3), 3)
+    assert is_tree(checkpoints.restore(4), 4)
+
+
+def test_a_signal_handler_that_saves_during_a_save_gets_an_error_and_no_deadlock(
+    nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_of(1)
+    nodes.start()
+    checkpoints = nodes.checkpointer("n1")
+
+    def handle(*_: object) -> None:
+        checkpoints.save(2, tree(2))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node_store, "write_parts", handle)
+        with pytest.raises(NestedSaveError, match="set a flag in the handler"):
+            checkpoints.save(1, tree(1))
+    checkpoints.save(3, tree(3))
+    assert checkpoints.wait(3, DEADLINE_S)
+    assert is_tree(checkpoints.restore(3), 3)

@@ -13,7 +13,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from laggard import Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
+from laggard import Checkpointer, Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
 from laggard.kvstore.control import NodeRecord  # noqa: E402
 from laggard.torch import position, resuming, snapshot  # noqa: E402
 from tests.local import fresh_local_state  # noqa: E402
@@ -167,6 +167,21 @@ def test_each_step_reports_its_number_its_time_and_its_loss(monkeypatch: pytest.
     ]
     assert all(value > 0 for name, value, *_ in added if name == "step-time")
     assert steps == [1, 2]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_size_of_a_checkpoint_is_announced_before_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    announced: list[int] = []
+    monkeypatch.setattr(Checkpointer, "prepare", lambda _, size_bytes: announced.append(size_bytes))
+    training = Training(every=every)
+    n_parameters = sum(each.numel() for each in training.model.parameters())
+    assert announced == [4 * n_parameters]
+    for number in range(4):
+        training.step(number)
+    n_adam = 2 * 4 * n_parameters + 4 * len(training.optimizer.state)  # two averages, and the number of its steps
+    assert announced[1:] == ([] if every == 1 else [4 * n_parameters + n_adam])
 
 
 def test_a_checkpoint_at_no_step_is_refused() -> None:
