@@ -7,7 +7,7 @@ import gzip
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,13 @@ import anyio
 import anyio.to_thread
 import redis
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.telemetry.errors import BadQueryError, NoAnswerError, NodeError, QueryTooLargeError, RequestError
 from laggard.telemetry.server.answers import to_json
@@ -32,7 +35,7 @@ from laggard.telemetry.server.requests import (
     error_body,
     not_in_time,
     read_call,
-    require_own_name,
+    require_own_place,
 )
 
 __all__ = ["RecentAnswers", "make_app"]
@@ -86,13 +89,29 @@ def make_app(service: Service) -> Starlette:
         paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
         routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
     handlers: Any = {RequestError: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    own = Middleware(_OwnPlaceOnly, names=service.names)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[own])
+
+
+class _OwnPlaceOnly:
+    """Refuses requests from elsewhere before anything else is looked at, whatever their path and method."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            require_own_place(Headers(scope=scope), scope["path"], self._names)
+        except RequestError as problem:
+            await _refusal(problem)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
-    require_own_name(request.headers.get("host", ""), service.names)
     # Before reading a body, which may be large.
     if handler is put or (service.reading_needs_token and handler not in _OPEN):
         authorize(service, request.headers)
@@ -142,6 +161,10 @@ def _response(reply: Reply, *, compressed: bool = False) -> Response:
 
 
 async def _on_problem(_: Request, problem: RequestError) -> Response:
+    return _refusal(problem)
+
+
+def _refusal(problem: RequestError) -> Response:
     return _response(Reply(error_body(problem.status, problem.message, problem.details), problem.status))
 
 

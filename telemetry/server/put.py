@@ -36,6 +36,7 @@ MAX_TAGS = 8
 MAX_NAME = 256
 # OpenTSDB's rule for names; \w is any letter or digit of any script, and _.
 _NAME = re.compile(r"[\w\-./]+")
+_HTTP = re.compile(r" HTTP/[0-9.]+$")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 MAX_LINE_BYTES = 1024
@@ -174,6 +175,9 @@ async def _read_lines(
         async with asyncio.timeout(LINE_IDLE_S):
             line = (await reader.readline()).decode("utf-8", "replace").strip()
         if line == "exit" or (not line and reader.at_eof()):
+            return
+        if _HTTP.search(line):  # a browser, in whose request's body any page could put lines
+            writer.write(b"this is not a port for HTTP\n")
             return
         if answer := await _answer(line, put, window_s):
             writer.write(answer)

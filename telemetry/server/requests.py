@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from laggard.telemetry.errors import RequestError
@@ -24,7 +26,7 @@ __all__ = [
     "error_body",
     "not_in_time",
     "read_call",
-    "require_own_name",
+    "require_own_place",
 ]
 
 # A query needs far less; samples may come in large bodies, but only with the token.
@@ -33,6 +35,7 @@ MAX_PUT_BYTES = 16 << 20
 BODY_DEADLINE_S = 15.0
 ANSWER_DEADLINE_S = 30.0
 _PORT = re.compile(r":[0-9]*$")
+_FIX = "use localhost or 127.0.0.1, or list the name in the setting server_names"
 
 
 def error_body(status: int, message: str, details: str = "") -> dict[str, object]:
@@ -122,29 +125,46 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
     return Call(request.method, request.scope["path"], parameters, request.headers, body, until_s)
 
 
-def require_own_name(host: str, names: Collection[str]) -> None:
-    """Refuse a request to a name that is not this server's.
+def require_own_place(headers: Headers, path: str, names: Collection[str]) -> None:
+    """Refuse a request to a name that is not this server's, or from a page that is not.
 
     A page of a stranger could otherwise have its own name resolve to a loopback address, and read the job's telemetry
     with the browser of somebody who may (DNS rebinding). An address cannot be made to resolve to another.
 
     Parameters
     ----------
-    host
-        The request's ``Host``; empty if it has none, as browsers always do.
+    headers
+        Of the request. Browsers always send a ``Host``; what has none is no browser.
+    path
+        Of the request; a whole URL would name another host beside ``Host``.
     names
         The server's names in lower case, beside ``localhost``.
 
     Raises
     ------
     RequestError
-        With status 421.
+        With status 400, 421 or 403.
     """
+    if not path.startswith("/"):
+        raise RequestError(400, "the target of the request must be a path")
+    host = headers.get("host", "")
     name = _PORT.sub("", host).lower().rstrip(".")
-    if name in {"", "localhost", *names} or _is_address(name.strip("[]")):
-        return
-    fix = "use localhost or 127.0.0.1, or list the name in the setting server_names"
-    raise RequestError(421, f"this server is not {name[:80]!r}: {fix}")
+    if not (name in {"", "localhost", *names} or _is_address(name.strip("[]"))):
+        raise RequestError(421, f"this server is not {name[:80]!r}: {_FIX}")
+    for origin in headers.getlist("origin"):
+        if not _is_own(_host_of(origin), {"localhost", name.strip("[]"), *names}):
+            raise RequestError(403, f"a page of {origin[:80]!r} may not ask: {_FIX}")
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return (urlsplit(origin).hostname or "").rstrip(".")
+    except ValueError:  # not a URL
+        return ""
+
+
+def _is_own(name: str, names: Collection[str]) -> bool:
+    return bool(name) and (name in names or (_is_address(name) and ipaddress.ip_address(name).is_loopback))
 
 
 def _is_address(text: str) -> bool:

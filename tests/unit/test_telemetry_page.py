@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import Headers
 
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.errors import RequestError
@@ -19,7 +20,7 @@ from laggard.telemetry.page.content import accused, accused_of, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
-from laggard.telemetry.server.requests import require_own_name
+from laggard.telemetry.server.requests import require_own_place
 
 
 def verdict(time_s: int, host: str, gpu: str, ending: str = "very slow, restart") -> Event:
@@ -84,7 +85,7 @@ def test_the_page_holds_all_that_it_runs_and_allows_nothing_else() -> None:
     ["", "localhost", "LOCALHOST:4242", "127.0.0.1:4242", "[::1]:4242", "[::1]", "10.0.0.7", "node1.", "node1:4"],
 )
 def test_a_request_to_the_servers_own_name_is_answered(host: str) -> None:
-    require_own_name(host, {"node1"})
+    require_own_place(Headers({"host": host}), "/", {"node1"})
 
 
 @pytest.mark.parametrize(
@@ -92,5 +93,5 @@ def test_a_request_to_the_servers_own_name_is_answered(host: str) -> None:
 )
 def test_a_request_to_a_name_that_a_stranger_made_resolve_here_is_refused(host: str) -> None:
     with pytest.raises(RequestError, match="server_names") as refusal:
-        require_own_name(host, {"node1"})
+        require_own_place(Headers({"host": host}), "/", {"node1"})
     assert refusal.value.status == 421
