@@ -1,7 +1,8 @@
 """Scale: a simulated job with many nodes, or real launches on a growing number of virtual nodes.
 
 Without ``--nodes``: the primary of a job with ``--hosts`` times ``--devices`` devices, one round every ``--interval``
-seconds. With ``--nodes``: startup time and memory of a job on this machine, for each number of virtual nodes.
+seconds. With ``--nodes``: startup time and memory of a job on this machine, for each number of virtual nodes. With
+``--agents``: how soon that many agents have dialled the controller, and what their heartbeats cost it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
+from benchmarks.scaling.agents import AgentsSeen, measure_agents
 from benchmarks.scaling.launches import Start, measure
 from benchmarks.scaling.simulation import Scale, Seen, simulate
 from laggard.collectors.probe_schedule import JITTER
@@ -37,17 +39,36 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--slow-round", type=int, default=8, help="round in which a device becomes slow (default: %(default)s)"
     )
+    parser.add_argument("--agents", type=_numbers, metavar="N,N", help="numbers of agents that dial one controller")
     options = parser.parse_args(argv)
     console = Console(width=120)
     console.print(description())
     if options.nodes:
         console.print(_table_of_starts([measure(count) for count in options.nodes for _ in range(options.repeats)]))
         return 0
+    if options.agents:
+        console.print(_table_of_agents([measure_agents(count) for count in options.agents]))
+        return 0
     scales = [
         Scale(hosts, options.devices, options.interval, options.rounds, options.slow_round) for hosts in options.hosts
     ]
     console.print(_table([(scale, simulate(scale)) for scale in scales]))
     return 0
+
+
+def _table_of_agents(results: list[AgentsSeen]) -> Table:
+    table = Table("", *(f"{seen.n_agents} agents" for seen in results))
+    rows: dict[str, Callable[[AgentsSeen], str]] = {
+        "from the first invitation to the last heartbeat": lambda seen: f"{seen.started_s:.1f} s",
+        "the controller's processor time until then": lambda seen: f"{seen.start_busy_s:.1f} s",
+        "cores of the controller for heartbeats": lambda seen: f"{seen.load:.2f}",
+        "a ping to all": lambda seen: f"{seen.pinged_s:.2f} s",
+        "all dial again at once": lambda seen: f"{seen.back_s:.1f} s",
+        "the controller's memory": lambda seen: f"{seen.megabytes:.0f} MB",
+    }
+    for name, column in rows.items():
+        table.add_row(name, *map(column, results))
+    return table
 
 
 def _numbers(text: str) -> list[int]:

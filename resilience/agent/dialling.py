@@ -9,19 +9,18 @@ check: whoever does not know it keeps nobody busy. Within TLS it shows the secre
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import logging
 import os
+import random
 import secrets
 import select
 import socket
 import ssl
 import struct
 import threading
-import time
 from dataclasses import asdict, dataclass, field
 
 from laggard.resilience.agent.channel import Channel
@@ -38,9 +37,12 @@ GREETING = struct.Struct(">16s16s32s")
 COUNT = struct.Struct(">Q")
 """How many messages this end has received."""
 
-# Heartbeats are answered twice a second: a connection through which nothing comes for so long is replaced.
-SILENT_S = 2.0
-AGAIN_S = 0.25
+# Heartbeats are answered twice a second: a connection through which nothing comes for so long is replaced. Not sooner:
+# the agents of a thousand nodes would only add to what keeps the controller busy.
+SILENT_S = 5.0
+# When a thousand agents dial at once, the last one waits for its turn.
+ANSWER_S = 30.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
 LAST_WORDS_S = 1.0
 _LONGEST_BYTES = 1 << 16
 
@@ -128,6 +130,7 @@ class Dialled:
     def __init__(self, invitation: Invitation, start_up: int) -> None:
         self._invitation = invitation
         self._start_up = start_up
+        self._wait_s = FIRST_WAIT_S
         self._context = ssl.create_default_context(cadata=invitation.authority)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._channel = Channel(self._dial, gives_up=True)
@@ -153,21 +156,21 @@ class Dialled:
 
     def _dial(self, channel: Channel) -> bool:
         """Dial once, and wait a little if that fails; return False if the controller is gone."""
-        if self._is_alone():
+        if self._is_alone(0.0):
             return False
-        began_s = time.monotonic()
         try:
             self._connect(channel)
         except OSError as error:
             _log.debug("the controller cannot be reached: %s", error)
-            with contextlib.suppress(OSError):
-                select.select([self._start_up], [], [], max(0.0, began_s + AGAIN_S - time.monotonic()))
+            self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
+            return not self._is_alone(self._wait_s * random.uniform(0.5, 1.0))
+        self._wait_s = FIRST_WAIT_S
         return True
 
     def _connect(self, channel: Channel) -> None:
         invited = self._invitation
         agent, secret, once = bytes.fromhex(invited.agent), bytes.fromhex(invited.secret), secrets.token_bytes(16)
-        plain = socket.create_connection((invited.address, invited.port), SILENT_S)
+        plain = socket.create_connection((invited.address, invited.port), ANSWER_S)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.sendall(GREETING.pack(agent, once, proof_of(secret, agent, once)))
@@ -178,12 +181,13 @@ class Dialled:
         try:
             connection.write(secret + COUNT.pack(channel.detach()))
             (n_received,) = COUNT.unpack(connection.read(COUNT.size))
+            connection.set_timeout(SILENT_S)
         except OSError:
             connection.close()
             raise
         channel.attach(connection, n_received)
 
-    def _is_alone(self) -> bool:
-        """Return whether the start-up pipe has ended: then nobody is left to dial to."""
-        readable, _, _ = select.select([self._start_up], [], [], 0.0)
+    def _is_alone(self, wait_s: float) -> bool:
+        """Return whether the start-up pipe has ended, or does so before long: then nobody is left to dial to."""
+        readable, _, _ = select.select([self._start_up], [], [], wait_s)
         return bool(readable) and not os.read(self._start_up, _LONGEST_BYTES)

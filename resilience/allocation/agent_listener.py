@@ -30,6 +30,8 @@ __all__ = ["AgentListener"]
 _log = logging.getLogger("laggard.resilience.allocation")
 
 MAX_UNPROVEN = 128
+# Handshakes at once. A thousand side by side would all take too long.
+MAX_TURNS = 16
 PROOF_S = 3.0
 # Of every step once an agent has proved itself.
 ANSWER_S = 5.0
@@ -75,6 +77,7 @@ class AgentListener:
         self._listener.settimeout(0.0)
         self._port = int(self._listener.getsockname()[1])
         self._invited: dict[bytes, _Invited] = {}
+        self._turns = threading.BoundedSemaphore(MAX_TURNS)
         self._unproven: dict[int, _Unproven] = {}  # by descriptor, the oldest first
         self._woken, self._wake = socket.socketpair()
         self._closed = threading.Event()
@@ -165,6 +168,10 @@ class AgentListener:
         threading.Thread(target=self._admit, args=(unproven.connection, invited), name="admit", daemon=True).start()
 
     def _admit(self, plain: socket.socket, invited: _Invited) -> None:
+        with self._turns:
+            self._take_in(plain, invited)
+
+    def _take_in(self, plain: socket.socket, invited: _Invited) -> None:
         plain.settimeout(ANSWER_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:

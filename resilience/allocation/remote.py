@@ -52,7 +52,7 @@ LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.proce
 CLEAR_DEADLINE_S = 10.0
 # To reach a lost node and to end what is left there; ssh alone takes up to eight seconds to connect.
 REACH_DEADLINE_S = 30.0
-LOOK_INTERVAL_S = 0.25
+LOOK_INTERVAL_S = 0.5
 # Variables that a process on another machine needs before it can read anything from our pipe.
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
