@@ -57,7 +57,8 @@ class Wires:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.network = Network(folder, NODES)
-        for name in NODES:
+        for name, node in self.network.nodes.items():
+            node.run("mount", "-t", "sysfs", "sysfs", "/sys")  # that of the machine's own network
             self.network.cap(name, send=LINE, receive=LINE)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._said = folder / "said"
