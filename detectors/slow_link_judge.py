@@ -140,7 +140,8 @@ class SlowLinkJudge:
                 found.append(self._of_node(verdict))
             else:
                 causes = {self._cause_of(host) for host in verdict.names} - {UNKNOWN}
-                self._notices.append("; likely cause: ".join([verdict.reason(), *sorted(causes)]))
+                cause = f"; likely cause: {', or '.join(sorted(causes))}" if causes else ""
+                self._notices.append(verdict.reason() + cause)
         self._episodes.add_round([each for each in readings if each.foreign_share <= MOST_FOREIGN])
         self._notices += self._analysis.take_notices()
         return found

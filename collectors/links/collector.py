@@ -17,7 +17,7 @@ from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRo
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
-from laggard.collectors.probe_schedule import OVERHEAD, ProbeSchedule
+from laggard.collectors.probe_schedule import OVERHEAD, moment_s
 from laggard.kvstore.common_clock import CommonClock
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
@@ -78,6 +78,17 @@ def stride_of(interval_s: float, n_nodes: int, max_intrusion: float) -> int:
     return max(1, math.ceil(OVERHEAD * n_meetings * meeting_s / (max_intrusion * interval_s)))
 
 
+def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
+    """Return the number of the newest round that is due, or of the next one, if it comes after a given one.
+
+    A node that was held up so does not leave out the round that the others have just begun.
+    """
+    number = max(after + 1, math.floor(now_s / interval_s) - 1)
+    while moment_s(number + 1, interval_s, seed) <= now_s:
+        number += 1
+    return number
+
+
 class LinkCollector:
     """Probes the links of this node in a thread.
 
@@ -103,11 +114,10 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._clock = CommonClock(session.client)
-        self._stride = stride_of(interval_s, len(launch.nodes), max_intrusion)
-        seed = f"{session.endpoint.job} {environment.launch}"
+        self._interval_s = interval_s * stride_of(interval_s, len(launch.nodes), max_intrusion)
+        self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
         self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
-        self._schedule = ProbeSchedule(interval_s * self._stride, self._clock.now_s(), f"{LINK_TIME} {seed}")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()
@@ -120,10 +130,13 @@ class LinkCollector:
     def _probe(self) -> None:
         try:
             self._board.tell_address(self._prober.host, self._prober.listens_at)
-            first, last = self._board.first_round(self._schedule.number), -1
+            first, last = self._board.first_round(math.floor(self._clock.now_s() / self._interval_s)), -1
             while not self._ended.is_set():
-                called = self._prober.wait_for_call(last, self._schedule.wait_s(self._clock.now_s()))
-                last = self._schedule.number - first if called is None else called
+                now_s = self._clock.now_s()
+                due = newest_due(first + last, now_s, self._interval_s, self._seed)
+                wait_s = moment_s(due, self._interval_s, self._seed) - now_s
+                called = self._prober.wait_for_call(last, max(0.0, wait_s))
+                last = due - first if called is None else called
                 if self._ended.is_set():
                     return
                 try:
@@ -132,8 +145,6 @@ class LinkCollector:
                     if isinstance(error, FencedError):
                         raise
                     _log.warning("a round of links was dropped: %s", error)
-                if self._schedule.number - first <= last:
-                    self._schedule.advance(self._clock.now_s())
                 self._clock.measure_if_due()
         except FencedError:
             self._prober.close()  # this launch is over

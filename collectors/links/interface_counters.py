@@ -16,6 +16,8 @@ from laggard.collectors.links.symptoms import LinkSymptoms
 __all__ = ["CountersOfRound", "carried_bytes", "interface_of", "read_counters", "retransmissions_of"]
 
 CLASSES = Path("/sys/class")
+# Unlike ``/sys/class/net``, which a container may have from its host, this shows the interfaces of the process itself.
+INTERFACES = Path("/proc/self/net/dev")
 LOOPBACK = "lo"
 
 _STATISTICS = (
@@ -49,9 +51,15 @@ def interface_of(address: str) -> str:
     return ""
 
 
-def carried_bytes(interface: str, direction: Literal["rx", "tx"], classes: Path = CLASSES) -> int:
+def carried_bytes(interface: str, direction: Literal["rx", "tx"], table: Path = INTERFACES) -> int:
     """Return how many bytes an interface has received or sent so far; 0 if there is none."""
-    return _number(classes / "net" / interface / "statistics" / f"{direction}_bytes") or 0 if interface else 0
+    if not interface:
+        return 0
+    for line in table.read_text(encoding="ascii").splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[0 if direction == "rx" else 8])
+    return 0
 
 
 def retransmissions_of(connection: socket.socket) -> int:

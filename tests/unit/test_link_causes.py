@@ -19,8 +19,6 @@ def classes(tmp_path: Path) -> Path:
         "net/eth0/speed": "1000\n",
         "net/eth0/duplex": "full\n",
         "net/eth0/carrier_changes": "2\n",
-        "net/eth0/statistics/tx_bytes": "1000\n",
-        "net/eth0/statistics/rx_bytes": "2000\n",
         "net/eth0/statistics/rx_errors": "5\n",
         "net/ib0/speed": "-1\n",
         "net/ib0/statistics/rx_errors": "0\n",
@@ -39,9 +37,18 @@ def test_counters_are_read_and_those_that_are_not_there_are_left_out(classes: Pa
     assert read_counters("eth0", classes) == {"rx_errors": 5, "carrier_changes": 2}
     assert read_counters("ib0", classes) == {"rx_errors": 0, "symbol_error": 65535, "link_downed": 3}
     assert read_counters("", classes) == read_counters("eth9", classes) == {}
-    assert carried_bytes("eth0", "tx", classes) == 1000
-    assert carried_bytes("eth0", "rx", classes) == 2000
-    assert carried_bytes("", "rx", classes) == 0
+
+
+def test_the_bytes_that_an_interface_carried_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "dev").write_text(
+        "Inter-|   Receive                            |  Transmit\n"
+        " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop\n"
+        "    lo: 7 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n"
+        " eth0:2000 9 0 0 0 0 0 0 1000 8 0 0 0 0 0 0\n"
+    )
+    assert carried_bytes("eth0", "rx", tmp_path / "dev") == 2000
+    assert carried_bytes("eth0", "tx", tmp_path / "dev") == 1000
+    assert carried_bytes("eth9", "tx", tmp_path / "dev") == carried_bytes("", "tx") == 0
 
 
 def test_symptoms_are_what_has_risen_since_the_round_before(classes: Path) -> None:

@@ -6,10 +6,11 @@ from itertools import permutations
 
 import pytest
 
-from laggard.collectors.links.collector import LinkReport, stride_of
+from laggard.collectors.links.collector import LinkReport, newest_due, stride_of
 from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
+from laggard.collectors.probe_schedule import moment_s
 from laggard.detectors.keeping import Keeper
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
@@ -94,7 +95,7 @@ def test_a_slow_node_is_named_with_its_side_and_the_cause_and_a_restart_is_asked
     job.symptoms["node3"] = LinkSymptoms("eth0", 1000, "full")
     verdict = job.until_verdict(sends("node3", 9.8))
     assert (verdict.host, verdict.gpu, verdict.action, verdict.severity) == ("node3", None, "restart", "very slow")
-    assert verdict.evidence.startswith("node3 sends 9.8 times as slow as its 3 peers, ")
+    assert verdict.evidence.startswith("node3 sends 9.8 times as slow as its 3 peers")
     assert verdict.cause == "link speed 1000 Mb/s where its peers have 100000"
 
 
@@ -127,6 +128,15 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     job.round({})
     assert [verdict for _ in range(30) for verdict in job.round(sends("node2", 2.0), foreign=1.0)] == []
     assert any("other traffic on its NIC" in notice for notice in job.judge.take_notices())
+
+
+def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:
+    at_s = {number: moment_s(number, 2.0, "seed") for number in range(100, 120)}
+    assert newest_due(104, at_s[105] - 0.01, 2.0, "seed") == 105
+    assert newest_due(104, at_s[105], 2.0, "seed") == 105
+    assert newest_due(104, at_s[106] - 0.01, 2.0, "seed") == 105
+    assert newest_due(104, at_s[110], 2.0, "seed") == 110
+    assert newest_due(110, at_s[110], 2.0, "seed") == 111  # the one that has been run
 
 
 def test_rounds_are_left_out_so_that_a_synchronous_job_loses_no_more_than_its_share() -> None:
