@@ -22,7 +22,6 @@ from laggard.kvstore.connection import Endpoint
 
 __all__ = [
     "CopySource",
-    "CopyUnansweredError",
     "ReplicaUser",
     "await_copy",
     "awaited_key",
@@ -36,7 +35,7 @@ _MAY = ("-@all", "+replconf", "+ping")
 _MAY_SYNCHRONIZE = ("+psync", "+sync")
 
 
-class CopyUnansweredError(redis.ConnectionError):
+class _Unconfirmed(redis.ConnectionError):
     """The copy has not confirmed a commit in time; the retry policy tries again."""
 
 
@@ -63,11 +62,11 @@ def await_copy(connection: redis.Redis) -> None:
 
     Raises
     ------
-    CopyUnansweredError
+    redis.ConnectionError
         If it does not within a second.
     """
     if not connection.wait(1, WAIT_MS):
-        raise CopyUnansweredError("the copy of State on another node does not answer")
+        raise _Unconfirmed("the copy of State on another node does not answer")
 
 
 @dataclass(frozen=True, slots=True)

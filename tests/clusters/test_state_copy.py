@@ -12,6 +12,7 @@ import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch, environment
 from tests.clusters.machines import PRIVATE, Network
+from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import COPIED_JOB
 
 Start = Callable[..., ClusterJob]
@@ -107,4 +108,26 @@ def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
     (tmp_path / "enough").touch()
     assert second.finish() == 0, second.output
     expect_all_there(second, program)
+    watch.expect_no_processes()
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashes(
+    slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+) -> None:
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", "--quiet")
+    options = ("--nodes=2", "--resilient", "--per-node", "--state-copy", f"--state-dir={STATE}")
+    job = start(network.login, slurm.environment, *salloc, "laggard", *options, str(tmp_path / "train.py"))
+    job.wait_for("node3 has a copy")
+    wait_for_more(job, program)
+    network.nodes["node1"].crash()
+    began_s = time.monotonic()
+    job.wait_for("the primary, node1, is lost: node2 takes over")
+    job.wait_for("taken over from the copy on node3")
+    wait_for_more(job, program, 1)
+    print(f"counts again after {time.monotonic() - began_s:.1f} s")
+    (tmp_path / "enough").touch()
+    assert job.finish() == 0, job.output
+    expect_all_there(job, program)
+    slurm.replace_crashed()
     watch.expect_no_processes()
