@@ -32,6 +32,7 @@ from laggard.kvstore.errors import (
 from laggard.kvstore.fence import FENCE_LUA, launch_key, raise_if_fenced
 from laggard.kvstore.parts import PART_BYTES, Operation, Part, cut
 from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.state_copy import await_copy, awaited_key, one_connection
 
 __all__ = ["ACKNOWLEDGEMENT_EXPIRY_S", "Committer"]
 
@@ -73,6 +74,7 @@ class Committer:
         self._call = retry.call
         self._prefix = prefix
         self._keys = [launch_key(endpoint), prefix + "index", prefix + "meta"]
+        self._awaited_key = awaited_key(endpoint)
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._settle_script = client.register_script(_SETTLE_LUA)
         self._helped = ("", "0")  # whose records were settled last, and where to go on
@@ -156,7 +158,8 @@ class Committer:
             arguments += [each.name, each.key, f"{transaction}.{number}.{n}", len(each.pieces), *each.pieces]
         # The same name in every retry, so that the script recognizes a transaction that it has already committed.
         acknowledgement = f"{self._prefix}ack:{transaction}"
-        keys = [*self._keys, acknowledgement, getattr(self._acknowledged, "newest", acknowledgement)]
+        former = getattr(self._acknowledged, "newest", acknowledgement)
+        keys = [*self._keys, acknowledgement, former, self._awaited_key]
         kind, detail, *rest = self._call(lambda: self._run(keys, arguments))
         if kind != b"ok":
             raise _refusal(kind, detail.decode())
@@ -165,10 +168,13 @@ class Committer:
         return rest[0]
 
     def _run(self, keys: list[str], arguments: list[Buffer | str | int]) -> list[bytes]:
-        reply = cast("list[bytes]", self._commit_script(keys=keys, args=arguments))
-        raise_if_fenced(reply, self._launch)
-        if reply[0] == b"wait":
-            raise _Wait("another process is committing a large transaction")
+        with one_connection(self._client) as connection:  # of its own: it may wait for the copy of what it has written
+            reply = cast("list[bytes]", self._commit_script(keys=keys, args=arguments, client=connection))
+            raise_if_fenced(reply, self._launch)
+            if reply[0] == b"wait":
+                raise _Wait("another process is committing a large transaction")
+            if len(reply) == 4 and reply[3]:
+                await_copy(connection)
         return reply
 
     def settle(self, transaction: str) -> None:

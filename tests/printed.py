@@ -9,6 +9,7 @@ from pathlib import Path
 __all__ = [
     "ARRAY",
     "ATTACHED_JOB",
+    "COPIED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
     "HETEROGENEOUS",
@@ -127,6 +128,7 @@ SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
+COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
 PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))
 REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")

@@ -27,14 +27,37 @@ DELIVERY_DEADLINE_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
+def run_on_primary(primary: str, arguments: Sequence[str], *, may_move: bool = False) -> int:
     """Run ``laggard`` with these arguments on the primary node and return its exit code.
+
+    Parameters
+    ----------
+    primary
+        The first node of the job.
+    arguments
+        The arguments.
+    may_move
+        Whether another node has a copy of State: when the primary is lost, the next node takes over.
 
     Raises
     ------
     AllocationError
-        If the primary is lost.
+        If the primary is lost, and no other can take over.
     """
+    while True:
+        exit_code = _run_on(primary, arguments)
+        # srun reports success when a node is lost
+        if (exit_code != 0 and not may_move) or primary in (left := slurm_node_names()):
+            return exit_code if exit_code >= 0 else 128 - exit_code
+        if not may_move:
+            raise AllocationError(
+                f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State"
+            )
+        lost, primary = primary, next(iter(left))
+        sys.stderr.write(f"laggard: the primary, {lost}, is lost: {primary} takes over\n")
+
+
+def _run_on(primary: str, arguments: Sequence[str]) -> int:
     mark = secrets.token_hex(8)
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
@@ -54,10 +77,7 @@ def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
 
     for each in SIGNALS:
         signal.signal(each, forward)
-    exit_code = step.wait()
-    if exit_code == 0 and primary not in slurm_node_names():  # srun reports success when a node is lost
-        raise AllocationError(f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State")
-    return exit_code if exit_code >= 0 else 128 - exit_code
+    return step.wait()
 
 
 def _delivered(primary: str, mark: str, signum: int) -> bool:

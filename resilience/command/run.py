@@ -16,18 +16,23 @@ import click
 from laggard.collectors.ray_actors import require_ray
 from laggard.kvstore.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
+from laggard.kvstore.state_copy import forget_copy
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
+from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
+from laggard.resilience.command.take_over import Begun, begin_term, check_not_copied
 from laggard.resilience.controller.controller import Controller, stop_on_signals
 from laggard.resilience.controller.detection import Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
+from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.options import JobOptions, UsageError
@@ -73,13 +78,14 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     options = JobOptions(**given)
     hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
     restart_cost_s, preload = options.restart_cost(), options.preloaded()
+    copied = options.copied_state()
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = command_of(program, arguments)
     if not options.runs_copies():
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.primary, as_typed)
+        return run_on_primary(allocation.primary, as_typed, may_move=options.state_copy)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper))
     if options.ray_port and port_is_taken(options.ray_port):
@@ -96,6 +102,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if book_keeper else 0 :])
     detection.check(there)
+    copies = _begin_term(copied, program, allocation, missing)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -114,7 +121,16 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             checkpoints=checkpoints,
             preload=preload,
         )
-        return _run_job(plan, allocation, folders, _job_name(program), options, missing)
+        return _run_job(plan, allocation, folders, _job_name(program), options, missing, copies)
+
+
+def _begin_term(copied: Path | None, program: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
+    if copied is None:
+        return None
+    if not isinstance(allocation, LocalAllocation | RemoteAllocation):
+        raise UsageError("--state-copy", "is not for an existing Ray cluster", "leave it out")
+    hosts = [node.hostname for node in allocation.nodes]
+    return begin_term(copied, _job_name(program), hosts, missing, allocation.command_on)
 
 
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
@@ -139,7 +155,10 @@ def _run_job(
     job: str,
     options: JobOptions,
     missing: Mapping[str, str],
+    begun: Begun | None,
 ) -> int:
+    if begun is None:
+        check_not_copied(folders.state)
     account = Account()
     address = allocation.nodes[0].address
     host = LOOPBACK if is_loopback(address) else address
@@ -177,7 +196,14 @@ def _run_job(
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")
             if telemetry.level:
                 account.tell("telemetry", telemetry.where)
-            controller = Controller(plan, allocation, keeper, account, record, missing)
+            copies = None
+            if begun is None:
+                forget_copy(keeper.endpoint)
+            else:
+                if begun.taken_over:
+                    account.tell("copy", begun.taken_over, "bold green")
+                copies = StateCopies(keeper.endpoint, folders.state.absolute(), begun.record, keeper.changed)
+            controller = Controller(plan, allocation, keeper, account, record, missing, copies)
             try:
                 exit_code = controller.run()
             finally:

@@ -244,6 +244,12 @@ _STATE = (
         help="Keep the program's state here; the same command resumes from it later.  [default: a temporary folder]",
     ),
     click.option(
+        "--state-copy",
+        is_flag=True,
+        help="Copy State to a second node as it is committed, below --state-dir there; when the primary is lost, the "
+        "same command on another node goes on from the copy. Needs three nodes.",
+    ),
+    click.option(
         "--checkpoint-memory",
         metavar="SIZE",
         help="How much of each node's memory checkpoints may use, as 200G.  [default: most of /dev/shm]",

@@ -1,0 +1,133 @@
+"""The loss of the primary: the job goes on from the copy of State on another node, with every acknowledged commit."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.jobs import ClusterJob, Watch, environment
+from tests.clusters.machines import PRIVATE, Network
+from tests.clusters.slurm_daemons import SlurmCluster
+from tests.printed import COPIED_JOB
+
+Start = Callable[..., ClusterJob]
+
+pytestmark = pytest.mark.timeout(900)
+
+STATE = f"{PRIVATE}/state"
+
+# Rank 0 counts in State, and notes in a file that outlives every machine what was acknowledged.
+COUNTING = """
+    import os
+    from pathlib import Path
+    from laggard import Job, State
+
+    folder = Path(__file__).parent
+    state = State.current()
+    if os.environ["NODE_RANK"] == "0":
+        print(f"launch {Job.current().launch} has {len(state.get('counts', []))}", flush=True)
+    with (folder / "acknowledged").open("a") as acknowledged:
+        while os.environ["NODE_RANK"] == "0" and not (folder / "enough").exists():
+            with state.transaction() as transaction:
+                number = transaction.get("next", 0)
+                transaction["next"] = number + 1
+                transaction.append("counts", number)
+            print(number, file=acknowledged, flush=True)
+    while not (folder / "enough").exists():
+        pass
+    if os.environ["NODE_RANK"] == "0":
+        print("counts:", *state["counts"], flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Return the file in which the program notes what was acknowledged."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
+    return tmp_path / "acknowledged"
+
+
+@pytest.fixture
+def own_folders(network: Network) -> Iterator[None]:
+    """Remove each node's state directory at the end."""
+    yield
+    for node in network.nodes.values():
+        node.run("rm", "-rf", STATE)
+
+
+def numbers_in(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def wait_for_more(job: ClusterJob, acknowledged: Path, more: int = 20) -> int:
+    """Wait for this many commits beyond those that there are; return the last."""
+    before = len(numbers_in(acknowledged))
+    job_ended = "the job ended"
+    until_s = time.monotonic() + 120
+    while len(numbers_in(acknowledged)) < before + more:
+        assert job.process.poll() is None, f"{job_ended}:\n{job.output}"
+        assert time.monotonic() < until_s, job.output
+        time.sleep(0.05)
+    return numbers_in(acknowledged)[-1]
+
+
+def expect_all_there(job: ClusterJob, acknowledged: Path) -> None:
+    """Expect that State has every acknowledged count, in order, and none twice."""
+    (line,) = job.wait_for(r"counts: [\d ]+", outlived=True)
+    counts = [int(word) for word in line.split()[1:]]
+    assert counts == list(range(len(counts)))
+    noted = numbers_in(acknowledged)
+    assert set(noted) <= set(counts)
+    assert noted == sorted(set(noted))
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
+    hosts: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+) -> None:
+    command = COPIED_JOB.replace("/scratch/state", STATE).replace("train.py", str(tmp_path / "train.py")).split()
+    first = start(hosts.nodes["node1"], dict(os.environ), *command)
+    first.wait_for("node3 has a copy")
+    wait_for_more(first, program)
+    hosts.cut("node1")
+    began_s = time.monotonic()
+    folder = tmp_path / "second"
+    folder.mkdir()
+    second = ClusterJob(hosts.nodes["node2"], folder, environment(dict(os.environ)), *command)
+    second.wait_for("taken over from the copy on node3")
+    second.wait_for("launch [1-9]")
+    wait_for_more(second, program, 1)
+    print(f"counts again after {time.monotonic() - began_s:.1f} s")
+    assert first.finish() != 0
+    hosts.mend("node1")
+    (tmp_path / "enough").touch()
+    assert second.finish() == 0, second.output
+    expect_all_there(second, program)
+    watch.expect_no_processes()
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashes(
+    slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+) -> None:
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", "--quiet")
+    options = ("--nodes=2", "--resilient", "--per-node", "--state-copy", f"--state-dir={STATE}")
+    job = start(network.login, slurm.environment, *salloc, "laggard", *options, str(tmp_path / "train.py"))
+    job.wait_for("node3 has a copy")
+    wait_for_more(job, program)
+    network.nodes["node1"].crash()
+    began_s = time.monotonic()
+    job.wait_for("the primary, node1, is lost: node2 takes over")
+    job.wait_for("taken over from the copy on node3")
+    wait_for_more(job, program, 1)
+    print(f"counts again after {time.monotonic() - began_s:.1f} s")
+    (tmp_path / "enough").touch()
+    assert job.finish() == 0, job.output
+    expect_all_there(job, program)
+    slurm.replace_crashed()
+    watch.expect_no_processes()
