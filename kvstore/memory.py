@@ -64,17 +64,22 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield what each group of the second version has left; what it has read from files can be had again."""
+    """Yield what each group has left; what it has read from files can be had again."""
     with contextlib.suppress(OSError, ValueError):
         group = _group(root)
         for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):  # "max": no limit
-                limit = int((folder / "memory.max").read_text())
-                statistics = (folder / "memory.stat").read_text()
-                cached = sum(int(_value(statistics, name)) for name in ("inactive_file", "active_file"))
-                yield limit - int((folder / "memory.current").read_text()) + cached
+                yield _left(folder, "memory.max", "memory.current", "")
             if folder == root / _GROUPS:
                 break
+    with contextlib.suppress(OSError, ValueError):
+        yield _left(root / _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+
+
+def _left(folder: Path, limit: str, used: str, prefix: str) -> int:
+    statistics = (folder / "memory.stat").read_text()
+    cached = sum(int(_value(statistics, f"{prefix}{name}_file")) for name in ("inactive", "active"))
+    return int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
 
 
 def _group(root: Path) -> Path:

@@ -128,8 +128,8 @@ class Holdings:
         """Look at the shards whenever there is reason to, for ever."""
         before = None
         while True:
-            self._memory.relieve()
             try:
+                self._memory.relieve()
                 now = self._job.situation()
                 if now != before or self.is_waiting():
                     self.look()

@@ -144,7 +144,8 @@ class ShardServer:
 
     def _prepare(self, connection: socket.socket, message: Message) -> None:
         """Have memory ready for a program's next shard; it asks on a connection for nothing else."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _LOW_PRIORITY))
         size_bytes = int(message["size"])
         try:
             found = self._memory.prepare(size_bytes, str(message["owner"]))

@@ -29,6 +29,7 @@ OPTIONS = (
     "--nodes=3",
     "--resilient",
     "--per-node",
+    "--preload=none",  # a warm process of the reserve looks as if the program ran there
     "--grace=1",
     "--quarantine=1",
     "--max-restarts-per-hour=100000",

@@ -67,6 +67,20 @@ def test_what_is_left_is_that_of_the_machine_or_of_the_fullest_group(
     assert memory_available_bytes(root) == expected
 
 
+def test_what_is_left_is_also_that_of_a_group_of_the_first_version(tmp_path: Path) -> None:
+    root = system(tmp_path, "4:memory:/a\n", {"memory": "max\n"})
+    (root / "proc/meminfo").write_text("MemAvailable: 3 kB\n")
+    assert memory_available_bytes(root) == 3072
+    files = {
+        "limit_in_bytes": "7000",
+        "usage_in_bytes": "6500",
+        "stat": "total_inactive_file 40\ntotal_active_file 2\n",
+    }
+    for name, content in files.items():
+        (root / "sys/fs/cgroup/memory" / f"memory.{name}").write_text(content)
+    assert memory_available_bytes(root) == 542
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
