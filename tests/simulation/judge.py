@@ -21,7 +21,7 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
-from laggard.resilience.decision.silence import LONGEST_S
+from laggard.resilience.decision.silence import CONFIRMED_S, LONGEST_S
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process
@@ -233,9 +233,11 @@ class Judge:
             job.scheduler.at(wait_s, lambda: in_command(check))
 
     def _is_confirmed(self, cluster: Any, host: str) -> bool:
-        """Return whether the state server has answered lately, so that the controller knows that nothing comes."""
-        count = cluster._counts._silent.get(host)
-        return count is not None and bool(cluster._awake_clock.now_s() - count.seen_s < NOTICE_SLACK_S)
+        """Return whether the state server has answered for so long that the controller knows that nothing comes."""
+        count, now_s = cluster._counts._silent.get(host), cluster._awake_clock.now_s()
+        if count is None or now_s - count.seen_s > NOTICE_SLACK_S:
+            return False
+        return bool(now_s - count.since_s > CONFIRMED_S + NOTICE_SLACK_S)
 
     def acknowledged(self, key: str) -> None:
         """Take note of a commit that was answered."""
