@@ -6,7 +6,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.link_verdict import LinkVerdict
 from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
 
-__all__ = ["Outcome", "detection_rows", "false_alarm_row", "play"]
+__all__ = ["Outcome", "play"]
 
 ONSET, AFTER = 20, 30  # rounds before and after a fault begins
 NODES = (2, 3, 4, 8, 64, 1000)
@@ -110,17 +110,15 @@ def _shares(delays: Sequence[int | None], within: int) -> tuple[str, str]:
     return _percent(share), f"{statistics.median(found):g}" if found else "-"
 
 
-def detection_rows(
-    faults: Mapping[str, tuple[Fault, Sequence[int], int]], nodes: Iterable[int], jobs: int
-) -> Iterator[list[object]]:
+def found_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
     """Yield rows: what was found within its deadline, by us and by other rules, and who was accused wrongly."""
-    for what, (fault, counts, within) in faults.items():
+    for what, (fault, counts, within) in FAULTS.items():
         fault = replace(fault, since=ONSET)
         for count in (count for count in counts if count in nodes):
-            outcomes = [play(count, fault, QUIET, seed, ONSET + AFTER) for seed in range(jobs_of(count, jobs))]
+            outcomes = [play(count, fault, QUIET, seed, ONSET + AFTER) for seed in range(jobs_of(count, options.jobs))]
             share, median = _shares([outcome.delay for outcome in outcomes], within)
             wrong = sum(outcome.restarts for outcome in outcomes), sum(outcome.reports for outcome in outcomes)
-            others = [_of_rule(name, count, fault, len(outcomes), within) for name in RULES]
+            others = [_of_rule(name, count, fault, max(1, len(outcomes) // 4), within) for name in RULES]
             yield [what, f"{count:,}", len(outcomes), within, share, median, *wrong, *others]
 
 
@@ -139,24 +137,33 @@ def _of_rule(name: str, count: int, fault: Fault, jobs: int, within: int) -> str
     return f"{share}, {wrong / jobs:.2g} wrong"
 
 
-def harder_rows(nodes: Iterable[int], jobs: int) -> Iterator[list[object]]:
+def harder_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
     """Yield rows of cases without a promise: what is found within 6, 24 and 50 rounds."""
     for what, (fault, counts, traffic, since) in HARDER.items():
         for count in (count for count in counts if count in nodes):
             some = [
                 play(count, replace(fault, since=since), traffic, seed, since + 50)
-                for seed in range(jobs_of(count, jobs) // 2 or 1)
+                for seed in range(jobs_of(count, options.jobs))
             ]
             delays = [outcome.delay for outcome in some]
             within = [_shares(delays, limit)[0] for limit in (6, 24, 50)]
             yield [what, f"{count:,}", len(some), *within, _shares(delays, 50)[1], sum(each.restarts for each in some)]
 
 
-def false_alarm_row(what: str, count: int, traffic: Traffic, rounds: int) -> list[object]:
-    """Return a row: wrong verdicts in one healthy job."""
-    ours = play(count, FAULTLESS, traffic, 1, rounds)
-    others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
-    return [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+def healthy_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: wrong verdicts in one healthy job."""
+    for what, traffic in TRAFFICS.items():
+        for count in nodes:
+            rounds = min(options.rounds, max(100, 40 * options.rounds // count))
+            ours = play(count, FAULTLESS, traffic, 1, rounds)
+            others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
+            yield [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+
+
+def cost_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: what a round costs with so many nodes, and with 10,000 unless only small jobs are asked for."""
+    for count in [*nodes, *([10_000] if options.largest >= max(NODES) else [])]:
+        yield cost_row(count, options.cost_rounds)
 
 
 def cost_row(count: int, rounds: int) -> list[object]:
@@ -204,32 +211,35 @@ def draw(path: Path, jobs: int, nodes: int = 64) -> None:
     figure.savefig(path, dpi=110)
 
 
+PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace], Iterator[list[object]]]]] = {
+    "found": (
+        ["fault", "N", "jobs", "within", "found", "median round", "wrong restarts", "wrong reports", *RULES],
+        found_rows,
+    ),
+    "harder": (
+        ["fault", "N", "jobs", "within 6", "within 24", "within 50", "median round", "wrong restarts"],
+        harder_rows,
+    ),
+    "healthy": (["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES], healthy_rows),
+    "cost": (["N", "transfers", "analysis, ms a round", "with readings, ms"], cost_rows),
+}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks links", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=200, help="jobs of each kind with few nodes (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=100, help="jobs of each kind with few nodes (default: %(default)s)")
     parser.add_argument("--largest", type=int, default=1000, help="leave out larger jobs (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=2500, help="rounds of the healthy jobs (default: %(default)s)")
     parser.add_argument("--cost-rounds", type=int, default=30, help="rounds to measure (default: %(default)s)")
+    parser.add_argument("--only", choices=PARTS, help="print one table only")
     parser.add_argument("--plot", type=Path, help="draw how soon faults are found to this file")
     options = parser.parse_args(arguments)
     nodes = [count for count in NODES if count <= options.largest]
     print(description())
-
-    head = ["fault", "N", "jobs", "within", "found", "median round", "wrong restarts", "wrong reports", *RULES]
-    print("\n## Found in time\n", *table(head, detection_rows(FAULTS, nodes, options.jobs)), sep="\n", flush=True)
-    head = ["fault", "N", "jobs", "within 6", "within 24", "within 50", "median round", "wrong restarts"]
-    print("\n## Harder\n", *table(head, harder_rows(nodes, options.jobs)), sep="\n", flush=True)
-    rows = [
-        false_alarm_row(what, count, traffic, min(options.rounds, max(100, 40 * options.rounds // count)))
-        for what, traffic in TRAFFICS.items()
-        for count in nodes
-    ]
-    head = ["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES]
-    print("\n## Healthy\n", *table(head, rows), sep="\n", flush=True)
-    sizes = [*nodes, *([10_000] if options.largest >= 1000 else [])]
-    costs = [cost_row(count, options.cost_rounds) for count in sizes]
-    print("\n## Cost\n", *table(["N", "transfers", "analysis, ms a round", "with readings, ms"], costs), sep="\n")
+    for part, (head, rows_of) in PARTS.items():
+        if options.only in (None, part):
+            print(f"\n## {part.capitalize()}\n", *table(head, rows_of(nodes, options)), sep="\n", flush=True)
     if options.plot:
         draw(options.plot, max(1, options.jobs // 2))
     return 0

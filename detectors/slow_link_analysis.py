@@ -68,6 +68,8 @@ class SlowLinkAnalysis:
         budget: float = 1e-4,
         min_slowdown: float = 1.05,
     ) -> None:
+        if not 0 < budget < 1:
+            raise ValueError(f"budget must be a probability between 0 and 1, got {budget}")
         self._nodes = tuple(nodes)
         self._number_of = {node: number for number, node in enumerate(self._nodes)}
         self._round = 0

@@ -16,8 +16,8 @@ _ALL_MEET = 16  # up to so many nodes everybody meets everybody; with more, each
 _KEPT = 8  # partners of a launch, and as many connections
 
 
-def circle(order: Sequence[str]) -> list[list[Pair]]:
-    """Return the sub-rounds in which everybody meets everybody once: N - 1 of them, or N if N is odd.
+def circle(order: Sequence[str], most: int | None = None) -> list[list[Pair]]:
+    """Return the sub-rounds in which everybody meets everybody once: N - 1 of them, or N if N is odd; or the first few.
 
     The first node stays, the others move on by one place per sub-round (the circle method of tournaments).  With an
     odd number, one node has no partner in each sub-round.
@@ -25,7 +25,7 @@ def circle(order: Sequence[str]) -> list[list[Pair]]:
     places: list[str | None] = [*order, *([None] * (len(order) % 2))]
     half = len(places) // 2
     sub_rounds = []
-    for _ in range(len(places) - 1):
+    for _ in range(len(places) - 1 if most is None else min(most, len(places) - 1)):
         facing = zip(places[:half], reversed(places[half:]), strict=True)
         sub_rounds.append([(one, other) for one, other in facing if one is not None and other is not None])
         places = [places[0], places[-1], *places[1:-1]]
@@ -63,10 +63,10 @@ def rounds_of(
     kept = None if len(order) <= _ALL_MEET else _KEPT
     below = _by_leaf(order, leaves or {})
     if len(below) < 2 or max(map(len, below)) < 2:
-        return _in_turn((circle(order)[:kept], partners))
+        return _in_turn((circle(order, kept), partners))
     kept = kept and kept // 2
     leaf_of = {node: number for number, members in enumerate(below) for node in members}
-    far = [_across(sub_round, leaf_of) for sub_round in circle(order)[:kept]]
+    far = [_across(sub_round, leaf_of) for sub_round in circle(order, kept)]
     return _in_turn((_side_by_side(list(map(circle, below)))[:kept], partners // 2), (far, partners - partners // 2))
 
 

@@ -25,7 +25,7 @@ from tests.printed import printed_benchmarks
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600.0
-PLOT = "docs/images/detection-benchmark.png"
+PLOT, LINKS_PLOT = "docs/images/detection-benchmark.png", "docs/images/links.png"
 
 # A test may wait for its own benchmark and for one that was started before.
 pytestmark = pytest.mark.timeout(3 * DEADLINE_S)
@@ -89,6 +89,16 @@ SMALL = {
         ],
     ),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
+    "links": Small(
+        f"--jobs 1 --largest 8 --rounds 20 --cost-rounds 4 --plot {LINKS_PLOT}",
+        [
+            "## Found\n\n| fault | N | jobs | within | found |",
+            "| node sends 30 % slower | 8 | 1 | 6 | 100 % |",
+            "| node sends 10 % slower from the first round | 8 | ",
+            "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
+            "## Cost\n\n| N | transfers |",
+        ],
+    ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
     "probes": Small(
         "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",
@@ -279,7 +289,8 @@ def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     done = runs.of(command).result()
     assert done.returncode == 0, done.stdout + done.stderr
     assert [text for text in small(command).shows if text not in done.stdout] == [], done.stdout
-    assert PLOT not in done.args or (runs.folder / PLOT).stat().st_size > 10_000
+    plots = [plot for plot in (PLOT, LINKS_PLOT) if plot in done.args]
+    assert all((runs.folder / plot).stat().st_size > 10_000 for plot in plots)
 
 
 def test_every_benchmark_is_printed_somewhere() -> None:

@@ -193,3 +193,8 @@ def test_readings_of_strangers_and_impossible_times_are_left_out() -> None:
 def test_a_simulated_job_is_the_same_for_the_same_seed() -> None:
     times = [next(LinkJob(8, traffic=LOUD, seed=4).rounds(1)).log_time.tolist() for _ in range(2)]
     assert times[0] == times[1]
+
+
+def test_a_budget_that_is_no_probability_is_refused() -> None:
+    with pytest.raises(ValueError, match="budget must be a probability between 0 and 1, got 1"):
+        SlowLinkAnalysis(names(3), budget=1.1)
