@@ -154,14 +154,14 @@ class Watcher:
         names: dict[str, list[str]] = {}
         for host, gpu in silent:
             reason = self._tags.get((host, gpu), {}).get(ERROR) or self._failure_on(host)
-            names.setdefault(f": {reason}" if reason else "", []).append(f"{host} gpu {gpu}")
+            names.setdefault(f": {reason}" if reason else "", []).append(_name(host, gpu))
         return [
             f"{self._metric_name}: no good reading from {', '.join(devices)} for three rounds{reason}"
             for reason, devices in names.items()
         ]
 
     def _notices_of_answers(self, devices: Sequence[DeviceId]) -> list[str]:
-        names = [f"{host} gpu {gpu}" for host, gpu in devices]
+        names = [_name(host, gpu) for host, gpu in devices]
         if not names:
             return []
         return [f"{self._metric_name}: {', '.join(names)} give{'s' if len(names) == 1 else ''} readings again"]
@@ -305,3 +305,7 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
 def _nodes_of_this_launch() -> tuple[NodeRecord, ...]:
     session = current_session()
     return Control(session.client, session.endpoint, session.environment.launch).read_launch().nodes
+
+
+def _name(host: str, gpu: str) -> str:
+    return f"{host} gpu {gpu}" if gpu else host

@@ -26,7 +26,7 @@ from laggard.kvstore.state import State
 
 __all__ = ["SlowLinkDetector"]
 
-LINK_MIN_SLOWDOWN = 1.1
+LINK_MIN_SLOWDOWN = 1.05
 MAX_INTRUSION = 0.005
 # Virtual devices are for trying things out.
 VIRTUAL_MAX_INTRUSION = 0.25
@@ -48,7 +48,7 @@ class SlowLinkDetector(Startable):
     leaves
         The switch that each node is connected to, by host, if that is known.
     min_slowdown
-        The smallest slowdown that matters, as a ratio of times: by default 1.1, and 1.5 on nodes with virtual devices.
+        The smallest slowdown that matters, as a ratio of times: by default 1.05, and 1.5 on nodes with virtual devices.
     false_alarm_budget
         Bound on the probability of any false restart verdict over the whole run; launches share it.
     restart_cost

@@ -150,9 +150,7 @@ class SlowLinkJudge:
         host = verdict.names[0]
         severity: Severity = "very slow" if verdict.slowdown >= VERY_SLOW else "slow"
         action: Action = "restart" if verdict.restart else "report"
-        return Verdict(
-            host, None, verdict.slowdown, severity, verdict.reason(), self._cause_of(host), action, own_past=True
-        )
+        return Verdict(host, None, verdict.slowdown, severity, verdict.reason(), self._cause_of(host), action)
 
     def _cause_of(self, host: str) -> str:
         if host not in self._symptoms:

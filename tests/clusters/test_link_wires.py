@@ -215,6 +215,7 @@ def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, 
             job.wait_for("relaunch +without node2; node4 comes in from the reserve")
             job.wait_for("launch 1 on node1 node3 node4 from [1-9]")
             assert job.finish() == 0, job.output
+            print(job.output)
         finally:
             job.end()
 
@@ -229,6 +230,7 @@ def test_the_doctor_lists_the_slowest_links(wires: Wires, tmp_path: Path) -> Non
         job = ClusterJob(network.nodes["node1"], tmp_path, environment(dict(os.environ)), *command)
         try:
             assert job.finish() in {0, 1}, job.output  # the machines share two processors: a device may be slow
+            print(job.output)
         finally:
             job.end()
     slow = re.findall(r"link (\w+) to (\w+): [\d.]+ MB/s, [\d.]+ times as slow as the median", job.output)
