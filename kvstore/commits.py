@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.resources import files
 from typing import cast
 
@@ -50,7 +50,7 @@ _SETTLE_LUA = _STORED_LUA + files("laggard.kvstore").joinpath("settle.lua").read
 
 
 class _Wait(redis.ConnectionError):
-    """Another transaction holds the lock; the retry policy tries again."""
+    """Another transaction holds the lock, or a copy is waited for; the retry policy tries again."""
 
 
 class Committer:
@@ -77,6 +77,7 @@ class Committer:
         self._awaited_key = awaited_key(endpoint)
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._settle_script = client.register_script(_SETTLE_LUA)
+        self._waits = False  # whether commits waited for the copy of State lately
         self._helped = ("", "0")  # whose records were settled last, and where to go on
         self._acknowledged = threading.local()  # each thread's newest acknowledgement
         # Of those before it: longer than anybody retries a commit.
@@ -168,13 +169,19 @@ class Committer:
         return rest[0]
 
     def _run(self, keys: list[str], arguments: list[Buffer | str | int]) -> list[bytes]:
-        with one_connection(self._client) as connection:  # of its own: it may wait for the copy of what it has written
+        # The server waits for the copy of what one connection has written: so it is one of its own.
+        waits = self._waits
+        with one_connection(self._client) if waits else nullcontext(self._client) as connection:
             reply = cast("list[bytes]", self._commit_script(keys=keys, args=arguments, client=connection))
             raise_if_fenced(reply, self._launch)
             if reply[0] == b"wait":
                 raise _Wait("another process is committing a large transaction")
-            if len(reply) == 4 and reply[3]:
-                await_copy(connection)
+            if len(reply) == 4:  # it is committed
+                self._waits = bool(reply[3])
+                if self._waits and not waits:
+                    raise _Wait("commits wait for a copy from now on, and so does the next try of this one")
+                if self._waits:
+                    await_copy(connection)
         return reply
 
     def settle(self, transaction: str) -> None:

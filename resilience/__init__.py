@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ProcessesStillRunningError,
         ProgramError,
         ResourceManagerError,
+        StateCopyError,
         UnreachableNodesError,
         UsageError,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "ProcessesStillRunningError",
     "ProgramError",
     "ResourceManagerError",
+    "StateCopyError",
     "UnreachableNodesError",
     "UsageError",
 ]

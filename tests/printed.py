@@ -127,8 +127,9 @@ ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
-DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
+"""``tests/clusters/test_state_copy.py`` runs it."""
+DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
 PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))
 REQUEUE = _only("docs/guides/slurm.md", r"^scontrol requeue")

@@ -12,7 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import FrameType
 
 import psutil
@@ -46,8 +46,8 @@ def run_on_primary(primary: str, arguments: Sequence[str], *, may_move: bool = F
     """
     while True:
         exit_code = _run_on(primary, arguments)
-        # srun reports success when a node is lost
-        if (exit_code != 0 and not may_move) or primary in (left := slurm_node_names()):
+        left = _nodes_left(exit_code, may_move=may_move)
+        if left is None or primary in left:
             return exit_code if exit_code >= 0 else 128 - exit_code
         if not may_move:
             raise AllocationError(
@@ -55,6 +55,16 @@ def run_on_primary(primary: str, arguments: Sequence[str], *, may_move: bool = F
             )
         lost, primary = primary, next(iter(left))
         sys.stderr.write(f"laggard: the primary, {lost}, is lost: {primary} takes over\n")
+
+
+def _nodes_left(exit_code: int, *, may_move: bool) -> Collection[str] | None:
+    """Return which nodes the job still has; None if the exit code says enough."""
+    if exit_code == 0:  # srun reports success when a node is lost
+        return slurm_node_names()
+    try:
+        return slurm_node_names() if may_move else None
+    except AllocationError:  # the job was ended as a whole
+        return None
 
 
 def _run_on(primary: str, arguments: Sequence[str]) -> int:

@@ -127,7 +127,8 @@ class Term:
         """End everything, as it is."""
         for part in self.parts.values():
             if part.poll() is None:
-                for process in (*psutil.Process(part.pid).children(recursive=True), part):
+                whole = psutil.Process(part.pid)
+                for process in (*whole.children(recursive=True), whole):
                     process.kill()
             with part:  # which closes its standard input
                 part.wait(DEADLINE_S)

@@ -35,6 +35,7 @@ from tests.made_up_job import T0, running_job, series, write_record
 from tests.printed import (
     ARRAY,
     ATTACHED_JOB,
+    COPIED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
     HETEROGENEOUS,
@@ -176,6 +177,7 @@ def run_by_other_tests() -> set[str]:
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
+        COPIED_JOB,
         HOST_FILE_JOB,
         LINK_JOB,
         *RESUME_JOBS.values(),
