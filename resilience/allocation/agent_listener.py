@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import logging
 import os
+import resource
 import secrets
 import selectors
 import socket
@@ -25,7 +26,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["AgentListener"]
+__all__ = ["AgentListener", "allow_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -39,6 +40,23 @@ ANSWER_S = 5.0
 PROGRESS_S = 2.0
 _BACKLOG = 1024
 _NO_DESCRIPTOR_S = 0.05
+# Pipes to what starts the agent, and its connection, twice while it dials again.
+_DESCRIPTORS_PER_AGENT = 8
+_OTHER_DESCRIPTORS = 512
+
+
+def allow_descriptors(n_agents: int) -> None:
+    """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred.
+
+    Parameters
+    ----------
+    n_agents
+        How many will dial. If the hard limit is too low, it is used up, and the last agents are lost.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = min(_OTHER_DESCRIPTORS + _DESCRIPTORS_PER_AGENT * n_agents, hard)
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener
+from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -282,6 +282,7 @@ class RemoteAllocation:
 
     def _invite(self, host: str, channel: Channel) -> Invitation:
         if self._listener is None:
+            allow_descriptors(len(self.nodes))
             self._listener = AgentListener(self.nodes[0].address)
         if (former := self._channels.get(host)) is not None:
             self._listener.withdraw(former)

@@ -6,6 +6,8 @@ import os
 import secrets
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -244,3 +246,19 @@ def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monke
     invitation = listener.invite(Channel(lambda _: False))
     with connect(invitation) as stranger:
         assert is_closed(stranger)
+
+
+@pytest.mark.parametrize(("n_agents", "hard", "soft"), [(1, 4096, 520), (100, 4096, 1312), (1000, 4096, 4096)])
+def test_a_process_may_open_what_its_agents_need_as_far_as_the_hard_limit_goes(
+    n_agents: int, hard: int, soft: int
+) -> None:
+    program = f"""
+import resource
+from laggard.resilience.allocation.agent_listener import allow_descriptors
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
+allow_descriptors({n_agents})
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(soft), str(hard)]
