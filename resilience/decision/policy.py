@@ -672,7 +672,8 @@ def begin(
     over = [e for e in known if e.until_s(quarantine_s) <= now_s]
     back = [e for e in known if e in over or (e.lost and strikes_of(e.host, strikes, now_s) < MAX_STRIKES)]
     excluded = tuple(replace(e, lost=False) for e in known if e not in back)
-    out, last = {e.host for e in excluded}, {*(e.host for e in back), *withheld} - {primary}
+    out = {e.host for e in excluded}
+    last = {*(e.host for e in back), *withheld} - {primary, *out}
     good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
     served = {e.host: e.until_s(quarantine_s) for e in over if not e.lost}
     of_others = (strike for strike in strikes if strike.host not in served)

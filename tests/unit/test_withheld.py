@@ -80,6 +80,13 @@ def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_
     assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
 
 
+def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_as_well() -> None:
+    known = Exclusion("n3", NOW_S - 60)
+    begun = begin(TWO, HOSTS[:3], [known], NOW_S, withheld={"n3": "down"})
+    assert isinstance(begun, JobStatus)
+    assert begun.roster == Roster(("n1", "n2"), (), (known,))
+
+
 def test_a_requeued_job_avoids_what_is_excluded_now_or_still_serves_its_quarantine_elsewhere() -> None:
     roster = Roster(("n1", "n2"), ("n3",), (Exclusion("n4", NOW_S), Exclusion("n5", NOW_S, lost=True)))
     remembered = [
