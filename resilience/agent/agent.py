@@ -57,7 +57,7 @@ import psutil
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
-from laggard.resilience.agent import DIALS
+from laggard.resilience.agent import DIALS, own_name
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.inquiries import Inquiries, Inquiry
@@ -495,7 +495,10 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _run_dialling(lease_s: float) -> None:
     from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
 
-    controller = Dialled(read_invitation(sys.stdin.fileno()), sys.stdin.fileno())
+    invitation = read_invitation(sys.stdin.fileno())
+    if not invitation.agent:
+        invitation = invitation.of_node(own_name())
+    controller = Dialled(invitation, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
             Agent(commands, controller.answers, lease_s).run()
