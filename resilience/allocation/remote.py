@@ -133,6 +133,8 @@ class RemoteAllocation:
         UnreachableNodesError
             If more nodes do not answer; the error names all of them.
         """
+        if few := allow_descriptors(len(self.nodes)):
+            tell(few)
         self._pending = self._start_together()
         self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
@@ -313,7 +315,6 @@ class RemoteAllocation:
 
     def _listen(self) -> AgentListener:
         if self._listener is None:
-            allow_descriptors(len(self.nodes))
             self._listener = AgentListener(self.nodes[0].address)
         return self._listener
 
