@@ -280,8 +280,8 @@ class RemoteAllocation:
         argv = [*self._handshake_command(self._mark), TOGETHER]
         for hosts, command in self._transport.commands_together(self._others, argv).items():
             step = Step(command, hosts)
-            channels = {host: Channel(step.await_connection) for host in hosts}
-            step.invite(self._listen().invite_together(channels))
+            channels = {host: Channel(partial(step.await_connection, host)) for host in hosts}
+            step.invite(self._listen().invite_together(channels), channels)
             self._steps.append(step)
             self._channels |= channels
             pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
