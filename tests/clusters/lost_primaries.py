@@ -1,4 +1,4 @@
-"""A job over ssh whose primary is lost again and again, and what must be true of its commits.
+"""A job over ssh whose primary is lost again and again, and what must be true of its commits and checkpoints.
 
 ``python -m tests.clusters.lost_primaries 50`` loses fifty; it needs root.
 """
@@ -37,25 +37,49 @@ OPTIONS = (
     "--quarantine=1",  # a node that was lost is taken back at once
 )
 # Rank 0 counts in State.  It notes what its launch has found there and what was acknowledged, in files that outlive
-# every machine.
+# every machine.  Every other checkpoint is small enough for State, the others are in the memory of the nodes.
 PROGRAM = """
     import json, os, time
     from pathlib import Path
-    from laggard import Job, State
+    import numpy as np
+    from laggard import Checkpointer, Job, State
 
     folder, launch, state = Path(__file__).parent, Job.current().launch, State.current()
-    if os.environ["NODE_RANK"] == "0":
-        (folder / f"found{launch}").write_text(json.dumps(state.get("counts", [])))
-    with (folder / "acknowledged").open("a") as acknowledged:
-        while not (folder / "enough").exists():
-            if os.environ["NODE_RANK"] == "0":
-                with state.transaction() as transaction:
-                    number = transaction.get("next", 0)
-                    transaction["next"] = number + 1
-                    transaction.append("counts", number)
-                print(json.dumps([launch, number]), file=acknowledged, flush=True)
+    rank, ranks = int(os.environ["NODE_RANK"]), int(os.environ["NNODES"])
+    checkpoints = Checkpointer(state, rank=rank, ranks=ranks)
+    step = checkpoints.latest() or 0
+    if step:
+        trees = [checkpoints.restore(step, rank=each) for each in range(checkpoints.ranks_of(step))]
+        assert all((tree["weights"] == 10 * step + each).all() for each, tree in enumerate(trees)), "torn"
+        assert len({tree["launch"] for tree in trees}) == 1, "mixed"
+    if rank == 0:
+        (folder / f"found{launch}").write_text(json.dumps([state.get("counts", []), step]))
+
+    def note(file, *values):
+        with (folder / file).open("a") as lines:
+            lines.write(json.dumps([launch, *values]) + "\\n")
+
+    def count():
+        with state.transaction() as transaction:
+            number = transaction.get("next", 0)
+            transaction["next"] = number + 1
+            transaction.append("counts", number)
+        note("acknowledged", number)
+
+    def goes_on():
+        return not (folder / "enough").exists()
+
+    while goes_on():
+        for _ in range(25 if rank == 0 else 0):
+            count()
             time.sleep(0.01)
-    if os.environ["NODE_RANK"] == "0":
+        step += 1
+        checkpoints.save(step, {"launch": launch, "weights": np.full(10 if step % 2 else 300_000, 10 * step + rank)})
+        while goes_on() and not (counted := checkpoints.wait(step, 1)):
+            pass
+        if rank == 0 and counted:
+            note("counted", step)
+    if rank == 0:
         (folder / "last").write_text(json.dumps(state["counts"]))
 """
 
@@ -112,7 +136,8 @@ class LostPrimaries:
         ------
         AssertionError
             If an acknowledged commit was lost, doubled or out of order, or a primary that was lost acknowledged
-            anything after another had taken over; or if the job does not go on.
+            anything after another had taken over; if a checkpoint was torn, or one in State was lost; or if the job
+            does not go on.
         """
         until_s = time.monotonic() + longest_s
         primary = NODES[0]
@@ -138,7 +163,7 @@ class LostPrimaries:
         else:
             self._network.cut(primary)
         began_s = time.monotonic()
-        acknowledged = self._acknowledged()
+        acknowledged, counted = self._acknowledged(), self._noted("counted")
         self._start_on(taker)
         self._wait_for_commits(1)
         self.gaps_s.append(time.monotonic() - began_s)
@@ -146,7 +171,10 @@ class LostPrimaries:
         sys.stdout.write(f"{len(self.losses)}: {self.losses[-1]}: commits again after {self.gaps_s[-1]:.1f} s\n")
         sys.stdout.flush()
         self._jobs[-1].wait_for(f"{primary} has it no more: taken over from the copy on")
-        self._expect_all_there(self._read(f"found{self._acknowledged()[-1][0]}"), acknowledged)
+        counts, step = self._read(f"found{self._acknowledged()[-1][0]}")
+        self._expect_all_there(counts, acknowledged)
+        small = max((step for _, step in counted if step % 2), default=0)
+        assert step >= small, f"the program went on from step {step}, not {small}\n{self._said()}"
         self._restore(primary)
         assert job.finish() != 0, self._said()
         return taker
@@ -187,7 +215,10 @@ class LostPrimaries:
 
     def _acknowledged(self) -> list[tuple[int, int]]:
         """Return the launch and the number of each acknowledged commit, in the order in which they were noted."""
-        file = self._folder / "acknowledged"
+        return self._noted("acknowledged")
+
+    def _noted(self, name: str) -> list[tuple[int, int]]:
+        file = self._folder / name
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
 

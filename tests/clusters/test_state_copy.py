@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters import sshd
+from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch, environment
+from tests.clusters.lost_primaries import LostPrimaries
 from tests.clusters.machines import PRIVATE, Network, wait_for
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import COPIED_JOB, REQUEUE
@@ -116,6 +119,14 @@ def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
     assert second.finish() == 0, second.output
     expect_all_there(second, program)
     watch.expect_no_processes()
+
+
+def test_primaries_are_lost_one_after_the_other_and_no_acknowledged_commit_is(tmp_path: Path) -> None:
+    """``python -m tests.clusters.lost_primaries 50`` loses more."""
+    require(*sshd.PROGRAMS)
+    with LostPrimaries(tmp_path, seed=1) as primaries:
+        assert primaries.lose(3) > 0
+    print(primaries.losses, primaries.gaps_s)
 
 
 @pytest.mark.usefixtures("own_folders")
