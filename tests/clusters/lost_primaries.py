@@ -16,6 +16,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,11 @@ PROGRAM = """
             time.sleep(0.01)
         step += 1
         checkpoints.save(step, {"launch": launch, "weights": np.full(10 if step % 2 else 300_000, 10 * step + rank)})
-        while goes_on() and not (counted := checkpoints.wait(step, 1)):
-            pass
-        if rank == 0 and counted:
-            note("counted", step)
+        while goes_on():
+            if checkpoints.wait(step, 1):
+                if rank == 0:
+                    note("counted", step)
+                break
     if rank == 0:
         (folder / "last").write_text(json.dumps(state["counts"]))
 """
@@ -154,7 +156,8 @@ class LostPrimaries:
         """Lose the primary; return which node has taken over."""
         job = self._jobs[-1]
         job.wait_for(r"node\d has a copy")
-        self._wait_for_commits(20)
+        enough = len(self._acknowledged()) + 20
+        self._wait_for(lambda: len(self._acknowledged()) >= enough, "20 more commits")
         time.sleep(self._chance.uniform(0, 1))  # the moment of the fault, not a wait for an event
         how = self._chance.choice(["crash", "cut"])
         taker = self._chance.choice([name for name in NODES if name != primary])
@@ -165,7 +168,7 @@ class LostPrimaries:
         began_s = time.monotonic()
         acknowledged, counted = self._acknowledged(), self._noted("counted")
         self._start_on(taker)
-        self._wait_for_commits(1)
+        self._wait_for(lambda: self._acknowledged()[-1][0] > acknowledged[-1][0], "a commit of a new launch")
         self.gaps_s.append(time.monotonic() - began_s)
         self.losses.append(f"{how} of {primary}, {taker} takes over")
         sys.stdout.write(f"{len(self.losses)}: {self.losses[-1]}: commits again after {self.gaps_s[-1]:.1f} s\n")
@@ -182,8 +185,8 @@ class LostPrimaries:
     def _restore(self, name: str) -> None:
         if self._network.nodes[name].has_crashed():
             self._network.replace(name)
-            self._start_sshd(self._network.nodes[name])
             self._mount_disk(self._network.nodes[name])
+            self._start_sshd(self._network.nodes[name])
         self._network.mend(name)
 
     def _mount_disk(self, node: Machine) -> None:
@@ -202,16 +205,12 @@ class LostPrimaries:
         for job in self._jobs:
             job.end()
 
-    def _wait_for_commits(self, more: int) -> None:
-        """Wait until the newest job's launches have acknowledged this many."""
-        job = self._jobs[-1]
-        before = len(self._acknowledged())
+    def _wait_for(self, done: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            assert self._jobs[-1].process.poll() is None, self._said()
+            return done()
 
-        def are_there() -> bool:
-            assert job.process.poll() is None, self._said()
-            return len(self._acknowledged()) >= before + more
-
-        wait_for(are_there, f"{more} more commits", 120)
+        wait_for(look, what, 120)
 
     def _acknowledged(self) -> list[tuple[int, int]]:
         """Return the launch and the number of each acknowledged commit, in the order in which they were noted."""
