@@ -58,6 +58,8 @@ class LinkMatrix:
         How many links were measured.
     left_out
         How many nodes or leaves are left out for lack of room.
+    leaf_of
+        The leaf of each node, as far as it is known.
     """
 
     kind: Literal["nodes", "leaves"]
@@ -66,13 +68,29 @@ class LinkMatrix:
     median_s: float
     n_links: int
     left_out: int
+    leaf_of: Mapping[str, str]
 
     def ratio(self, row: int, column: int) -> float:
         """Return a time over the median of all links; NaN if there is none."""
         return float(self.seconds[row, column]) / self.median_s if self.median_s > 0 else math.nan
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as the page reads it: times row by row, in seconds, None for pairs that never met."""
+    def accused(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """Return the rows to which some nodes belong, and which of them belong to each."""
+        found: dict[str, list[str]] = {}
+        for node in nodes:
+            name = self.leaf_of.get(node) if self.kind == "leaves" else node
+            if name in self.names:
+                found.setdefault(name, []).append(node)
+        return found
+
+    def to_json(self, accused: Iterable[str] = ()) -> dict[str, Any]:
+        """Return it as the page reads it: times row by row, in seconds, None for pairs that never met.
+
+        Parameters
+        ----------
+        accused
+            The nodes that were found slow.
+        """
         times = [float(f"{each:.4g}") if math.isfinite(each) else None for each in self.seconds.ravel().tolist()]
         return {
             "kind": self.kind,
@@ -81,6 +99,7 @@ class LinkMatrix:
             "median": self.median_s,
             "n_links": self.n_links,
             "left_out": self.left_out,
+            "accused": self.accused(accused),
         }
 
 
@@ -112,21 +131,17 @@ def matrix_of(
     kind: Literal["nodes", "leaves"] = "nodes"
     median_s, n_links = median(links.values()), len(links)
     names = {name for link in links for name in link}
-    if len(names) > most and len({leaf_of(name, leaves) for name in names}) > 1:
-        kind, links = "leaves", _between_leaves(links, leaves)
-        names = {name for link in links for name in link}
+    leaf_of = {name: (leaves or {}).get(name) or NO_LEAF for name in names}
+    if len(names) > most and len({*leaf_of.values()}) > 1:
+        kind, links = "leaves", _between_leaves(links, leaf_of)
+        names = {*leaf_of.values()}
     shown = sorted(names, key=natural) if len(names) <= most else _slowest(links, most)
     place = {name: at for at, name in enumerate(shown)}
     cells = np.full((len(shown), len(shown)), np.nan)
     for (sender, receiver), value in links.items():
         if sender in place and receiver in place:
             cells[place[sender], place[receiver]] = value
-    return LinkMatrix(kind, tuple(shown), cells, median_s, n_links, len(names) - len(shown))
-
-
-def leaf_of(node: str, leaves: Mapping[str, str] | None) -> str:
-    """Return a node's leaf switch, or a name for those of which it is not known."""
-    return (leaves or {}).get(node) or NO_LEAF
+    return LinkMatrix(kind, tuple(shown), cells, median_s, n_links, len(names) - len(shown), leaf_of)
 
 
 def newest_of_one_size(
@@ -155,10 +170,10 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text) if part)
 
 
-def _between_leaves(links: Mapping[Link, float], leaves: Mapping[str, str] | None) -> dict[Link, float]:
+def _between_leaves(links: Mapping[Link, float], leaf_of: Mapping[str, str]) -> dict[Link, float]:
     between: dict[Link, list[float]] = defaultdict(list)
     for (sender, receiver), value in links.items():
-        between[leaf_of(sender, leaves), leaf_of(receiver, leaves)].append(value)
+        between[leaf_of[sender], leaf_of[receiver]].append(value)
     return {link: median(values) for link, values in between.items()}
 
 

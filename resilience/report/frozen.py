@@ -23,6 +23,7 @@ from laggard.telemetry.link_matrix import SEND_TIME
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
     accused,
+    accused_nodes,
     accused_of,
     events_of,
     launches_of,
@@ -63,7 +64,7 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
             **accused_of(events),
             **events_of(events),
         },
-        "links": {str(number): matrix.to_json() for number, matrix in inputs.links.items()},
+        "links": {str(number): matrix.to_json(accused_nodes(events)) for number, matrix in inputs.links.items()},
         "maps": {panel.metric: _map(panel) for panel in panels},
         "curves": {
             **{each.metric: _own_curve(each) for each in inputs.own_curves},

@@ -21,6 +21,7 @@ __all__ = [
     "N_SERIES",
     "OF_SERIES",
     "accused",
+    "accused_nodes",
     "accused_of",
     "events_of",
     "is_probe",
@@ -57,6 +58,11 @@ def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
             if not _WELL_AGAIN.search(event.text):
                 found[event.host, event.gpu] = event
     return dict(reversed(found.items()))
+
+
+def accused_nodes(events: Iterable[Event]) -> list[str]:
+    """Return the nodes that were found slow as such, not for one of their devices."""
+    return [host for host, gpu in accused(events) if not gpu]
 
 
 def accused_of(events: Iterable[Event]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import LaunchSpan
 from laggard.telemetry.links import links_between
+from laggard.telemetry.page.content import accused_nodes
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.server.handlers import Reply, Service
 from laggard.telemetry.server.requests import Call
@@ -20,7 +21,8 @@ def links(service: Service, call: Call) -> Reply:
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
     span = _span_of(call.one("launch"), service.events.launches, Span(reach.began_us, end_us))
     found = links_between(service.source, span)
-    return Reply({"links": None if found is None else found.to_json()})
+    accused = accused_nodes(service.events.between(0, end_us))
+    return Reply({"links": None if found is None else found.to_json(accused)})
 
 
 def _span_of(launch: str, launches: Sequence[LaunchSpan], everything: Span) -> Span:
