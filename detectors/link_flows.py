@@ -46,6 +46,13 @@ class Flows:
         """Return the flows that had the NICs to themselves."""
         return self.take(self.foreign <= MOST_FOREIGN)
 
+    def of_two_nodes(self) -> Flows:
+        """Return one flow for each direction, with the middle one of its times; of two with the lesser."""
+        table, _, sizes = ranked(self.sender, 2, self.log_time)
+        ways = np.flatnonzero(sizes)
+        middle = table[ways, (sizes[ways] - 1) // 2]
+        return Flows(ways, 1 - ways, middle, np.zeros(len(ways), np.float32))
+
     def without_classes(self, is_near: NDArray[np.bool_]) -> Flows:
         """Return the flows relative to the median of those below one leaf, or of those between leaves."""
         relative = self.log_time.copy()

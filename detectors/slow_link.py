@@ -106,7 +106,7 @@ class SlowLinkDetector(Startable):
         judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, board.tell_bytes)
         judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
         if len(hosts) > 1:
-            interval_s = self.collection_rate * stride_of(self.collection_rate, len(hosts), self.max_intrusion)
+            interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
             expected = [(host, "") for host in hosts]
             self._watcher = Watcher(LINK_TIME, interval_s, judge, expected=expected)
             self._collectors = self._place(launch)

@@ -100,6 +100,7 @@ class SlowLinkAnalysis:
         self._note_busy(flows)
         flows = flows.undisturbed()
         if self._is_link:
+            flows = flows.of_two_nodes()
             return list(self._judge_flows(flows, flows.log_time))
         is_near = self._leaf[flows.sender] == self._leaf[flows.receiver]
         flows = flows.without_classes(is_near)

@@ -68,14 +68,13 @@ class LinkReport:
         return cls(found, LinkSymptoms(**symptoms))
 
 
-def stride_of(interval_s: float, n_nodes: int, max_intrusion: float) -> int:
+def stride_of(interval_s: float, max_intrusion: float) -> int:
     """Return how many intervals apart rounds must be so that they take no more than a share of the time.
 
     A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
     """
     meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
-    n_meetings = min(PARTNERS, n_nodes - 1 + n_nodes % 2)
-    return max(1, math.ceil(OVERHEAD * n_meetings * meeting_s / (max_intrusion * interval_s)))
+    return max(1, math.ceil(OVERHEAD * PARTNERS * meeting_s / (max_intrusion * interval_s)))
 
 
 def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
@@ -114,7 +113,7 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._clock = CommonClock(session.client)
-        self._interval_s = interval_s * stride_of(interval_s, len(launch.nodes), max_intrusion)
+        self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
         self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
