@@ -98,7 +98,7 @@ class LinkCollector:
     max_intrusion
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
     leaves
-        The switch that each node is connected to, by host, if that is known.
+        The leaf switch of each node, by host; ``None``: as the launch's record says.
     """
 
     def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
@@ -116,7 +116,7 @@ class LinkCollector:
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves or launch.leaves, PARTNERS), environment.node)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()
