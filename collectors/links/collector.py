@@ -73,14 +73,13 @@ class LinkReport:
         return cls(found, LinkSymptoms(**symptoms), int(tags[_LAUNCH]), tags[_LEAF])
 
 
-def stride_of(interval_s: float, n_nodes: int, max_intrusion: float) -> int:
+def stride_of(interval_s: float, max_intrusion: float) -> int:
     """Return how many intervals apart rounds must be so that they take no more than a share of the time.
 
     A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
     """
     meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
-    n_meetings = min(PARTNERS, n_nodes - 1 + n_nodes % 2)
-    return max(1, math.ceil(OVERHEAD * n_meetings * meeting_s / (max_intrusion * interval_s)))
+    return max(1, math.ceil(OVERHEAD * PARTNERS * meeting_s / (max_intrusion * interval_s)))
 
 
 def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
@@ -104,7 +103,7 @@ class LinkCollector:
     max_intrusion
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
     leaves
-        The switch that each node is connected to, by host, if that is known.
+        The leaf switch of each node, by host; ``None``: as the launch's record says.
     """
 
     def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
@@ -121,10 +120,10 @@ class LinkCollector:
         self._launch = environment.launch
         self._leaf = (leaves or {}).get(environment.node, "")
         self._clock = CommonClock(session.client)
-        self._interval_s = interval_s * stride_of(interval_s, len(launch.nodes), max_intrusion)
+        self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves or launch.leaves, PARTNERS), environment.node)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import rounds_of
+from laggard.collectors.links.schedule import circle
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
@@ -69,7 +69,7 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
         listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
-        meetings = next(rounds_of(list(listens), "doctor", partners=PARTNERS))
+        meetings = circle(sorted(listens), PARTNERS)
         partners = {host: [_partner(host, pairs) for pairs in meetings] for host in hosts}
         n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
         for number in range(2):  # the first only to choose the number of bytes
