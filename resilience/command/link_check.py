@@ -22,13 +22,11 @@ from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = ["LinkCheck", "check_links", "lines_on_links"]
+__all__ = ["LinkCheck", "check_links"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
 DEADLINE_S = 120.0
 PARTNERS = 8
-MAX_SHOWN = 5
-SHOWN_FROM = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +130,3 @@ def _started(host: str, transport: Transport | None) -> Iterator[_Node]:
         finally:
             deadline.cancel()
             process.kill()
-
-
-def lines_on_links(check: LinkCheck) -> list[str]:
-    """Return what the doctor prints of the links: the usual figures, and the slowest ones."""
-    lines = [f"link {what}: {why}" for what, why in sorted(check.failures.items())[:MAX_SHOWN]]
-    if not check.readings:
-        return lines
-    usual_s = statistics.median(each.duration_s for each in check.readings)
-    latency_s = statistics.median(each.latency_s for each in check.readings)
-    slowest = sorted(check.readings, key=lambda each: -each.duration_s)
-    for each in [each for each in slowest if each.duration_s >= SHOWN_FROM * usual_s][:MAX_SHOWN]:
-        pace = f"{_rate(each)}, {each.duration_s / usual_s:.1f} times as slow as the median"
-        disturbed = f"; others sent {each.foreign_share:.0%} as much" if each.foreign_share else ""
-        lines.append(f"link {each.sender} to {each.receiver}: {pace}{disturbed}")
-    rate = _rate(min(check.readings, key=lambda each: abs(each.duration_s - usual_s)))
-    return [*lines, f"{len(check.readings)} links measured: median {rate}, round trip {1e6 * latency_s:.0f} us"]
-
-
-def _rate(reading: LinkReading) -> str:
-    return f"{reading.n_bytes / reading.duration_s / 1e6:.4g} MB/s"

@@ -259,6 +259,9 @@ class Launches:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
         self._fence()
         self._signs_at_start = self._records.signs(self.number)
+        has_directory = self._plan.checkpoints.directory is not None
+        for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
+            self._account.tell("notice", str(lost), "bold yellow")
 
     def begin(self, roster: Roster) -> None:
         """Begin a launch on the active nodes of a roster.
