@@ -11,10 +11,12 @@ from laggard.collectors.device import VIRTUAL_DEVICES
 from laggard.collectors.group import Startable
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.collector import LINK_TIME, LinkCollector, stride_of
+from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.detector import Watcher
 from laggard.detectors.keeping import Keeper
 from laggard.detectors.launch_signs import LaunchSigns
+from laggard.detectors.peer_link_judge import PeerLinkJudge
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
@@ -38,6 +40,8 @@ class SlowLinkDetector(Startable):
     Use it in the program, around the work: ``with SlowLinkDetector(): ...``, or start the program with ``--detect
     slow-link``. All nodes probe at one moment: each meets three others, one after another, and sends each a burst of
     about 30 ms while that one sends to it. A slow pair, or a slow group below one switch, is only reported.
+
+    On nodes with several GPUs and CuPy, the GPUs of each pair also copy to each other. What is slow there is reported.
 
     Parameters
     ----------
@@ -64,6 +68,8 @@ class SlowLinkDetector(Startable):
         If a setting is out of range.
     """
 
+    peer_collector: type[PeerLinkCollector] = PeerLinkCollector
+
     def __init__(
         self,
         collection_rate: float = 3.0,
@@ -87,8 +93,9 @@ class SlowLinkDetector(Startable):
         self._leaves = leaves
         self._restarts = RestartJudge(RestartCost.of(restart_cost))
         self._keeper = Keeper(state)
-        self._watcher: Watcher | None = None
+        self._watchers: list[Watcher] = []
         self._collectors: NodeActors | LinkCollector | None = None
+        self._peers = None if is_virtual else self.peer_collector(collection_rate, self.max_intrusion)
 
     def start(self) -> Self:
         """Start a collector on every node of this launch, and the watcher.
@@ -108,22 +115,41 @@ class SlowLinkDetector(Startable):
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, len(hosts), self.max_intrusion)
             expected = [(host, "") for host in hosts]
-            self._watcher = Watcher(LINK_TIME, interval_s, judge, expected=expected)
+            self._watchers.append(Watcher(LINK_TIME, interval_s, judge, expected=expected))
             self._collectors = self._place(launch)
+        self._watch_peers(launch)
         return self
 
     def stop(self) -> None:
-        """Stop the watcher and the collectors. Stopping twice does nothing."""
-        if self._watcher is not None:
-            self._watcher.stop()
-            self._watcher = None
+        """Stop the watchers and the collectors. Stopping twice does nothing."""
+        for watcher in self._watchers:
+            watcher.stop()
+        self._watchers = []
         if self._collectors is not None:
             self._collectors.stop()
             self._collectors = None
+        if self._peers is not None:
+            self._peers.stop()
 
-    def collect_here(self) -> LinkCollector:
-        """Start the collector of this process's node alone."""
+    def collect_here(self) -> None:
+        """Start the collectors of this process's node alone."""
+        self._collectors = self.links_here()
+        if self._peers is not None:
+            self._peers.start()
+
+    def links_here(self) -> LinkCollector:
+        """Start what probes the links of this process's node."""
         return LinkCollector(self.collection_rate, self.max_intrusion, self._leaves)
+
+    def _watch_peers(self, launch: LaunchRecord) -> None:
+        """Have the GPUs of each node copy to each other, on nodes that have several."""
+        hosts = [node.hostname for node in launch.nodes if len(node.devices) > 1]
+        if self._peers is None or not hosts:
+            return
+        judge = PeerLinkJudge(self._budget * _share(launch.launch) / len(hosts), self._min_slowdown)
+        expected = [(host, "") for host in hosts]
+        self._watchers.append(Watcher(PEER_LINK_TIME, self.collection_rate, judge, expected=expected))
+        self._peers.start()
 
     def _place(self, launch: LaunchRecord) -> NodeActors | LinkCollector | None:
         """Start the collectors."""
