@@ -20,10 +20,11 @@ _KIB = 1024
 _HEADERS = 1.08  # a link counts more than the bytes of a copy
 _SEEN = 0.5  # of a copy's bytes: with fewer, the counter is one that is not updated in time
 _ERRORS: Mapping[int, str] = {
-    nvml.NVML_NVLINK_ERROR_DL_RECOVERY: "recoveries",
-    nvml.NVML_NVLINK_ERROR_DL_REPLAY: "replays",
-    nvml.NVML_NVLINK_ERROR_DL_CRC_FLIT: "CRC errors",
+    nvml.NVML_NVLINK_ERROR_DL_RECOVERY: "recovery",
+    nvml.NVML_NVLINK_ERROR_DL_REPLAY: "replay",
+    nvml.NVML_NVLINK_ERROR_DL_CRC_FLIT: "CRC error",
 }
+_MANY = {"recovery": "recoveries"}
 # By NVML's level of the nearest thing on the bus that two GPUs share.
 _SHARED: Mapping[int, str] = {
     nvml.NVML_TOPOLOGY_INTERNAL: "one board",
@@ -132,11 +133,15 @@ def foreign_share(before: float | None, after: float | None, own_bytes: float) -
 def errors_of_links(before: LinkErrors, after: LinkErrors) -> str:
     """Return which links have counted errors in between, in a sentence; empty if none has."""
     said = [
-        f"link {link} had {after[link, what] - count} {what}"
+        f"link {link} had {_counted(rise, what)}"
         for (link, what), count in before.items()
-        if after.get((link, what), 0) > count
+        if (rise := after.get((link, what), 0) - count) > 0
     ]
     return f"{NVLINK}: {', '.join(said[:3])}" if said else ""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what if count == 1 else _MANY.get(what, what + 's')}"
 
 
 def _short(address: str) -> str:

@@ -241,7 +241,9 @@ def test_what_others_carried_is_what_the_links_count_beyond_the_copies(
 
 
 def test_the_links_whose_errors_rose_are_named() -> None:
-    before = {(0, "CRC errors"): 3, (1, "CRC errors"): 0, (1, "replays"): 5}
+    before = {(0, "CRC error"): 3, (1, "CRC error"): 0, (1, "replay"): 5, (2, "recovery"): 1, (3, "replay"): 0}
     assert errors_of_links(before, before) == ""
-    after = before | {(1, "CRC errors"): 2, (1, "replays"): 6}
-    assert errors_of_links(before, after) == "NVLink: link 1 had 2 CRC errors, link 1 had 1 replays"
+    after = before | {(1, "CRC error"): 2, (1, "replay"): 6, (2, "recovery"): 4, (3, "replay"): 2}
+    said = "NVLink: link 1 had 2 CRC errors, link 1 had 1 replay, link 2 had 3 recoveries"  # and no more than three
+    assert errors_of_links(before, after) == said
+    assert errors_of_links({(3, "replay"): 0}, after) == "NVLink: link 3 had 2 replays"
