@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES
+from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import Startable
 from laggard.collectors.links.board import LinkBoard
-from laggard.collectors.links.collector import LINK_TIME, LinkCollector, stride_of
+from laggard.collectors.links.collector import LINK_TIME, LinkCollector, stride_of, tell_failure
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.detector import Watcher
@@ -62,6 +63,10 @@ class SlowLinkDetector(Startable):
         The largest share of the time that the probes may take from a job whose ranks wait for each other: by default
         0.5 %, and 25 % on nodes with virtual devices.
 
+    interface
+        Which network is probed: the first interface of each node whose name begins with one of a list, as
+        ``NCCL_SOCKET_IFNAME`` has it. Empty: that of the node's address in the job.
+
     Raises
     ------
     ValueError
@@ -80,6 +85,7 @@ class SlowLinkDetector(Startable):
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | float | None = None,
         max_intrusion: float | None = None,
+        interface: str = "",
     ) -> None:
         is_virtual = VIRTUAL_DEVICES in os.environ
         if not collection_rate > 0:
@@ -91,6 +97,7 @@ class SlowLinkDetector(Startable):
         self._min_slowdown = min_slowdown or (VIRTUAL_MIN_SLOWDOWN if is_virtual else LINK_MIN_SLOWDOWN)
         self._budget = false_alarm_budget
         self._leaves = leaves
+        self._interface = interface
         self._restarts = RestartJudge(RestartCost.of(restart_cost))
         self._keeper = Keeper(state)
         self._watchers: list[Watcher] = []
@@ -115,7 +122,9 @@ class SlowLinkDetector(Startable):
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, len(hosts), self.max_intrusion)
             expected = [(host, "") for host in hosts]
-            self._watchers.append(Watcher(LINK_TIME, interval_s, judge, expected=expected))
+            self._watchers.append(
+                Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on)
+            )
             self._collectors = self._place(launch)
         self._watch_peers(launch)
         return self
@@ -137,9 +146,16 @@ class SlowLinkDetector(Startable):
         if self._peers is not None:
             self._peers.start()
 
-    def links_here(self) -> LinkCollector:
-        """Start what probes the links of this process's node."""
-        return LinkCollector(self.collection_rate, self.max_intrusion, self._leaves)
+    def links_here(self) -> LinkCollector | None:
+        """Start what probes the links of this process's node; nothing if it has no such interface, which is told."""
+        try:
+            return LinkCollector(self.collection_rate, self.max_intrusion, self._leaves, self._interface)
+        except NoInterfaceError as error:
+            tell_failure(error)
+            return None
+
+    def _failure_on(self, host: str) -> str:
+        return self._collectors.failure_on(host) if isinstance(self._collectors, NodeActors) else ""
 
     def _watch_peers(self, launch: LaunchRecord) -> None:
         """Have the GPUs of each node copy to each other, on nodes that have several."""
@@ -153,7 +169,8 @@ class SlowLinkDetector(Startable):
 
     def _place(self, launch: LaunchRecord) -> NodeActors | LinkCollector | None:
         """Start the collectors."""
-        return start_on_every_node(launch.nodes, LinkCollector, self.collection_rate, self.max_intrusion, self._leaves)
+        terms = self.collection_rate, self.max_intrusion, self._leaves, self._interface
+        return start_on_every_node(launch.nodes, LinkCollector, *terms)
 
 
 def _share(launch: int) -> float:

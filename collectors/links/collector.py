@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 
+from laggard.collectors.errors import NoInterfaceError
+from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
+from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
@@ -25,7 +28,7 @@ from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Sample, Series
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of"]
+__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
@@ -100,13 +103,28 @@ class LinkCollector:
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
     leaves
         The switch that each node is connected to, by host, if that is known.
+    interface
+        Which network is probed, see :func:`~laggard.collectors.links.interfaces.chosen_interface`; empty: that of the
+        node's address in the job.
+
+    Raises
+    ------
+    NoInterfaceError
+        If this node has no such interface.
     """
 
-    def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        interval_s: float,
+        max_intrusion: float,
+        leaves: Mapping[str, str] | None = None,
+        interface: str = "",
+    ) -> None:
         session = current_session()
         environment = session.environment
         launch = Control(session.client, session.endpoint, environment.launch).read_launch()
-        address = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        in_job = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        address = address_on(interface) if interface else in_job
         key = key_of(session.endpoint.password, session.endpoint.job, environment.launch)
         self._prober = LinkProber(environment.node, address, key)
         self._counters = CountersOfRound(interface_of(address))
@@ -161,6 +179,16 @@ class LinkCollector:
                 self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
         values = tuple(reading.duration_s for reading in found.readings) or (math.nan,)
         self._series.add([Sample(LINK_TIME, time.time(), values, report.tags(self._prober.host))])
+
+
+def tell_failure(error: NoInterfaceError) -> None:
+    """Report, in place of a round, why this node's links are not probed."""
+    session = current_session()
+    host = session.environment.node
+    tags = LinkReport(LinkRound(), LinkSymptoms()).tags(host) | {ERROR: str(error)}
+    Series(session.client, session.endpoint, session.environment.launch).add(
+        [Sample(LINK_TIME, time.time(), (math.nan,), tags)]
+    )
 
 
 class _Meetings:

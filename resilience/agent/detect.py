@@ -77,7 +77,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.watched == "slow-link":
         leaves = {host: str(leaf) for host, leaf in (groups or {}).items() if isinstance(host, str)}
         links = _LinksBeside(
-            options.interval_s, state=State.current(), leaves=leaves, restart_cost=options.restart_cost
+            options.interval_s,
+            state=State.current(),
+            leaves=leaves,
+            restart_cost=options.restart_cost,
+            interface=options.link_interface,
         )
         if is_primary:
             links.start()
@@ -113,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--watched", choices=get_args(Watched), default="slow-gpu", help="what to watch for")
     parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")
     parser.add_argument("--restart-cost", type=float, metavar="S", help="what a restart costs; left out: as measured")
+    parser.add_argument("--link-interface", default="", help="the network of which links are probed")
     return parser
 
 

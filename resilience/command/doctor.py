@@ -77,6 +77,12 @@ EXIT_NOT_CHECKED = 3
 )
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
+@click.option(
+    "--link-interface",
+    default="",
+    metavar="A,B",
+    help="Of many nodes, measure the links of the first network interface of each whose name begins so.",
+)
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
 def doctor(
     *,
@@ -88,6 +94,7 @@ def doctor(
     all_nodes: bool,
     hostlist: str | None,
     hostfile: Path | None,
+    link_interface: str,
 ) -> int:
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
@@ -110,7 +117,7 @@ def doctor(
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
-        links = check_links(transports, names)
+        links = check_links(transports, names, link_interface)
         click.echo(as_text(checks, diagnoses, links, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)

@@ -106,6 +106,5 @@ def test_a_job_on_one_node_reports_which_of_its_gpus_is_slow_to_which(
 
     job = start_job("--local-nodes=1", "--per-node", "--detect=slow-link", "--detect-interval=0.5", "sleep", "1000")
 
-    found = job.wait_for(r"peer-links: (\S+) gpu 1 to 0: (\S+) .* either end may be at fault")
-    assert found
+    job.wait_for(r"peer-links: \S+ gpu 1 to 0: \S+ times .* either end may be at fault")
     assert "verdict" not in job.account
