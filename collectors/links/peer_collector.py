@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
 from laggard.collectors.causes import RULES
-from laggard.collectors.device import GpuDevice, local_devices
+from laggard.collectors.device import GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.nvlinks import NVLINK, NvLinks, errors_of_links
@@ -163,15 +163,17 @@ class PeerLinkCollector(CollectorGroup):
         return self._report.tags()
 
 
-def gpus_here() -> list[GpuDevice]:
-    """Return the GPUs that this process may copy between; none without CuPy."""
+def gpus_here(names: Collection[str] | None = None) -> list[GpuDevice]:
+    """Return the GPUs that this process may copy between, those of some names or all; none without CuPy."""
     if find_spec("cupy") is None:
         _log.info("links between GPUs are not measured: CuPy is not installed")
         return []
     try:
-        return [device for device in local_devices() if isinstance(device, GpuDevice)]
+        makers = device_makers()
     except NoDeviceError:
         return []
+    devices = [make() for name, make in makers.items() if names is None or name in names]
+    return [device for device in devices if isinstance(device, GpuDevice)]
 
 
 def _tell_people(readings: Iterable[LinkReading]) -> None:

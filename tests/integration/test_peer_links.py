@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from laggard.collectors.device_check import DeviceCheck
+from laggard.collectors.supervised_check import peers_here
 from tests.integration.jobs import RunningJob
 
 Start = Callable[..., RunningJob]
@@ -108,3 +110,38 @@ def test_a_job_on_one_node_reports_which_of_its_gpus_is_slow_to_which(
 
     job.wait_for(r"peer-links: \S+ gpu 1 to 0: \S+ times .* either end may be at fault")
     assert "verdict" not in job.account
+
+
+THREE_GPUS = """
+from tests.fake_cupy.machine import Board, install
+install(*(Board(peers=frozenset(range(3)) - {number}) for number in range(2)), Board(stuck=True))
+from laggard.collectors.links import peer_copies
+peer_copies.BUFFER_BYTES = 1 << 20
+"""
+
+
+def on_three_gpus(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "cupy.py").write_text(THREE_GPUS)
+    path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
+    return {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | {"PYTHONPATH": path}
+
+
+def test_the_doctor_copies_between_the_gpus_that_answer(tmp_path: Path) -> None:
+    seconds = {"gemm_fp32": [1e-3]}
+    checks = [DeviceCheck("0", seconds=seconds), DeviceCheck("1", seconds=seconds), DeviceCheck("2", trouble="stuck")]
+    found = peers_here(on_three_gpus(tmp_path), checks)
+    assert (sorted((each.sender, each.receiver) for each in found.peers), found.failure) == (
+        [("0", "1"), ("1", "0")],
+        "",
+    )
+
+
+def test_a_copy_that_never_ends_holds_the_doctor_up_no_longer_than_the_deadline(tmp_path: Path) -> None:
+    seconds = {"gemm_fp32": [1e-3]}
+    checks = [DeviceCheck("0", seconds=seconds), DeviceCheck("2", seconds=seconds)]
+    found = peers_here(on_three_gpus(tmp_path), checks, answer_s=5)
+    assert (found.peers, found.failure) == ((), "no answer within 5 s")
+
+
+def test_one_gpu_has_no_links_to_check() -> None:
+    assert peers_here({}, [DeviceCheck("0", seconds={"gemm_fp32": [1e-3]})]).peers == ()
