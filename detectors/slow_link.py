@@ -51,7 +51,7 @@ class SlowLinkDetector(Startable):
     state
         Where incidents are kept; ``None``: each launch starts without those of the one before.
     leaves
-        The switch that each node is connected to, by host, if that is known.
+        The leaf switch of each node, by host; ``None``: as ``--groups`` or Slurm's topology says, if they do.
     min_slowdown
         The smallest slowdown that matters, as a ratio of times: by default 1.05, and 1.5 on nodes with virtual devices.
     false_alarm_budget
@@ -115,12 +115,13 @@ class SlowLinkDetector(Startable):
         session = current_session()
         launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         hosts = [node.hostname for node in launch.nodes]
-        analysis = SlowLinkAnalysis(hosts, self._leaves, self._budget * _share(launch.launch), self._min_slowdown)
+        leaves = self._leaves or launch.leaves
+        analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
         board = LinkBoard(session)
         judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, board.tell_bytes)
         judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
         if len(hosts) > 1:
-            interval_s = self.collection_rate * stride_of(self.collection_rate, len(hosts), self.max_intrusion)
+            interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
             expected = [(host, "") for host in hosts]
             self._watchers.append(
                 Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on)

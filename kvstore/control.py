@@ -74,6 +74,8 @@ class LaunchRecord:
         Number of commits to State before it, and the highest step that a launch before it has reported.
     book_keeper
         The primary, if its devices are not in use; ``None``: it is the first of the nodes.
+    leaves
+        The leaf switch of each node, by host name, as far as it is known.
     """
 
     launch: int
@@ -87,6 +89,7 @@ class LaunchRecord:
     commits: int = 0
     step: float | None = None
     book_keeper: NodeRecord | None = None
+    leaves: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def primary(self) -> NodeRecord:

@@ -142,4 +142,4 @@ RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 """``tests/clusters/test_slurm.py`` and ``test_site_slurm.py`` run them, with the ids and names of jobs and nodes."""
 
 TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
-"""Probes in turn; ``tests/integration/test_detect.py`` runs it, and looks at what they read."""
+"""Probes in turn; ``tests/long/test_slow_gpu_healthy.py`` runs it, and looks at what they read."""

@@ -75,11 +75,9 @@ def main(arguments: Sequence[str]) -> int:
             signal.sigwait({signal.SIGTERM})
         return 0
     if options.watched == "slow-link":
-        leaves = {host: str(leaf) for host, leaf in (groups or {}).items() if isinstance(host, str)}
         links = _LinksBeside(
             options.interval_s,
             state=State.current(),
-            leaves=leaves,
             restart_cost=options.restart_cost,
             interface=options.link_interface,
         )

@@ -32,7 +32,8 @@ from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
-from laggard.resilience.command.link_check import LinkCheck, check_links, lines_on_links
+from laggard.resilience.command.link_check import LinkCheck, check_links
+from laggard.resilience.command.link_lines import lines_on_links
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError

@@ -19,6 +19,7 @@ from laggard.kvstore.errors import PortTakenError
 from laggard.kvstore.state_copy import forget_copy
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
 from laggard.resilience.allocation.remote import RemoteAllocation
@@ -120,6 +121,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             book_keeper=book_keeper,
             checkpoints=checkpoints,
             preload=preload,
+            leaves=leaves_of_job(groups),
         )
         return _run_job(plan, allocation, folders, _job_name(program), options, missing, copies)
 

@@ -1,0 +1,35 @@
+"""The page's handler of links: who sent to whom how fast at the end of a launch, or now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laggard.telemetry.errors import RequestError
+from laggard.telemetry.events import LaunchSpan
+from laggard.telemetry.links import links_between
+from laggard.telemetry.page.content import accused_nodes
+from laggard.telemetry.query.engine import Span
+from laggard.telemetry.server.handlers import Reply, Service
+from laggard.telemetry.server.requests import Call
+
+__all__ = ["links"]
+
+
+def links(service: Service, call: Call) -> Reply:
+    """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
+    reach = service.reach()
+    end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
+    span = _span_of(call.one("launch"), service.events.launches, Span(reach.began_us, end_us))
+    found = links_between(service.source, span)
+    accused = accused_nodes(service.events.between(0, end_us))
+    return Reply({"links": None if found is None else found.to_json(accused)})
+
+
+def _span_of(launch: str, launches: Sequence[LaunchSpan], everything: Span) -> Span:
+    """Return the time of a launch; of everything if none is named."""
+    if not launch:
+        return everything
+    spans = [each for each in launches if str(each.number) == launch]
+    if not spans:
+        raise RequestError(404, f"launch {launch[:20]!r} is not known: the page lists those that are")
+    return Span(spans[-1].began_us, spans[-1].ended_us or everything.end_us)
