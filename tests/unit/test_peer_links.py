@@ -52,8 +52,9 @@ def pair(request: pytest.FixtureRequest) -> Iterator[list[GpuDevice]]:
 
 
 def test_both_ways_of_a_pair_are_timed(pair: list[GpuDevice]) -> None:
-    found = PeerCopies(pair).run(1, [("0", "1")])
-    assert [(each.sender, each.receiver) for each in found.readings] == [("0", "1"), ("1", "0")]
+    one, other = (device.gpu for device in pair)
+    found = PeerCopies(pair).run(1, [(one, other)])
+    assert [(each.sender, each.receiver) for each in found.readings] == [(one, other), (other, one)]
     for each in found.readings:
         assert each.n_bytes % BUFFER_BYTES == 0
         assert 1e9 < each.n_bytes / each.duration_s < 2e12
@@ -78,6 +79,15 @@ def test_gpus_that_do_not_reach_each_other_are_timed_by_way_of_the_host() -> Non
     with cupy_on(Board(), Board()):
         (there, _) = PeerCopies(gpus()).run(1, [("0", "1")]).readings
     assert there.n_bytes / there.duration_s == pytest.approx(25e9)
+
+
+@pytest.mark.parametrize("side", ["sent_bytes", "received_bytes"])
+def test_what_others_sent_meanwhile_is_seen_at_either_end(side: str) -> None:
+    own_bytes = REPEATS * 8 * BUFFER_BYTES
+    carried = [0.0, 1.58 * own_bytes] * 2
+    with cupy_on(*boards(2)), mock.patch.object(nvlinks.NvLinks, side, side_effect=carried):
+        readings = PeerCopies(gpus()).run(1, [("0", "1")]).readings
+    assert [each.foreign_share for each in readings] == pytest.approx([0.5, 0.5])
 
 
 def test_only_one_buffer_of_each_gpu_is_taken() -> None:
