@@ -141,7 +141,8 @@ def main(folder: Path, state_dir: Path, host: str) -> None:
     configure_logging()
     os.umask(0o077)
     box = BallotBox(state_dir, host)
-    box.add_mark(os.environ[AGENT_MARK])
+    if mark := os.environ.get(AGENT_MARK):  # the primary's own agent has none: it ends with the controller
+        box.add_mark(mark)
     stopped = threading.Event()
 
     def wait_for_end() -> None:

@@ -69,6 +69,5 @@ def _rate(reading: LinkReading) -> float:
 
 
 def _range(values: Sequence[float]) -> str:
-    return " to ".join(
-        dict.fromkeys(f"{each:.3g}" if each < 999 else f"{each:.0f}" for each in (min(values), max(values)))
-    )
+    ends = (min(values), max(values))
+    return " to ".join(dict.fromkeys(f"{each:.3g}" if each < 999 else f"{each:.0f}" for each in ends))

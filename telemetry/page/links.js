@@ -9,7 +9,7 @@ const linksEveryMs = 10e3;
 class LinkMatrix extends DeviceMap {
   constructor(holder, text) {
     super(holder, text, () => {});
-    Object.assign(this, { names: [], accused: {} });
+    Object.assign(this, { names: [], shortNames: [], accused: {} });
   }
 
   /** Show a matrix as the server gives it. */
@@ -150,7 +150,8 @@ async function loadLinks(job, isStale) {
   }
   const found = await data.links(launch);
   if (isStale()) return;
-  Object.assign(links, { shown: wanted, due: job.live ? Date.now() + linksEveryMs : Infinity });
+  const nextMs = found ? linksEveryMs : 0;
+  Object.assign(links, { shown: wanted, due: job.live ? Date.now() + nextMs : Infinity });
   drawLinks(found);
 }
 

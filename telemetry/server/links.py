@@ -19,17 +19,19 @@ def links(service: Service, call: Call) -> Reply:
     """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
     reach = service.reach()
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
-    span = _span_of(call.one("launch"), service.events.launches, Span(reach.began_us, end_us))
-    found = links_between(service.source, span)
+    number, everything = call.one("launch"), Span(reach.began_us, end_us)
+    if number:
+        launch = _launch(number, service.events.launches)
+        span = Span(launch.began_us, launch.ended_us or end_us)
+        found = links_between(service.source, span, {*launch.nodes})
+    else:
+        found = links_between(service.source, everything)
     accused = accused_nodes(service.events.between(0, end_us))
     return Reply({"links": None if found is None else found.to_json(accused)})
 
 
-def _span_of(launch: str, launches: Sequence[LaunchSpan], everything: Span) -> Span:
-    """Return the time of a launch; of everything if none is named."""
-    if not launch:
-        return everything
-    spans = [each for each in launches if str(each.number) == launch]
-    if not spans:
-        raise RequestError(404, f"launch {launch[:20]!r} is not known: the page lists those that are")
-    return Span(spans[-1].began_us, spans[-1].ended_us or everything.end_us)
+def _launch(number: str, launches: Sequence[LaunchSpan]) -> LaunchSpan:
+    found = [each for each in launches if str(each.number) == number]
+    if not found:
+        raise RequestError(404, f"launch {number[:20]!r} is not known: the page lists those that are")
+    return found[-1]

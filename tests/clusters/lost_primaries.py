@@ -159,6 +159,7 @@ class LostPrimaries:
         enough = len(self._acknowledged()) + 20
         self._wait_for(lambda: len(self._acknowledged()) >= enough, "20 more commits")
         time.sleep(self._chance.uniform(0, 1))  # the moment of the fault, not a wait for an event
+        assert "state-copy ended" not in job.output, self._said()
         how = self._chance.choice(["crash", "cut"])
         taker = self._chance.choice([name for name in NODES if name != primary])
         if how == "crash":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from laggard.resilience.report.inputs import read_inputs
 from tests.integration.jobs import RunningJob
 
 Start = Callable[..., RunningJob]
@@ -41,6 +45,49 @@ def test_the_nodes_of_a_program_without_ray_probe_their_links(start_job: Start) 
     every_link = sorted((one, other) for one in nodes for other in nodes if one != other)
     assert str(every_link) in job.output
     assert "verdict" not in job.account
+
+
+# Ends once telemetry has every link's time, the bytes of a burst and the leaves.
+UNTIL_TELEMETRY = """
+import os, time
+from laggard import AnalysisClient
+
+if os.environ["LAGGARD_NODE"] == "node1":
+    client = AnalysisClient()
+    client.connect()
+    while len(client.get_data("link.send_s")) < 6:
+        time.sleep(0.1)
+    print({each["metric"] for each in client.get_data(["link.burst_bytes", "link.latency_s"])})
+    print(sorted((each["tags"]["host"], each["tags"]["leaf"]) for each in client.get_data("link.leaf")))
+"""
+
+
+def test_people_find_the_links_in_telemetry_and_in_the_report(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGGARD_REPORT", "1")
+    (groups := tmp_path / "groups.yaml").write_text("node1: leaf1\nnode2: leaf1\nnode3: leaf2\n")
+    job = start_job(
+        "--local-nodes=3",
+        "--virtual-gpus=1",
+        "--per-node",
+        "--detect=slow-link",
+        "--detect-interval=1",
+        "--telemetry-level=1",
+        f"--groups={groups}",
+        "--report-dir=reports",
+        program=UNTIL_TELEMETRY,
+        directory=tmp_path,
+    )
+    assert job.finish() == 0, job.everything()
+    assert "'link.latency_s'" in job.output
+    assert "'link.burst_bytes'" in job.output
+    assert "[('node1', 'leaf1'), ('node2', 'leaf1'), ('node3', 'leaf2')]" in job.output
+    (record,) = (tmp_path / "reports").iterdir()
+    links = read_inputs(record).links[0]
+    assert links.names == ("node1", "node2", "node3")
+    assert links.leaf_of == {"node1": "leaf1", "node2": "leaf1", "node3": "leaf2"}
+    assert '"kind":"link"' in (record / "report.html").read_text()
 
 
 def test_a_job_without_devices_may_watch_its_links(start_job: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.error
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.sample_store import key_of
+from laggard.kvstore.server import StateServer
 from laggard.kvstore.timeseries import TimeSeries
-from laggard.resilience.record.journal import JOURNAL_FILE
+from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.telemetry.dump import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME
 from tests.browser import Browser, browser, find_browser
-from tests.integration.serving import SECOND_US
+from tests.integration.serving import SECOND_US, serve
 from tests.integration.test_telemetry_page import open_page, place, text
 from tests.integration.test_telemetry_replay import get
 from tests.integration.test_telemetry_replay import served as replayed
@@ -161,6 +165,30 @@ def test_a_report_has_the_matrix_of_each_launch_and_shows_the_one_with_the_verdi
     assert "node1 → node4: 31 ms, the median" in said
     assert not any(SLOW in each for each in said)
     assert [address for address in tab.fetched if not address.startswith(("file:", "data:"))] == []
+
+
+@needs_browser
+def test_the_matrix_of_a_running_job_appears_with_the_first_round_and_is_that_of_its_launch(
+    tab: Browser, state_server: StateServer, tmp_path: Path
+) -> None:
+    with state_server.endpoint.connect() as client:
+        begin_launch(client, state_server.endpoint, 0)
+        journal = Journal(None)
+        journal.write("job", name="train", format=1)
+        journal.write("launch", launch=0, nodes=["node1", SLOW], reserve=["node3"], gap=None)
+        journal.publish(client, state_server.endpoint)
+        (directory := tmp_path / "node1").mkdir()
+        with serve(state_server, directory) as server:
+            open_page(tab, f"http://127.0.0.1:{server.port}/", 1280)
+            assert tab.measure("document.querySelector('#links-panel').hidden")
+            for series in series_of(links_of(["node1", SLOW]), time.time()):
+                server.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
+            tab.wait_for("document.querySelector('#links-legend').textContent.includes('2 links')")
+            journal.write("launch", launch=1, nodes=["node1", "node3"], reserve=[], gap=None)
+            journal.publish(client, state_server.endpoint)
+            tab.wait_for("document.querySelector('#links-text').textContent.startsWith('No link was measured yet')")
+            choose_launch(tab, 0)
+            tab.wait_for("document.querySelector('#links-legend').textContent.includes('2 links')")
 
 
 @needs_browser
