@@ -20,6 +20,8 @@ MAX_QUOTE = 240
 MAX_FRAMES = 3
 _RANK = re.compile(r"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
 _BEGIN = "Traceback (most recent call last):"
+# After what was left without an end of line: a progress bar, or a print(end="").
+_LATE_BEGIN = re.compile(rf"(\[rank\d+\]: ?)?{re.escape(_BEGIN)}$")
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
 _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
 _RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
@@ -102,6 +104,7 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
 
 def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     """Return what each rank had to say, those that say why first; empty if nothing was written."""
+    lines = list(_one_per_line(lines))
     streams: dict[int | None, list[str]] = {}
     for line in _without_torchruns_own(lines):
         match = _RANK.match(line)
@@ -110,6 +113,18 @@ def complaints_of(lines: Sequence[str]) -> list[Complaint]:
         streams.setdefault(rank, told)  # it wrote to a file of its own
     found = [_complaint(rank, stream) for rank, stream in streams.items()]
     return sorted((each for each in found if each is not None), key=_weight)
+
+
+def _one_per_line(lines: Sequence[str]) -> Iterator[str]:
+    """Begin a new line with each traceback; torchrun's summary begins one in a field."""
+    for line in lines:
+        late = _LATE_BEGIN.search(line)
+        if late is None or not late.start() or _FIELD.match(clean_line(line)):
+            yield line
+            continue
+        rank = _RANK.match(line)
+        yield line[: late.start()]
+        yield late[0] if late[1] or not rank else rank[0] + late[0]
 
 
 def _weight(complaint: Complaint) -> int:

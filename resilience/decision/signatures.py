@@ -34,6 +34,8 @@ _PREFIX = re.compile(
     r"\[(?:rank|default)\d+\]:\s?|\([\w.<>]+(?: pid=\d+)?(?:, ip=[\d.]+)?\)\s"
     r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]?\s"
 )
+# A progress bar as tqdm draws it, with a total or without: what comes next is on the same line.
+_BAR = re.compile(r"^.*?(?:\d+%\|[^|]*\| *\S+|\b\d[\d.]*\w*) \[\d+:\d\d(?::\d\d)?[<,][^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,9 @@ _ADVICE = re.compile(
 
 
 def clean_line(line: str) -> str:
-    """Return a line without colours, the prefixes of launchers, and time stamps."""
+    """Return a line without colours, progress bars, the prefixes of launchers, and time stamps."""
     line = _ANSI.sub("", line).rstrip()
-    while match := _PREFIX.match(line):
+    while match := _PREFIX.match(line) or _BAR.match(line):
         line = line[match.end() :]
     return line
 
