@@ -31,6 +31,10 @@ _LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
 _INDENT = "  "
+# Between an error and the next one that it led to, or that it was raised with in a group.
+_GOES_ON = re.compile(r"above exception|^\s*\+-{3,} \d+ -{3,}$")
+# What a crash says before it lists threads, frames and loaded modules: C++ why, then C++ or Python that.
+_CRASHES = (re.compile(r"^\s*what\(\): "), re.compile(r"^(Fatal Python error: |terminate called )"))
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -191,9 +195,15 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     traceback = chain[0][1] if chain else None
     quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
     if signature is None:
-        quote = traceback.error if traceback else written[-1]
+        quote = traceback.error if traceback else _last_words(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
     return Complaint(rank, _shortened(quote), signature, _place(traceback), next(addresses, None))
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Return the line that says why a process without a traceback ended: what it crashed of, or else the last."""
+    crashes = (line for pattern in _CRASHES for line in lines if pattern.match(line))
+    return next(crashes, lines[-1])
 
 
 def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:
@@ -226,7 +236,7 @@ def _last_chain(lines: Sequence[str], tracebacks: Sequence[tuple[int, Traceback]
     chain = list(tracebacks[-1:])
     for begin, traceback in reversed(tracebacks[:-1]):
         between = lines[begin + 1 : chain[0][0]]
-        if not any("above exception" in line for line in between):
+        if not any(map(_GOES_ON.search, between)):
             break
         chain.insert(0, (begin, traceback))
     return chain

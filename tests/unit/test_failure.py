@@ -325,6 +325,61 @@ def test_what_only_resembles_a_progress_bar_is_quoted(text: str) -> None:
     assert why(end(text)).quote == text
 
 
+GROUP = """
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 7, in main
+  |     raise ExceptionGroup("two readers failed", errors)
+  | ExceptionGroup: two readers failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 3, in read
+    |     check(batch)
+    | ShapeError: batch has shape (3,)
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 3, in read
+    |     check(batch)
+    | LabelError: no label
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank5]: "])
+def test_the_first_error_of_a_group_says_why(prefix: str) -> None:
+    text = "\n".join(prefix + line for line in GROUP.strip("\n").splitlines())
+    failure = why(end("loading\n" + text))
+    assert failure.quote == "ShapeError: batch has shape (3,)"
+    assert failure.fingerprint == "1 | ShapeError < train.py:read"
+
+
+CRASH = """
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/env/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/me/train.py", line 3 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+THROWN = "terminate called after throwing an instance of 'mine::Error'\n  what():  no such table\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        (CRASH, "Fatal Python error: Segmentation fault"),
+        (THROWN + CRASH.replace("Segmentation fault", "Aborted"), "what():  no such table"),
+        ("terminate called without an active exception\n", "terminate called without an active exception"),
+    ],
+)
+def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> None:
+    failure = why(end("step 7\n" + text, exit_code=-11))
+    assert (failure.quote, failure.response) == (quote, "strike")
+    assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
+
+
 def test_an_output_without_an_error_is_quoted_by_its_last_line() -> None:
     assert why(end("one\ntwo\n\n")).quote == "two"
 
