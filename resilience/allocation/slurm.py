@@ -15,6 +15,7 @@ from laggard.resilience.allocation.slurm_text import (
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
+    leaves_of_topology,
     n_tasks_of_step,
     name_of_job,
     nodes_to_avoid,
@@ -28,7 +29,15 @@ from laggard.resilience.allocation.slurm_text import (
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 
-__all__ = ["RELAY_MARK", "Srun", "check_runs_once", "slurm_node_names", "slurm_this_node", "slurm_time_left_s"]
+__all__ = [
+    "RELAY_MARK",
+    "Srun",
+    "check_runs_once",
+    "slurm_leaves",
+    "slurm_node_names",
+    "slurm_this_node",
+    "slurm_time_left_s",
+]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -38,6 +47,7 @@ RELAY_MARK = "LAGGARD_RELAY"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
 WORD_DEADLINE_S = 5.0
+_WHOLE_LINES = "SLURM_TOPO_LEN=1000000000"
 
 _STEP_OPTIONS = (
     "--ntasks-per-node=1",
@@ -155,6 +165,18 @@ def slurm_time_left_s() -> float | None:
     except ResourceManagerError:
         return None
     return seconds_of_time_left(parts[0].left) if parts else None
+
+
+def slurm_leaves() -> dict[str, str]:
+    """Return the leaf switch of each node of the cluster; of none if Slurm has no topology, or we are in no job."""
+    if JOB_ID not in os.environ:
+        return {}
+    try:
+        # The user's environment may have lines cut off.
+        return leaves_of_topology(_output_of(("env", _WHOLE_LINES, "scontrol", "show", "topology"), STATE_DEADLINE_S))
+    except ResourceManagerError as error:
+        _log.info("Slurm tells no topology: %s", error)
+        return {}
 
 
 def slurm_this_node() -> str | None:
