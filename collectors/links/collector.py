@@ -136,7 +136,7 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._launch = environment.launch
-        self._leaf = (leaves or {}).get(environment.node, "")
+        self._leaf = (leaves or launch.leaves).get(environment.node, "")
         self._clock = CommonClock(session.client)
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
