@@ -113,12 +113,19 @@ class SlowLinkDetector(Startable):
             If the process was not started by laggard.
         """
         session = current_session()
-        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        control = Control(session.client, session.endpoint, session.environment.launch)
+        launch = control.read_launch()
         hosts = [node.hostname for node in launch.nodes]
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        board = LinkBoard(session)
-        judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, board.tell_bytes)
+        judge = SlowLinkJudge(
+            analysis,
+            self._restarts,
+            self._keeper,
+            self._min_slowdown,
+            LinkBoard(session).tell_bytes,
+            None if leaves else control.tell_leaves,
+        )
         judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)

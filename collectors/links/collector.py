@@ -136,12 +136,13 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._launch = environment.launch
-        self._leaf = (leaves or launch.leaves).get(environment.node, "")
+        leaves = leaves or launch.leaves
+        self._leaf = leaves.get(environment.node, "")
         self._clock = CommonClock(session.client)
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._meetings = _Meetings(rounds_of(hosts, seed, leaves or launch.leaves, PARTNERS), environment.node)
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -35,7 +36,6 @@ __all__ = ["PendingInStep", "Step", "StepAgent"]
 
 # Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
 LAUNCH_S = 25.0
-LOOK_INTERVAL_S = 0.5
 # An agent whose connection has dropped dials within it, unless it is gone.
 REDIAL_S = 3.5
 # Nothing keeps the agents of a step from ending, but that of a lost node may never have.
@@ -63,11 +63,12 @@ class Step:
             start_new_session=True,
             cwd="/",
         )
-        self._answers: dict[str, Handshake] = {}
-        self._has_ended = False
+        # One each: a thousand threads that wait for one condition would all wake with every answer.
+        self._answers: dict[str, Future[Handshake | None]] = {host: Future() for host in hosts}
+        self._is_launched = False
+        self._members = set(self._answers)
         self._has_lost = False
-        self._members = set(hosts)
-        self._changed = threading.Condition()
+        self._leaving = threading.Lock()
 
     def invite(self, invitation: Invitation) -> None:
         """Send the agents their invitation."""
@@ -76,18 +77,17 @@ class Step:
             self._stdin.flush()
         threading.Thread(target=self._read, name="step", daemon=True).start()
 
-    def answer_of(self, host: str, is_given_up: Callable[[], bool]) -> Handshake | None:
+    def answer_of(self, host: str) -> Handshake | None:
         """Wait for the handshake of a node and return it; None if there is none, or the node is given up."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._answers or self._has_ended or is_given_up(), LAUNCH_S):
-                self.process.kill()  # another process of srun's then has Slurm end what there is of the step
-            self._changed.wait_for(lambda: host in self._answers or self._has_ended or is_given_up())
-            return self._answers.get(host)
+        answer = self._answers[host]
+        wait([answer], LAUNCH_S)
+        if not self._is_launched and not answer.done():
+            self.process.kill()  # another process of srun's then has Slurm end what there is of the step
+        return answer.result()
 
-    def look(self) -> None:
-        """Have whoever waits for an answer look whether its node was given up."""
-        with self._changed:
-            self._changed.notify_all()
+    def give_up(self, host: str) -> None:
+        """Have nobody wait for the answer of a node any longer."""
+        self._settle(host, None)
 
     def complaint(self) -> str:
         """Return what ``srun`` has complained about last, or else how far the agents have come."""
@@ -95,13 +95,12 @@ class Step:
 
     def await_connection(self, channel: Channel) -> bool:
         """Wait a little for an agent to dial; return False if it is gone, and the step has ended, too."""
-        runs = self.process.poll() is None
-        channel.wait(LOOK_INTERVAL_S if runs else REDIAL_S)
-        return channel.is_connected or runs
+        channel.wait(REDIAL_S)
+        return channel.is_connected or self.process.poll() is None
 
     def leave(self, host: str, *, lost: bool = False) -> None:
         """Do without an agent from now on; with the last one, the standard input of the others ends, too."""
-        with self._changed:
+        with self._leaving:
             self._members.discard(host)
             self._has_lost |= lost
             if not self._members:
@@ -126,15 +125,17 @@ class Step:
         with cast("IO[bytes]", self.process.stdout) as stdout:
             while line := stdout.readline(MAX_LINE_BYTES):
                 if line.startswith(HANDSHAKE):
-                    message = json.loads(line)
-                    if not self._answers:
+                    if not self._is_launched:
+                        self._is_launched = True
                         self._outlive_srun()
-                    with self._changed:
-                        self._answers[str(message["node"])] = Handshake.of(message)
-                        self._changed.notify_all()
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
+                    message = json.loads(line)
+                    self._settle(str(message["node"]), Handshake.of(message))
+        for host in self._answers:
+            self._settle(host, None)
+
+    def _settle(self, host: str, answer: Handshake | None) -> None:
+        with contextlib.suppress(InvalidStateError, KeyError):  # it was settled before, or is no node of ours
+            self._answers[host].set_result(answer)
 
     def _outlive_srun(self) -> None:
         """End the process of srun's that has Slurm kill the whole step should ``srun`` itself be killed."""
@@ -205,7 +206,7 @@ class PendingInStep:
 
     def handshake(self) -> Handshake | None:
         """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
-        if (answer := self._step.answer_of(self._host, lambda: self._is_given_up)) is not None:
+        if (answer := self._step.answer_of(self._host)) is not None:
             return answer
         if self._is_given_up:
             return None
@@ -219,7 +220,7 @@ class PendingInStep:
     def give_up(self) -> None:
         """Have `handshake` wait no longer."""
         self._is_given_up = True
-        self._step.look()
+        self._step.give_up(self._host)
         if self._alone is not None:
             self._alone.give_up()
 

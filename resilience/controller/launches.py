@@ -425,7 +425,7 @@ class Launches:
             self._account.tell("swept", f"{processes} of the old launch ended")
 
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
-        leaves = self._plan.leaves
+        leaves = self._plan.leaves or self._records.leaves(self.number)
         return LaunchRecord(
             self.number,
             tuple(self._cluster.nodes[host].record for host in roster.active),
