@@ -7,11 +7,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.link_latency import FAR_TIMES, SEARCHES, leaf_search
 from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
@@ -42,7 +45,9 @@ FAULTS = {
     "pair twice as slow, both ways": (PAIR, NODES[1:], 30),
 }
 HARDER = {
-    "node sends 30 % slower, bursts and own traffic": (NODE_30, NODES[1:], LOUD, ONSET),
+    "node sends 30 % slower, bursts of others": (NODE_30, NODES, Traffic(bursts=0.2), ONSET),
+    "node sends 30 % slower, own traffic": (NODE_30, NODES, Traffic(own=0.1), ONSET),
+    "node sends 30 % slower, both": (NODE_30, NODES, LOUD, ONSET),
     "node sends 30 % slower from the first round": (NODE_30, NODES, QUIET, 0),
     "node sends 10 % slower from the first round": (NODE_10, NODES[1:], QUIET, 0),
 }
@@ -95,9 +100,15 @@ def _names(verdict: LinkVerdict, fault: Fault, job: LinkJob) -> bool:
     )
 
 
-def jobs_of(count: int, jobs: int) -> int:
-    """Return how many jobs to simulate: fewer large ones."""
-    return max(1, jobs // 10) if count >= 1000 else max(1, jobs // 2) if count > 8 else jobs
+def play_all(count: int, fault: Fault, traffic: Traffic, jobs: int, rounds: int) -> list[Outcome]:
+    """Simulate jobs with the seeds 0, 1, ..., on all processors."""
+    one = partial(_play_seed, count, fault, traffic, rounds)
+    with ProcessPoolExecutor() as processes:
+        return list(processes.map(one, range(jobs), chunksize=max(1, jobs // 20)))
+
+
+def _play_seed(count: int, fault: Fault, traffic: Traffic, rounds: int, seed: int) -> Outcome:
+    return play(count, fault, traffic, seed, rounds)
 
 
 def _percent(share: float) -> str:
@@ -115,7 +126,7 @@ def found_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[li
     for what, (fault, counts, within) in FAULTS.items():
         fault = replace(fault, since=ONSET)
         for count in (count for count in counts if count in nodes):
-            outcomes = [play(count, fault, QUIET, seed, ONSET + AFTER) for seed in range(jobs_of(count, options.jobs))]
+            outcomes = play_all(count, fault, QUIET, options.jobs, ONSET + AFTER)
             share, median = _shares([outcome.delay for outcome in outcomes], within)
             wrong = sum(outcome.restarts for outcome in outcomes), sum(outcome.reports for outcome in outcomes)
             others = [_of_rule(name, count, fault, max(1, len(outcomes) // 4), within) for name in RULES]
@@ -141,10 +152,8 @@ def harder_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[l
     """Yield rows of cases without a promise: what is found within 6, 24 and 50 rounds."""
     for what, (fault, counts, traffic, since) in HARDER.items():
         for count in (count for count in counts if count in nodes):
-            some = [
-                play(count, replace(fault, since=since), traffic, seed, since + 50)
-                for seed in range(jobs_of(count, options.jobs))
-            ]
+            jobs = options.jobs if count < max(NODES) else max(1, options.jobs // 5)
+            some = play_all(count, replace(fault, since=since), traffic, jobs, since + 50)
             delays = [outcome.delay for outcome in some]
             within = [_shares(delays, limit)[0] for limit in (6, 24, 50)]
             yield [what, f"{count:,}", len(some), *within, _shares(delays, 50)[1], sum(each.restarts for each in some)]
@@ -158,6 +167,18 @@ def healthy_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[
             ours = play(count, FAULTLESS, traffic, 1, rounds)
             others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
             yield [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+
+
+def leaves_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: in which share of jobs the leaves are found by round trips, and in how many wrongly."""
+    for count, below in (search for search in SEARCHES if search[0] <= max(nodes)):
+        found = [
+            [leaf_search(count, below, times, seed) for seed in range(options.jobs)]
+            for times in (FAR_TIMES if below < count else FAR_TIMES[:1])
+        ]
+        right = [_percent(each.count("right") / len(each)) for each in found]
+        wrong = sum(each.count("wrong") for each in found)
+        yield [count, count // below, options.jobs, *right, *["-"] * (len(FAR_TIMES) - len(right)), wrong]
 
 
 def cost_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
@@ -203,7 +224,7 @@ def draw(path: Path, jobs: int, nodes: int = 64) -> None:
     axes = figure.subplots()
     after = np.arange(AFTER + 1)
     for what, (fault, _, _) in FAULTS.items():
-        outcomes = [play(nodes, replace(fault, since=ONSET), QUIET, seed, ONSET + AFTER) for seed in range(jobs)]
+        outcomes = play_all(nodes, replace(fault, since=ONSET), QUIET, jobs, ONSET + AFTER)
         delays = np.array([np.inf if each.delay is None else each.delay for each in outcomes])
         axes.step(after, [100 * (delays <= rounds).mean() for rounds in after], where="post", label=what)
     axes.set(xlabel="rounds since the fault began", ylabel=f"found, % of {jobs} jobs", title=f"{nodes} nodes")
@@ -221,6 +242,10 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
         harder_rows,
     ),
     "healthy": (["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES], healthy_rows),
+    "leaves": (
+        ["N", "leaves", "jobs", *(f"far {100 * times - 100:.0f} % longer" for times in FAR_TIMES), "wrong"],
+        leaves_rows,
+    ),
     "cost": (["N", "transfers", "analysis, ms a round", "with readings, ms"], cost_rows),
 }
 
@@ -228,7 +253,7 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
 def main(arguments: Sequence[str]) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks links", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=100, help="jobs of each kind with few nodes (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=100, help="jobs of each kind (default: %(default)s)")
     parser.add_argument("--largest", type=int, default=1000, help="leave out larger jobs (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=2500, help="rounds of the healthy jobs (default: %(default)s)")
     parser.add_argument("--cost-rounds", type=int, default=30, help="rounds to measure (default: %(default)s)")
@@ -241,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.only in (None, part):
             print(f"\n## {part.capitalize()}\n", *table(head, rows_of(nodes, options)), sep="\n", flush=True)
     if options.plot:
-        draw(options.plot, max(1, options.jobs // 2))
+        draw(options.plot, options.jobs)
     return 0
 
 

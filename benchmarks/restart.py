@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from benchmarks.restart_ddp import PYTORCH, TRANSFORMERS, Recovery, recoveries
+from benchmarks.restart_ddp import LONGEST_S, PYTORCH, TRANSFORMERS, Recovery, recoveries
 from benchmarks.restart_peers import CANDIDATES, seconds_of
 
 PROGRAM = """
@@ -120,8 +120,11 @@ def compare_training(console: Console, kills: int, transformers_kills: int) -> N
         table.add_row(name, *seconds, f"{recovery.mib:.0f}", f"{recovery.warm_mib:.0f}")
     console.print(table)
     for name, recovery in found.items():
-        if recovery.is_lost:
-            console.print(f"{name} did not come back from kill {len(recovery.seconds) + 1}")
+        if recovery.failures:
+            times = len(recovery.seconds) + recovery.failures
+            console.print(
+                f"{name}: did not come back from {recovery.failures} of {times} kills within {LONGEST_S:.0f} s"
+            )
 
 
 def spread(values: list[float]) -> tuple[str, str, str]:

@@ -11,16 +11,22 @@ that imports what a program needs from Hugging Face's Transformers, and does not
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
-from benchmarks.restart_peers import LAGGARD_LIMITS, TORCHRUN, Candidate, running, seconds_after_a_kill, wait
+from benchmarks.restart_peers import (
+    LAGGARD_LIMITS,
+    TORCHRUN,
+    Candidate,
+    running,
+    seconds_after_a_kill,
+    wait,
+    wait_until_all_work,
+)
 
-__all__ = ["PYTORCH", "TRANSFORMERS", "Recovery", "recoveries"]
+__all__ = ["LONGEST_S", "PYTORCH", "TRANSFORMERS", "Recovery", "recoveries"]
 
 TRAIN = """
 import os, threading, time
@@ -67,6 +73,8 @@ with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
 LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
 MODULES = "--preload=torch,torch._dynamo"
 IS_READY = "keeps a process ready"
+LONGEST_S = 60.0
+"""Ranks that do not train again after so long have not found each other, as Gloo's own deadline is 30 minutes."""
 PYTORCH = (
     Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, MODULES)),
     Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
@@ -89,14 +97,14 @@ class Recovery:
     ----------
     seconds
         From each kill until every rank has made a step.
-    is_lost
-        Whether it did not recover from one; it was then not hit again.
+    failures
+        How often it did not recover from a kill within `LONGEST_S`; the whole job was then run anew.
     mib, warm_mib
         The share of memory of all its processes, and of the one that is kept warm, in MiB.
     """
 
     seconds: list[float] = field(default_factory=list)
-    is_lost: bool = False
+    failures: int = 0
     mib: float = 0.0
     warm_mib: float = 0.0
 
@@ -105,24 +113,34 @@ def recoveries(candidates: Sequence[Candidate], kills: int) -> dict[str, Recover
     """Return, by candidate, how it recovered from that many kills."""
     found = {candidate.name: Recovery() for candidate in candidates}
     with contextlib.ExitStack() as stack:
-        jobs = {each.name: stack.enter_context(running(each)) for each in candidates}
-        folder, process = jobs[candidates[0].name]
-        wait(lambda: IS_READY in (folder / "log").read_text(), folder, process)
+        jobs = [stack.enter_context(_Job(each)) for each in candidates]
+        wait(lambda: IS_READY in (jobs[0].folder / "log").read_text(), jobs[0].folder, jobs[0].process)
         for _ in range(kills):
-            for name, job in jobs.items():
-                if not found[name].is_lost:
-                    _hit(found[name], *job)
-        for name, (_, process) in jobs.items():
-            if not found[name].is_lost:
-                found[name].mib, found[name].warm_mib = _memory_mib(process.pid)
+            for job in jobs:
+                job.hit(found[job.candidate.name])
+        for job in jobs:
+            wait_until_all_work(job.folder, job.process)  # it may have been run anew just now
+            recovery = found[job.candidate.name]
+            recovery.mib, recovery.warm_mib = _memory_mib(job.process.pid)
     return found
 
 
-def _hit(recovery: Recovery, folder: Path, process: subprocess.Popen[bytes]) -> None:
-    try:
-        recovery.seconds.append(seconds_after_a_kill(folder, process))
-    except RuntimeError:  # its ranks do not find each other again, or the command has ended
-        recovery.is_lost = True
+class _Job(contextlib.ExitStack):
+    """A candidate's job, which is run anew if it does not recover."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        super().__init__()
+        self.candidate = candidate
+        self.folder, self.process = self.enter_context(running(candidate))
+
+    def hit(self, recovery: Recovery) -> None:
+        """Kill a rank and note how long it took until all ranks trained again."""
+        try:
+            recovery.seconds.append(seconds_after_a_kill(self.folder, self.process, LONGEST_S))
+        except RuntimeError:  # its ranks do not find each other again, or the command has ended
+            recovery.failures += 1
+            self.close()
+            self.folder, self.process = self.enter_context(running(self.candidate))
 
 
 def _memory_mib(pid: int) -> tuple[float, float]:

@@ -30,6 +30,7 @@ __all__ = [
     "seconds_after_a_kill",
     "seconds_of",
     "wait",
+    "wait_until_all_work",
 ]
 
 DEADLINE_S = 300.0
@@ -179,9 +180,15 @@ def running(candidate: Candidate) -> Iterator[tuple[Path, subprocess.Popen[bytes
                 _end(process)
 
 
-def seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
-    """Kill a worker; return the seconds until every worker is working again."""
-    _wait_until_all_work(toy, process)
+def seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes], longest_s: float = DEADLINE_S) -> float:
+    """Kill a worker; return the seconds until every worker is working again.
+
+    Raises
+    ------
+    RuntimeError
+        They are not within `longest_s`, or the command has ended.
+    """
+    wait_until_all_work(toy, process)
     wait(
         lambda: all(_newest_pid(toy / f"settled{rank}") == _newest_pid(toy / f"steps{rank}") for rank in RANKS),
         toy,
@@ -190,19 +197,20 @@ def seconds_after_a_kill(toy: Path, process: subprocess.Popen[bytes]) -> float:
     victim = _newest_pid(toy / "steps1")
     began_s = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    wait(lambda: _newest_pid(toy / "steps1") != victim, toy, process)
-    _wait_until_all_work(toy, process)
+    wait(lambda: _newest_pid(toy / "steps1") != victim, toy, process, longest_s)
+    wait_until_all_work(toy, process, longest_s)
     return time.monotonic() - began_s
 
 
-def _wait_until_all_work(toy: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_until_all_work(toy: Path, process: subprocess.Popen[bytes], longest_s: float = DEADLINE_S) -> None:
+    """Wait until each worker has written once more."""
     before = [_size(toy, rank) for rank in RANKS]
-    wait(lambda: all(_size(toy, rank) > before[rank] for rank in RANKS), toy, process)
+    wait(lambda: all(_size(toy, rank) > before[rank] for rank in RANKS), toy, process, longest_s)
 
 
-def wait(done: Callable[[], bool], toy: Path, process: subprocess.Popen[bytes]) -> None:
+def wait(done: Callable[[], bool], toy: Path, process: subprocess.Popen[bytes], longest_s: float = DEADLINE_S) -> None:
     """Wait for a condition; raise with the end of the log if the command ends, or it takes too long."""
-    until_s = time.monotonic() + DEADLINE_S
+    until_s = time.monotonic() + longest_s
     while not done():
         if time.monotonic() > until_s or process.poll() is not None:
             raise RuntimeError(f"the workers are not working again:\n{(toy / 'log').read_text()[-4000:]}")

@@ -61,6 +61,7 @@ def _table_of_agents(results: list[AgentsSeen]) -> Table:
     rows: dict[str, Callable[[AgentsSeen], str]] = {
         "from the first invitation to the last heartbeat": lambda seen: f"{seen.started_s:.1f} s",
         "the controller's processor time until then": lambda seen: f"{seen.start_busy_s:.1f} s",
+        "heartbeats of each agent": lambda seen: f"every {seen.interval_s:.1f} s",
         "cores of the controller for heartbeats": lambda seen: f"{seen.load:.2f}",
         "a ping to all": lambda seen: f"{seen.pinged_s:.2f} s",
         "all dial again at once": lambda seen: f"{seen.back_s:.1f} s",

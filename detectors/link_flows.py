@@ -13,6 +13,7 @@ from laggard.detectors.statistics import Floats
 
 __all__ = ["MOST_FOREIGN", "Flows", "flows_of", "other_fastest", "ranked"]
 
+_DISTURBED = 1.15  # times as long as the least of a round
 MOST_FOREIGN = 0.05  # of a reading's bytes, that others may have carried on the NIC meanwhile
 
 
@@ -45,6 +46,19 @@ class Flows:
     def undisturbed(self) -> Flows:
         """Return the flows that had the NICs to themselves."""
         return self.take(self.foreign <= MOST_FOREIGN)
+
+    def of_two_nodes(self) -> Flows:
+        """Return one flow for each direction, with the middle one of its times; if most were disturbed, with the least.
+
+        The middle one is the least noisy; of an even number it is the lesser.
+        """
+        if not len(self):
+            return self
+        table, _, sizes = ranked(self.sender, 2, self.log_time)
+        ways = np.flatnonzero(sizes)
+        least, middle = table[ways, 0], table[ways, (sizes[ways] - 1) // 2]
+        log_time = np.where(middle - least > np.log(_DISTURBED), least, middle)
+        return Flows(ways, 1 - ways, log_time, np.zeros(len(ways), np.float32))
 
     def without_classes(self, is_near: NDArray[np.bool_]) -> Flows:
         """Return the flows relative to the median of those below one leaf, or of those between leaves."""

@@ -85,6 +85,8 @@ class SlowLinkAnalysis:
         self._of_flows = _judge((), (_NODES if self._is_link else _PAIRS) * budget, pair_slowdown)
         self._flow_codes = np.zeros(0, np.intp)
         self._flow_names: tuple[DeviceId, ...] = ()
+        self._order = np.zeros(0, np.intp)
+        self._was_slow = np.zeros(0, np.bool_)
         self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
@@ -100,14 +102,16 @@ class SlowLinkAnalysis:
         self._note_busy(flows)
         flows = flows.undisturbed()
         if self._is_link:
+            flows = flows.of_two_nodes()
             return list(self._judge_flows(flows, flows.log_time))
         is_near = self._leaf[flows.sender] == self._leaf[flows.receiver]
         flows = flows.without_classes(is_near)
         by_leaf = self._speed_of_leaves(flows, ~is_near)
         unexplained = self._unexplained(flows, is_near, by_leaf)
+        is_bad_path = self._again(flows, unexplained > np.log(_PAIR_SLOWDOWN))
         found = [
             *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1, 1)),
-            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near, unexplained)),
+            *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near, is_bad_path)),
         ]
         self._note_culprits(found)
         return [*found, *self._judge_flows(flows, unexplained)]
@@ -119,7 +123,7 @@ class SlowLinkAnalysis:
 
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
-    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], unexplained: Floats) -> Floats:
+    def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], is_bad_path: NDArray[np.bool_]) -> Floats:
         """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first.
 
         A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
@@ -127,7 +131,7 @@ class SlowLinkAnalysis:
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
         owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
-        counts = ~(self._is_culprit[other_end] | np.tile(unexplained > np.log(_PAIR_SLOWDOWN), 2))
+        counts = ~(self._is_culprit[other_end] | np.tile(is_bad_path, 2))
         owner = owner[counts]
         table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
         table[sizes < _FEWEST_PARTNERS] = np.nan
@@ -194,12 +198,11 @@ class SlowLinkAnalysis:
 
     def _judge_flows(self, flows: Flows, log_times: Floats) -> Iterator[LinkVerdict]:
         """Judge each flow by its log time ``(n_flows,)``; of a pair both directions are told at once."""
-        codes = flows.sender * len(self._nodes) + flows.receiver
-        self._know(codes)
-        if not self._flow_names:
+        if not len(flows) and not self._flow_names:
             return
+        places = self._places(flows)
         whole = np.full(len(self._flow_names), np.nan, np.float32)
-        whole[self._places(codes)] = log_times
+        whole[places] = log_times
         kind: Kind = "link" if self._is_link else "pair"
         judge = self._of_flows
         for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None, None], now_s=self._round)):
@@ -211,16 +214,23 @@ class SlowLinkAnalysis:
             rounds = self._rounds_of(judge, [names])
             yield LinkVerdict(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds, restart=False)
 
-    def _know(self, codes: NDArray[np.intp]) -> None:
-        """Give flows that were not seen before a place after the others."""
+    def _again(self, flows: Flows, is_slow: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which flows are slow now, and were when they were last measured: a burst is soon over."""
+        places = self._places(flows)
+        before = self._was_slow[places]
+        self._was_slow[places] = is_slow
+        return np.asarray(is_slow & before)
+
+    def _places(self, flows: Flows) -> NDArray[np.intp]:
+        """Return the places of flows; those that were not seen before get one after the others."""
+        codes = flows.sender * len(self._nodes) + flows.receiver
         new = np.setdiff1d(codes, self._flow_codes)
         if len(new):
             self._flow_codes = np.concatenate([self._flow_codes, new])
+            self._was_slow = np.concatenate([self._was_slow, np.zeros(len(new), np.bool_)])
             self._order = np.argsort(self._flow_codes)
             ends = (divmod(code, len(self._nodes)) for code in new.tolist())
             self._flow_names += tuple((self._nodes[sender], self._nodes[receiver]) for sender, receiver in ends)
-
-    def _places(self, codes: NDArray[np.intp]) -> NDArray[np.intp]:
         return self._order[np.searchsorted(self._flow_codes, codes, sorter=self._order)]
 
     # -- what the job itself sends -------------------------------------------------------------------------------------

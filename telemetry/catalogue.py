@@ -41,6 +41,13 @@ class Metric:
     scale: float = 1.0
 
 
+_LINKS = (
+    Metric("link.send_s", 1, "s", "Time of a burst to a peer", "laggard_link_send_seconds"),
+    Metric("link.latency_s", 1, "s", "Time of a round trip to a peer", "laggard_link_latency_seconds"),
+    Metric("link.burst_bytes", 1, "bytes", "What a burst has", "laggard_link_burst_bytes"),
+    Metric("link.leaf", 1, "", "1: the tag names the node's leaf switch", "laggard_link_leaf"),
+)
+
 _NODE = (
     Metric("load_average", 2, "", "Load average of one minute", "node_load1"),
     Metric("used_RAM", 2, "%", "Memory in use", "laggard_node_memory_used_ratio", scale=0.01),
@@ -155,7 +162,7 @@ _OWN = (
     ),
 )
 
-CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_NODE, *_DEVICE, *_OWN)}
+CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_LINKS, *_NODE, *_DEVICE, *_OWN)}
 
 _SERVED = (
     Metric("laggard.node_up", 0, "", "1: the node's telemetry answers; 0: it does not", "laggard_node_up"),

@@ -47,8 +47,9 @@ def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
     if any(variable.get("includeAll") for variable in found["templating"]["list"]):
         for panel in found["panels"]:
             panel.pop("maxDataPoints", None)
-            if shape.n_lines > MAX_LINES and panel["type"] == "timeseries":
-                panel["targets"] = _band(panel["targets"])
+            if shape.n_lines > MAX_LINES and "targets" in panel:
+                fewer = _band if panel["type"] == "timeseries" else _by_sender
+                panel["targets"] = fewer(panel["targets"])
     if shape.range_s is not None:
         found["time"] = dict(zip(("from", "to"), map(_iso, shape.range_s), strict=True))
         found["refresh"] = ""
@@ -100,6 +101,17 @@ def _band(targets: Iterable[Dashboard]) -> list[Dashboard]:
         for aggregator, name in names.items():
             ref = chr(ord("A") + len(drawn))
             drawn.append({**target, "refId": ref, "aggregator": aggregator, "alias": name, "filters": filters})
+    return drawn
+
+
+def _by_sender(targets: Iterable[Dashboard]) -> list[Dashboard]:
+    """Return targets for a row of each node instead of one of each link."""
+    drawn: list[Dashboard] = []
+    for target in targets:
+        if any(each["tagk"] == "peer" for each in target["filters"]):
+            filters = [{**each, "groupBy": each["tagk"] != "peer"} for each in target["filters"]]
+            target = {**target, "alias": "$tag_host", "filters": filters}
+        drawn.append(target)
     return drawn
 
 

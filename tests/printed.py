@@ -26,6 +26,7 @@ __all__ = [
     "SECTIONS_JOB",
     "SSH_CHECK",
     "SSH_JOB",
+    "START_NOW",
     "STATUS_STEP",
     "SUBMIT",
     "TORCHRUN_JOB",
@@ -139,7 +140,10 @@ ARRAY = _only("docs/guides/slurm.md", r"^sbatch --array")
 HETEROGENEOUS = _only("docs/guides/slurm.md", r"^sbatch .* : ")
 INSIDE_SRUN = _only("docs/guides/slurm.md", r"^srun -N2 laggard")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
-"""``tests/clusters/test_slurm.py`` and ``test_site_slurm.py`` run them, with the ids and names of jobs and nodes."""
+START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
+"""``test_slurm.py``, ``test_site_slurm.py`` and ``test_state_copy.py`` in ``tests/clusters`` run them, with the ids and
+names of jobs and nodes.
+"""
 
 TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
-"""Probes in turn; ``tests/integration/test_detect.py`` runs it, and looks at what they read."""
+"""Probes in turn; ``tests/long/test_slow_gpu_healthy.py`` runs it, and looks at what they read."""

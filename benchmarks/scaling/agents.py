@@ -22,11 +22,13 @@ from functools import partial
 import psutil
 
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
+from laggard.resilience.agent import ALIVE
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Dialled, Invitation
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.discovery import DialledAgent
+from laggard.resilience.allocation.step import REDIAL_S
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.nodes.node import Node
 
 __all__ = ["AgentsSeen", "measure_agents"]
@@ -43,6 +45,8 @@ class AgentsSeen:
     ----------
     n_agents
         How many.
+    interval_s
+        From one heartbeat of an agent to the next, in seconds.
     started_s
         From the first invitation to the last agent's first heartbeat, in seconds.
     start_busy_s
@@ -58,6 +62,7 @@ class AgentsSeen:
     """
 
     n_agents: int
+    interval_s: float
     started_s: float
     start_busy_s: float
     load: float
@@ -72,7 +77,8 @@ def measure_agents(n_agents: int, for_s: float = 20.0) -> AgentsSeen:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     me, changed = psutil.Process(), threading.Condition()
     before_bytes = me.memory_info().rss
-    command = [sys.executable, "-P", "-m", "benchmarks.scaling.agents"]
+    pace = Pace.of_job(n_agents)
+    command = [sys.executable, "-P", "-m", "benchmarks.scaling.agents", str(pace.interval_s)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     listener = AgentListener("127.0.0.1")
     processes = [
@@ -107,7 +113,7 @@ def measure_agents(n_agents: int, for_s: float = 20.0) -> AgentsSeen:
     for node in nodes:
         node.wait(DEADLINE_S)
     listener.close()
-    return AgentsSeen(n_agents, started_s, start_busy_s, load, pinged_s, back_s, megabytes)
+    return AgentsSeen(n_agents, pace.interval_s, started_s, start_busy_s, load, pinged_s, back_s, megabytes)
 
 
 def _invite(
@@ -121,7 +127,7 @@ def _invite(
 
 
 def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:
-    channel.wait(0.5)
+    channel.wait(REDIAL_S)
     return channel.is_connected or process.poll() is None
 
 
@@ -144,7 +150,7 @@ def _until(done: Callable[[], bool], began_s: float) -> float:
     return time.monotonic() - began_s
 
 
-def _be_agents() -> None:
+def _be_agents(interval_s: float) -> None:
     print("loaded", flush=True)
     lines = iter(sys.stdin.buffer.readline, b"\n")  # the last one that comes
     invitations = [Invitation(**json.loads(line)) for line in lines]
@@ -152,7 +158,7 @@ def _be_agents() -> None:
     selector = selectors.DefaultSelector()
     for agent in agents:
         selector.register(agent.commands, selectors.EVENT_READ, agent)
-    threading.Thread(target=_send_heartbeats, args=(agents,), daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(agents, interval_s), daemon=True).start()
     n_left = len(agents)
     while n_left:
         for key, _ in selector.select():
@@ -166,14 +172,13 @@ def _be_agents() -> None:
         agent.finish()
 
 
-def _send_heartbeats(agents: list[Dialled]) -> None:
-    alive = json.dumps({"event": "alive"}) + "\n"
+def _send_heartbeats(agents: list[Dialled], interval_s: float) -> None:
     with contextlib.suppress(BrokenPipeError):  # the end
         while True:
             for agent in agents:
-                time.sleep(HEARTBEAT_INTERVAL_S / len(agents))
-                agent.answers.write(alive)
+                time.sleep(interval_s / len(agents))
+                agent.answers.write(ALIVE)
 
 
 if __name__ == "__main__":
-    _be_agents()
+    _be_agents(float(sys.argv[1]))

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 
+from laggard.collectors.errors import NoInterfaceError
+from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
+from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
@@ -23,18 +26,17 @@ from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Sample, Series
+from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, SEND_TIME
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of"]
+__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
 LINK_TIME = "links"
 """The metric under which a node's readings are stored: one sample a round."""
-SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
-"""Metrics for people, with the tags ``host`` and ``peer``."""
 PARTNERS = 3
-_REPORT = "report"
+_REPORT, _LAUNCH, _LEAF = "report", "launch", "leaf"
 # Round trips, connecting, and waiting for a partner that is a little late.
 _AROUND_BURSTS_S = 0.02
 
@@ -48,34 +50,39 @@ class LinkReport:
         What it has measured.
     symptoms
         What its interface counted since its last report.
+    launch
+        Number of the launch, whose rounds are numbered from 0.
+    leaf
+        The switch that it is connected to; empty if that is not known.
     """
 
-    def __init__(self, found: LinkRound, symptoms: LinkSymptoms) -> None:
+    def __init__(self, found: LinkRound, symptoms: LinkSymptoms, launch: int = 0, leaf: str = "") -> None:
         self.readings: Sequence[LinkReading] = found.readings
         self.failures = found.failures
         self.symptoms = symptoms
+        self.launch = launch
+        self.leaf = leaf
 
     def tags(self, host: str) -> dict[str, str]:
         """Return the tags of the sample."""
         text = json.dumps([[asdict(each) for each in self.readings], self.failures, asdict(self.symptoms)])
-        return {"host": host, _REPORT: text}
+        return {"host": host, _REPORT: text, _LAUNCH: str(self.launch), _LEAF: self.leaf}
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
         """Read what :meth:`tags` returned."""
         readings, failures, symptoms = json.loads(tags[_REPORT])
         found = LinkRound([LinkReading(**each) for each in readings], failures)
-        return cls(found, LinkSymptoms(**symptoms))
+        return cls(found, LinkSymptoms(**symptoms), int(tags[_LAUNCH]), tags[_LEAF])
 
 
-def stride_of(interval_s: float, n_nodes: int, max_intrusion: float) -> int:
+def stride_of(interval_s: float, max_intrusion: float) -> int:
     """Return how many intervals apart rounds must be so that they take no more than a share of the time.
 
     A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
     """
     meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
-    n_meetings = min(PARTNERS, n_nodes - 1 + n_nodes % 2)
-    return max(1, math.ceil(OVERHEAD * n_meetings * meeting_s / (max_intrusion * interval_s)))
+    return max(1, math.ceil(OVERHEAD * PARTNERS * meeting_s / (max_intrusion * interval_s)))
 
 
 def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
@@ -99,22 +106,40 @@ class LinkCollector:
     max_intrusion
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
     leaves
-        The switch that each node is connected to, by host, if that is known.
+        The leaf switch of each node, by host; ``None``: as the launch's record says.
+    interface
+        Which network is probed, see :func:`~laggard.collectors.links.interfaces.chosen_interface`; empty: that of the
+        node's address in the job.
+
+    Raises
+    ------
+    NoInterfaceError
+        If this node has no such interface.
     """
 
-    def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        interval_s: float,
+        max_intrusion: float,
+        leaves: Mapping[str, str] | None = None,
+        interface: str = "",
+    ) -> None:
         session = current_session()
         environment = session.environment
         launch = Control(session.client, session.endpoint, environment.launch).read_launch()
-        address = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        in_job = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        address = address_on(interface) if interface else in_job
         key = key_of(session.endpoint.password, session.endpoint.job, environment.launch)
         self._prober = LinkProber(environment.node, address, key)
         self._counters = CountersOfRound(interface_of(address))
         self._board = LinkBoard(session)
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
+        self._launch = environment.launch
+        leaves = leaves or launch.leaves
+        self._leaf = leaves.get(environment.node, "")
         self._clock = CommonClock(session.client)
-        self._interval_s = interval_s * stride_of(interval_s, len(launch.nodes), max_intrusion)
+        self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
         self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
@@ -155,12 +180,31 @@ class LinkCollector:
             return
         addresses, n_bytes = self._board.terms()
         found = self._prober.run(number, partners, addresses, n_bytes)
-        report = LinkReport(found, self._counters.symptoms(found.retransmissions))
-        for reading in found.readings:
-            for metric, value in ((SEND_TIME, reading.duration_s), (LATENCY, reading.latency_s)):
-                self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
+        symptoms = self._counters.symptoms(found.retransmissions)
+        report = LinkReport(found, symptoms, self._launch, self._leaf)
+        self._tell_people(report)
         values = tuple(reading.duration_s for reading in found.readings) or (math.nan,)
         self._series.add([Sample(LINK_TIME, time.time(), values, report.tags(self._prober.host))])
+
+    def _tell_people(self, report: LinkReport) -> None:
+        """Send telemetry, which the detector does not read."""
+        for reading in report.readings:
+            for metric, value in ((SEND_TIME, reading.duration_s), (LATENCY, reading.latency_s)):
+                self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
+        if report.readings:
+            self._telemetry.add_data(BURST_BYTES, report.readings[-1].n_bytes)
+            if report.leaf:
+                self._telemetry.add_data(LEAF, 1.0, tagk="leaf", tagv=report.leaf)
+
+
+def tell_failure(error: NoInterfaceError) -> None:
+    """Report, in place of a round, why this node's links are not probed."""
+    session = current_session()
+    host = session.environment.node
+    tags = LinkReport(LinkRound(), LinkSymptoms()).tags(host) | {ERROR: str(error)}
+    Series(session.client, session.endpoint, session.environment.launch).add(
+        [Sample(LINK_TIME, time.time(), (math.nan,), tags)]
+    )
 
 
 class _Meetings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from itertools import chain, count
+from itertools import chain, count, repeat
 
 __all__ = ["Pair", "circle", "rounds_of"]
 
@@ -37,7 +37,8 @@ def rounds_of(
 ) -> Iterator[list[list[Pair]]]:
     """Return the rounds of a launch, without end: each a list of sub-rounds, in which a node is in one pair at most.
 
-    Up to 16 nodes everybody meets everybody in turn; with more, each node keeps eight partners for the launch.  If the
+    Two nodes meet as often in a round as others meet partners, since one transfer alone is too noisy.  Up to 16 nodes
+    everybody meets everybody in turn; with more, each node keeps eight partners for the launch.  If the
     leaves are known, half of a round's sub-rounds (of three: one) join nodes below the same leaf and the others nodes
     below different ones, so that a slow uplink is not taken for slow nodes.
 
@@ -61,6 +62,8 @@ def rounds_of(
         raise ValueError(f"partners must be at least 1, got {partners}")
     order = sorted(nodes, key=lambda node: _drawn(seed, node))
     kept = None if len(order) <= _ALL_MEET else _KEPT
+    if len(order) == 2:
+        return repeat([[(order[0], order[1])]] * partners)
     below = _by_leaf(order, leaves or {})
     if len(below) < 2 or max(map(len, below)) < 2:
         return _in_turn((circle(order, kept), partners))

@@ -4,7 +4,23 @@ The agent talks to the controller, and to the state server only to raise its cou
 not import Ray. The helpers (``detect``, ``reserve_probe``) are processes of their own that use the state server.
 """
 
-__all__ = ["DIALS"]
+import os
+
+__all__ = ["ALIVE", "DIALS", "KEEP_ALIVE", "TOGETHER", "own_name"]
+
+ALIVE = '{"event": "alive"}\n'
+"""The heartbeat."""
+
+KEEP_ALIVE = '{"do": "keep-alive"}\n'
+"""The controller's reply to it."""
 
 DIALS = "--dials"
 """Tells an agent that an invitation comes through its standard input, and nothing else."""
+
+TOGETHER = "--together"
+"""Tells a handshake that one command has started it on many nodes, so that it has to say which one it is on."""
+
+
+def own_name() -> str:
+    """Return Slurm's name for this node, in a step of Slurm's."""
+    return os.environ["SLURMD_NODENAME"]

@@ -27,11 +27,11 @@ the controller sends                                     the agent
 ``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`)
 =======================================================  ============================================================
 
-It sends ``alive`` twice a second, from a thread that does nothing else; while that gets no reply, it raises a count in
-the state server, too (:mod:`.second_path`). It also sends ``ray-started``, ``ray-ended``,
-``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``, ``warm``,
-``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``told-to-end``, ``crashed`` and
-``pong``.
+It sends ``alive`` twice a second, or as often as ``set-up`` says, from a thread that does nothing else; while that gets
+no reply, it raises a count in the state server, too (:mod:`.second_path`). It also sends ``ray-started``,
+``ray-ended``, ``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``,
+``warm``, ``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``told-to-end``, ``crashed``
+and ``pong``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ import psutil
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
-from laggard.resilience.agent import DIALS
+from laggard.resilience.agent import ALIVE, DIALS, own_name
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.inquiries import Inquiries, Inquiry
@@ -73,15 +73,15 @@ from laggard.resilience.agent.second_path import SecondPath
 from laggard.resilience.agent.sidecars import Sidecars
 from laggard.resilience.agent.tasks import Tasks, TaskStart
 from laggard.resilience.agent.warm import WarmProcess
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import lock_folder, remove_stale_folders
 
-__all__ = ["HEARTBEAT_INTERVAL_S", "Agent", "main"]
+__all__ = ["Agent", "main"]
 
 _log = logging.getLogger("laggard.resilience.agent")
 
-HEARTBEAT_INTERVAL_S = 0.5
 LOOK_INTERVAL_S = 1.0
 LEASE_S = 300.0
 ORDERLY_STOP_S = 2.0
@@ -133,6 +133,7 @@ class Agent:
         self._inquiries = Inquiries(self._selector, self._send, self._later)
         self._second_path = SecondPath(self._unheard_s)
         self._unread = b""
+        self._pace = Pace()
         self._pinged = False
         self._told_to_end = False
         self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -199,9 +200,9 @@ class Agent:
 
     def _send_heartbeats(self, ended: threading.Event) -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
-            while not ended.wait(HEARTBEAT_INTERVAL_S):
+            while not ended.wait(self._pace.interval_s):
                 if not self._is_stuck():
-                    self._send("alive")
+                    self._write(ALIVE)
 
     def _is_stuck(self) -> bool:
         return time.monotonic() >= self._looked_s + STUCK_S
@@ -210,8 +211,11 @@ class Agent:
         return None if self._is_stuck() else time.monotonic() - self._heard_s
 
     def _send(self, event: str, **fields: object) -> None:
+        self._write(json.dumps({"event": event, **fields}) + "\n")
+
+    def _write(self, line: str) -> None:
         with self._sending:
-            self._answers.write(json.dumps({"event": event, **fields}) + "\n")
+            self._answers.write(line)
             self._answers.flush()
 
     def _read_commands(self) -> bool:
@@ -229,6 +233,7 @@ class Agent:
             _log.debug("command: %s %s", command["do"], command.get("name", ""))
         match command["do"]:
             case "set-up":
+                self._pace = Pace(command.get("heartbeat_s", self._pace.interval_s))
                 self._set_up(Path(command["directory"]), command["files"], command["environment"])
             case "warm-up":
                 self._warm_up(command["command"])
@@ -275,7 +280,7 @@ class Agent:
         self._environment = environment
         endpoint_file = Path(environment.get(ENDPOINT_FILE, ""))
         if endpoint_file.is_file() and NODE in environment:
-            self._second_path.start(endpoint_file, environment[NODE])
+            self._second_path.start(endpoint_file, environment[NODE], self._pace.unheard_s)
         log_to_file(directory / "agent.log")
 
     def _write_private(self, files: dict[str, str]) -> None:
@@ -495,7 +500,10 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _run_dialling(lease_s: float) -> None:
     from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
 
-    controller = Dialled(read_invitation(sys.stdin.fileno()), sys.stdin.fileno())
+    invitation = read_invitation(sys.stdin.fileno())
+    if not invitation.agent:
+        invitation = invitation.of_node(own_name())
+    controller = Dialled(invitation, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
             Agent(commands, controller.answers, lease_s).run()

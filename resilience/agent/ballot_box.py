@@ -28,7 +28,7 @@ COPIES = "copies"
 """Folder in the state directory that holds what this module keeps, in a folder for each host."""
 SEND_MARK = b"laggard: the copy of State follows\n"
 _BALLOT = "ballot.json"
-_MARK = "agent"
+_MARKS = "agents"
 _BOX_LOCK = "lock"
 _END_DEADLINE_S = 5.0
 _POLL_S = 0.02
@@ -76,18 +76,25 @@ class BallotBox:
             write_private(self.folder / _BALLOT, after.to_json())
             return after
 
-    def write_mark(self, mark: str) -> None:
-        """Remember the mark of this node's agent, by which a promise ends it; empty: it has none."""
+    def add_mark(self, mark: str) -> None:
+        """Remember the mark of an agent of this node, by which a promise ends it."""
         with self._locked():
-            write_private(self.folder / _MARK, mark)
+            write_private(self.folder / _MARKS, "\n".join([*self._marks(), mark]))
 
     def promise(self, term: int) -> Ballot:
         """Promise a term if no later one was promised; end everything that acts here for an earlier one."""
         ballot = self.cast(lambda before: before.promise(term))
-        mark = self.folder / _MARK
-        if ballot.promised == term and mark.exists() and (agent := mark.read_text()):
-            end_marked(AGENT_MARK, agent, _END_DEADLINE_S)
+        if ballot.promised == term:
+            with self._locked():
+                left = [mark for mark in self._marks() if not end_marked(AGENT_MARK, mark, _END_DEADLINE_S)]
+                write_private(self.folder / _MARKS, "\n".join(left))
         return ballot
+
+    def _marks(self) -> list[str]:
+        # several: a controller that was cut off may start an agent here after another has taken over
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / _MARKS).read_text().split()
+        return []
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

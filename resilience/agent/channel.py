@@ -62,9 +62,9 @@ class Channel:
         return self._connection is not None
 
     def wait(self, deadline_s: float) -> None:
-        """Wait until there is a connection, or the deadline."""
+        """Wait until there is a connection, or will be none any more, or the deadline."""
         with self._changed:
-            self._changed.wait_for(lambda: self._connection is not None, deadline_s)
+            self._changed.wait_for(lambda: self._connection is not None or self._is_over, deadline_s)
 
     def detach(self) -> int:
         """Drop the connection, if there is one, and return how many pieces have been received: it stays so."""
@@ -134,18 +134,27 @@ class Channel:
 
     def abandon(self) -> None:
         """Drop the connection, and take no other."""
-        self._is_over = True
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
         self.detach()
+
+    def wait_for_end(self, deadline_s: float | None) -> bool:
+        """Wait until nothing more comes, while another thread receives; return False at the deadline."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._has_ended or self._is_over, deadline_s)
 
     def receive(self) -> bytes:
         """Return the next bytes from the other end; none at its end, or if it is gone. From one thread."""
         while not (self._has_ended or self._is_over):
             if (connection := self._connection) is None:
-                self._is_over = not self._reconnect(self)
+                if not self._reconnect(self):
+                    self.abandon()
                 continue
             try:
                 if (piece := self._piece_from(connection)) is not None:
-                    self._has_ended = not piece
+                    if not piece:
+                        self._end()
                     return piece
             except TimeoutError:
                 if self._gives_up:
@@ -190,6 +199,11 @@ class Channel:
             finally:
                 self._sending.release()
         return None if length == _NO_PIECE else piece
+
+    def _end(self) -> None:
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def _confirm(self, n_confirmed: int) -> None:
         with self._changed:

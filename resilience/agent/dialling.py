@@ -21,7 +21,7 @@ import socket
 import ssl
 import struct
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.tls_connection import TLSConnection
@@ -58,7 +58,8 @@ class Invitation:
     authority
         Certificate, as PEM text, that the controller's certificate is verified against.
     agent
-        The agent's id, as hexadecimal digits.
+        The agent's id, as hexadecimal digits; empty: of all agents that were started together, and each derives its own
+        (`of_node`).
     secret
         The same; never shown by ``repr``.
     """
@@ -68,6 +69,12 @@ class Invitation:
     authority: str = field(repr=False)
     agent: str
     secret: str = field(repr=False)
+
+    def of_node(self, name: str) -> Invitation:
+        """Return a node's own invitation, derived from one for all. Pure."""
+        secret = bytes.fromhex(self.secret)
+        agent, own = (hmac.digest(secret, use + name.encode(), hashlib.sha256) for use in (b"agent ", b"secret "))
+        return replace(self, agent=agent[:16].hex(), secret=own.hex())
 
     def to_line(self) -> bytes:
         """Return what `read_invitation` reads."""

@@ -1,5 +1,8 @@
 """The first process on a remote node: reports what the node has, then becomes its agent.
 
+It reports only when its invitation is there. ``srun`` passes that on once it has started all of its processes, and ends
+them all if it cannot; so a report also says that this is over.
+
 It is a program of its own because finding GPUs loads a driver, which the agent does not need.
 """
 
@@ -7,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Mapping, Sequence
 
 from laggard.collectors.device import gpu_names
-from laggard.resilience.agent import DIALS
+from laggard.resilience.agent import DIALS, TOGETHER, own_name
+from laggard.resilience.agent.processes import AGENT_MARK
 
 __all__ = ["LEASE_S", "main", "own_gpus"]
 
@@ -28,9 +33,20 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the handshake, with the names of the GPUs if ``--gpus`` is given, and become the agent."""
+    """Print the handshake, and become the agent.
+
+    Parameters
+    ----------
+    arguments
+        ``--gpus``: the handshake has the names of the GPUs; ``--together``: it has the name of the node, and so has the
+        agent's mark.
+    """
     gpus = own_gpus() if "--gpus" in arguments else []
     handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
+    if TOGETHER in arguments:
+        handshake["node"] = own_name()
+        os.environ[AGENT_MARK] += f"-{own_name()}"
+    select.select([sys.stdin], [], [])
     sys.stdout.write(json.dumps(handshake) + "\n")
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", str(LEASE_S), DIALS])  # noqa: S606 - no shell

@@ -21,8 +21,6 @@ COUNTS = "agents"
 """The key of the counts, by host name."""
 
 INTERVAL_S = 0.5
-# Two heartbeats without a reply.
-UNHEARD_S = 1.2
 ANSWER_S = 1.0
 
 
@@ -40,7 +38,7 @@ class SecondPath:
         self._unheard_s = unheard_s
         self._started = False
 
-    def start(self, endpoint_file: Path, host: str) -> None:
+    def start(self, endpoint_file: Path, host: str, after_s: float) -> None:
         """Begin, unless it has begun already.
 
         Parameters
@@ -49,12 +47,16 @@ class SecondPath:
             Has the address and password of the state server.
         host
             Host name of this node.
+        after_s
+            For how many seconds the controller must not have replied.
         """
         if not self._started:
             self._started = True
-            threading.Thread(target=self._run, args=(endpoint_file, host), name="second-path", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(endpoint_file, host, after_s), name="second-path", daemon=True
+            ).start()
 
-    def _run(self, endpoint_file: Path, host: str) -> None:
+    def _run(self, endpoint_file: Path, host: str, after_s: float) -> None:
         # Now, not when it is urgent: the libraries may be on a file system that is slow just then.
         try:
             import redis
@@ -68,7 +70,7 @@ class SecondPath:
             while True:
                 time.sleep(INTERVAL_S)
                 unheard_s = self._unheard_s()
-                if unheard_s is None or not UNHEARD_S < unheard_s < LONGEST_S:
+                if unheard_s is None or not after_s < unheard_s < LONGEST_S:
                     continue
                 try:
                     client.hincrby(endpoint.key(COUNTS), host, 1)

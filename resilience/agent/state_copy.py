@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from laggard.kvstore.connection import Endpoint
@@ -22,7 +23,7 @@ from laggard.kvstore.retry import is_passing
 from laggard.logs import configure_logging
 from laggard.resilience.agent.ballot_box import BallotBox
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.decision.ballots import CopyRecord
+from laggard.resilience.decision.ballots import CopyRecord, term_of
 
 __all__ = ["NodeCopy", "main"]
 
@@ -101,7 +102,7 @@ class NodeCopy:
             self._end_replica()
             self._begin_replica(wanted)
         if plan.counts:
-            self._remove_copies_but(plan.counts, self._asked if wanted is not None else "")
+            self._remove_copies_before(plan.counts, {plan.counts, "" if wanted is None else wanted.copy})
 
     def _begin_replica(self, wanted: PlannedReplica) -> None:
         self._asked, self._complaint = wanted.copy, ""
@@ -119,9 +120,10 @@ class NodeCopy:
             self._replica.stop()
             self._replica = None
 
-    def _remove_copies_but(self, *kept: str) -> None:
+    def _remove_copies_before(self, counts: str, kept: Collection[str]) -> None:
+        """Remove what the copy that counts has made useless: not what a later controller has, if ours is cut off."""
         for folder in self._box.folder.iterdir():
-            if folder.is_dir() and folder.name not in kept:
+            if folder.is_dir() and folder.name not in kept and term_of(folder.name) <= term_of(counts):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _answer(self) -> CopyAnswer:
@@ -139,7 +141,8 @@ def main(folder: Path, state_dir: Path, host: str) -> None:
     configure_logging()
     os.umask(0o077)
     box = BallotBox(state_dir, host)
-    box.write_mark(os.environ.get(AGENT_MARK, ""))
+    if mark := os.environ.get(AGENT_MARK):  # the primary's own agent has none: it ends with the controller
+        box.add_mark(mark)
     stopped = threading.Event()
 
     def wait_for_end() -> None:

@@ -19,6 +19,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from laggard.kvstore.certificates import Authority, Certificate
@@ -110,6 +111,16 @@ class AgentListener:
         agent, secret = secrets.token_bytes(16), secrets.token_bytes(SECRET_BYTES)
         self._invited[agent] = _Invited(secret, channel)
         return Invitation(self._address, self._port, self._certificate.authority, agent.hex(), secret.hex())
+
+    def invite_together(self, channels: Mapping[str, Channel]) -> Invitation:
+        """Return one invitation for the agents of many nodes, from which each derives its own."""
+        together = Invitation(
+            self._address, self._port, self._certificate.authority, "", secrets.token_hex(SECRET_BYTES)
+        )
+        for node, channel in channels.items():
+            own = together.of_node(node)
+            self._invited[bytes.fromhex(own.agent)] = _Invited(bytes.fromhex(own.secret), channel)
+        return together
 
     def withdraw(self, channel: Channel) -> None:
         """Let nobody get to a channel any more."""

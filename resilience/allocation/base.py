@@ -188,6 +188,11 @@ class Allocation(Protocol):
 class Unmanaged:
     """What a resource manager would say, where there is none."""
 
+    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+        """Return nothing: no command starts something on several nodes."""
+        del hosts, argv
+        return {}
+
     def words_on(self, hosts: Collection[str]) -> dict[str, str]:
         """Return nothing."""
         del hosts

@@ -10,11 +10,12 @@ import subprocess
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, Any, Protocol, cast
 
 from laggard.resilience.agent.channel import Channel
+from laggard.resilience.allocation.base import AgentProcess
 
-__all__ = ["DialledAgent", "Handshake", "PendingAgent", "await_handshakes"]
+__all__ = ["HANDSHAKE", "DialledAgent", "Handshake", "Pending", "PendingAgent", "await_handshakes", "last_line_of"]
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
@@ -24,6 +25,7 @@ ANSWER_S = 60.0
 # The start-up files of a login shell may print something first, lines without end among it.
 MAX_NOISE_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 16
+HANDSHAKE = b'{"event": "handshake"'
 
 Late = Callable[[Collection[str]], None]
 
@@ -42,6 +44,11 @@ class Handshake:
 
     n_cpus: int
     gpus: tuple[str, ...]
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Handshake:
+        """Return what an agent's message says."""
+        return cls(int(message["cpus"]), tuple(map(str, message["gpus"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,29 @@ class DialledAgent:
         self.channel.abandon()
 
 
+class Pending(Protocol):
+    """An agent that was started and has not sent its handshake yet."""
+
+    @property
+    def channel(self) -> Channel:
+        """On which it will be reached."""
+
+    def handshake(self) -> Handshake | None:
+        """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
+
+    def give_up(self) -> None:
+        """Have `handshake` wait no longer."""
+
+    def complaint(self) -> str:
+        """Return what is known of why there is no handshake."""
+
+    def hand_over(self) -> AgentProcess:
+        """Return the agent, now that it runs."""
+
+    def cancel(self) -> None:
+        """End the agent."""
+
+
 @dataclass(slots=True)
 class PendingAgent:
     """An agent that was started and has not sent its handshake yet.
@@ -131,17 +161,18 @@ class PendingAgent:
         while n_bytes < MAX_NOISE_BYTES and (line := stdout.readline(MAX_LINE_BYTES)):
             self.has_printed = True
             n_bytes += len(line)
-            if line.startswith(b'{"event": "handshake"'):
-                message = json.loads(line)
-                return Handshake(int(message["cpus"]), tuple(map(str, message["gpus"])))
+            if line.startswith(HANDSHAKE):
+                return Handshake.of(json.loads(line))
         return None
+
+    def give_up(self) -> None:
+        """End the process, so that `handshake` finds the end of the pipe."""
+        self.process.kill()
 
     def complaint(self) -> str:
         """Return the last line of standard error, or else how far the agent has come."""
-        self.stderr.seek(0)
-        lines = self.stderr.read().decode(errors="replace").split("\n")
         came = "a shell answers, but laggard does not start there" if self.has_printed else "nothing answers yet"
-        return next((line.strip() for line in reversed(lines) if line.strip()), came)
+        return last_line_of(self.stderr) or came
 
     def hand_over(self) -> DialledAgent:
         """Return the agent, now that it runs."""
@@ -156,10 +187,17 @@ class PendingAgent:
         self.process.communicate()
 
 
+def last_line_of(stderr: IO[bytes]) -> str:
+    """Return the last line that a process has written to a file; empty if there is none."""
+    stderr.seek(0)
+    lines = stderr.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def await_handshakes(
-    pending: Mapping[str, PendingAgent], may_miss: int = 0, on_late: Late = lambda _: None
+    pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None
 ) -> dict[str, Handshake]:
-    """Return the handshakes of the agents that answer in time; the others are killed.
+    """Return the handshakes of the agents that answer in time; the others are given up.
 
     Parameters
     ----------
@@ -184,6 +222,6 @@ def await_handshakes(
         finally:
             for host, future in futures.items():
                 if not future.done():
-                    pending[host].process.kill()  # its reader then finds the end of the pipe
+                    pending[host].give_up()
     handshakes = {host: future.result() for host, future in futures.items()}
     return {host: handshake for host, handshake in handshakes.items() if handshake is not None}

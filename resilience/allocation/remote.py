@@ -26,6 +26,7 @@ from typing import IO, Protocol, cast
 
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
+from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.agent.handshake import own_gpus
@@ -39,7 +40,8 @@ from laggard.resilience.allocation.base import (
     silent,
     start_here,
 )
-from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
+from laggard.resilience.allocation.discovery import Handshake, Pending, PendingAgent, await_handshakes
+from laggard.resilience.allocation.step import PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -66,6 +68,9 @@ class Transport(Protocol):
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node and ends when it does."""
+
+    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> Mapping[tuple[str, ...], list[str]]:
+        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out."""
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
@@ -99,10 +104,11 @@ class RemoteAllocation:
         virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
         self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
         self._primary, *self._others = addresses
-        job = secrets.token_hex(8)
-        self._marks = {host: f"{job}-{number}" for number, host in enumerate(addresses)}
+        self._mark = secrets.token_hex(8)
+        self._marks = {host: f"{self._mark}-{host}" for host in addresses}
         self._n_cpus: dict[str, int] = {}
-        self._pending: dict[str, PendingAgent] = {}
+        self._pending: dict[str, Pending] = {}
+        self._steps: list[Step] = []
         self._channels: dict[str, Channel] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
         self._listener: AgentListener | None = None
@@ -127,7 +133,8 @@ class RemoteAllocation:
         UnreachableNodesError
             If more nodes do not answer; the error names all of them.
         """
-        self._pending = {host: self._start(host) for host in self._others}
+        self._pending = self._start_together()
+        self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
         silent_hosts = [host for host in self._others if host not in handshakes]
         complaints = {host: self._pending[host].complaint() for host in silent_hosts}
@@ -178,7 +185,7 @@ class RemoteAllocation:
         host = node.hostname
         self._end_leftovers(host)
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
-        self._marks[host] = f"{self._marks[host].partition('.')[0]}.{secrets.token_hex(4)}"
+        self._marks[host] = f"{self._mark}.{secrets.token_hex(4)}-{host}"
         pending = self._start(host)
         if handshake := await_handshakes({host: pending}).get(host):
             self._learn(host, handshake)
@@ -229,9 +236,11 @@ class RemoteAllocation:
         return {**self._transport.environment(), **device_variables(node, directory, virtual=self._virtual)}
 
     def close(self) -> None:
-        """Listen no more, and wait a few seconds for what :meth:`clear` has begun."""
+        """Listen no more, and wait a few seconds for the end of steps and for what :meth:`clear` has begun."""
         if self._listener is not None:
             self._listener.close()
+        for step in self._steps:
+            step.end()
         until_s = time.monotonic() + CLEAR_DEADLINE_S
         for process in self._clearing:
             try:
@@ -263,11 +272,27 @@ class RemoteAllocation:
     def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
         return UnreachableNodesError(self._transport.name, {host: complaint}, self._transport.command(host, ["true"]))
 
+    def _start_together(self) -> dict[str, Pending]:
+        """Start the agents of as many nodes as one command can, for each such command."""
+        pending: dict[str, Pending] = {}
+        argv = [*self._handshake_command(self._mark), TOGETHER]
+        for hosts, command in self._transport.commands_together(self._others, argv).items():
+            step = Step(command, hosts)
+            channels = {host: Channel(step.await_connection) for host in hosts}
+            step.invite(self._listen().invite_together(channels))
+            self._steps.append(step)
+            self._channels |= channels
+            pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
+        return pending
+
+    def _handshake_command(self, mark: str) -> list[str]:
+        command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND]
+        return command if self._virtual else [*command, "--gpus"]
+
     def _start(self, host: str) -> PendingAgent:
-        argv = [*env_command(**{AGENT_MARK: self._marks[host]}), *HANDSHAKE_COMMAND]
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the pending agent closes it
         process = subprocess.Popen(
-            self._transport.command(host, argv if self._virtual else [*argv, "--gpus"]),
+            self._transport.command(host, self._handshake_command(self._marks[host])),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -281,13 +306,16 @@ class RemoteAllocation:
         return PendingAgent(process, stderr, channel)
 
     def _invite(self, host: str, channel: Channel) -> Invitation:
+        if (former := self._channels.get(host)) is not None:
+            self._listen().withdraw(former)
+        self._channels[host] = channel
+        return self._listen().invite(channel)
+
+    def _listen(self) -> AgentListener:
         if self._listener is None:
             allow_descriptors(len(self.nodes))
             self._listener = AgentListener(self.nodes[0].address)
-        if (former := self._channels.get(host)) is not None:
-            self._listener.withdraw(former)
-        self._channels[host] = channel
-        return self._listener.invite(channel)
+        return self._listener
 
 
 def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:

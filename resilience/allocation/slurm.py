@@ -15,6 +15,7 @@ from laggard.resilience.allocation.slurm_text import (
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
+    leaves_of_topology,
     n_tasks_of_step,
     name_of_job,
     nodes_to_avoid,
@@ -28,7 +29,15 @@ from laggard.resilience.allocation.slurm_text import (
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 
-__all__ = ["RELAY_MARK", "Srun", "check_runs_once", "slurm_node_names", "slurm_this_node", "slurm_time_left_s"]
+__all__ = [
+    "RELAY_MARK",
+    "Srun",
+    "check_runs_once",
+    "slurm_leaves",
+    "slurm_node_names",
+    "slurm_this_node",
+    "slurm_time_left_s",
+]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -38,18 +47,21 @@ RELAY_MARK = "LAGGARD_RELAY"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
 WORD_DEADLINE_S = 5.0
+_WHOLE_LINES = "SLURM_TOPO_LEN=1000000000"
 
 _STEP_OPTIONS = (
-    "--nodes=1",
-    "--ntasks=1",
+    "--ntasks-per-node=1",
     "--overlap",  # the job's resources are shared by all of our steps
     "--cpu-bind=none",  # one task, all of the node's processors
     "--export=ALL",
     "--mpi=none",
     "--no-kill",
     "--kill-on-bad-exit=0",
+    "--wait=0",  # however long ago the first process has ended
     "--quiet",
 )
+# Their names fit into one word of a command line.
+MAX_NODES_OF_STEP = 2000
 # From the job's options; with them srun would give our one task its share of the node's GPUs. Only from the environment
 # can they be taken back.
 _SHARES_OF_GPUS = (
@@ -62,20 +74,28 @@ _SHARES_OF_GPUS = (
 
 
 class Srun:
-    """Runs a process on a node of our job as a step of its own, so that one can die without the others."""
+    """Runs a process on a node of our job, or one on each of several, as a step of its own: it can die by itself."""
 
     name = "srun"
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node, with all GPUs that the job has there."""
-        unset = [f"--unset={name}" for name in _SHARES_OF_GPUS if name in os.environ]
-        count = _known(_gpus_by_node, os.environ.get(JOB_ID)).get(host)
-        # With --gpus, Slurm would want as many for this node as the job has on all.
-        gpus = [f"--gpus={count}"] if count else []
-        group = _known(_groups_by_node, os.environ.get(JOB_ID) if HET_SIZE in os.environ else None).get(host)
-        groups = [] if group is None else [f"--het-group={group}"]
-        srun = ["srun", *_STEP_OPTIONS, *groups, *gpus, f"--nodelist={host}", *argv]
-        return ["env", *unset, *srun] if unset else srun
+        return _step((host,), *_place_of(host), argv)
+
+    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out.
+
+        There is one for all nodes, or for all that have as many GPUs and are in the same group of the job.
+        """
+        alike: dict[tuple[int | None, int], list[str]] = {}
+        for host in hosts:
+            alike.setdefault(_place_of(host), []).append(host)
+        return {
+            step: _step(step, *place, ["--input=all", *argv])
+            for place, of_place in alike.items()
+            for at in range(0, len(of_place), MAX_NODES_OF_STEP)
+            if len(step := tuple(of_place[at : at + MAX_NODES_OF_STEP])) > 1
+        }
 
     def environment(self) -> Mapping[str, str]:
         """Return nothing: a step inherits the environment of its ``srun``."""
@@ -147,6 +167,18 @@ def slurm_time_left_s() -> float | None:
     return seconds_of_time_left(parts[0].left) if parts else None
 
 
+def slurm_leaves() -> dict[str, str]:
+    """Return the leaf switch of each node of the cluster; of none if Slurm has no topology, or we are in no job."""
+    if JOB_ID not in os.environ:
+        return {}
+    try:
+        # The user's environment may have lines cut off.
+        return leaves_of_topology(_output_of(("env", _WHOLE_LINES, "scontrol", "show", "topology"), STATE_DEADLINE_S))
+    except ResourceManagerError as error:
+        _log.info("Slurm tells no topology: %s", error)
+        return {}
+
+
 def slurm_this_node() -> str | None:
     """Return Slurm's name for the node that we run on; None if it is not a Slurm node."""
     return os.environ.get("SLURMD_NODENAME")
@@ -177,6 +209,23 @@ def _parts(deadline_s: float) -> list[JobPart]:
 
 def _words(which: str) -> dict[str, str]:
     return words_of_sinfo(_output_of(("sinfo", "--noheader", "--Node", which, "--format=%N|%T|%E"), WORD_DEADLINE_S))
+
+
+def _place_of(host: str) -> tuple[int | None, int]:
+    """Return a node's group in a heterogeneous job, and how many GPUs the job has there."""
+    job = os.environ.get(JOB_ID)
+    group = _known(_groups_by_node, job if HET_SIZE in os.environ else None).get(host)
+    return group, _known(_gpus_by_node, job).get(host, 0)
+
+
+def _step(hosts: Sequence[str], group: int | None, n_gpus: int, argv: Sequence[str]) -> list[str]:
+    unset = [f"--unset={name}" for name in _SHARES_OF_GPUS if name in os.environ]
+    groups = [] if group is None else [f"--het-group={group}"]
+    # Without it, Slurm would want as many for these nodes as the job has on all.
+    gpus = [f"--gpus={n_gpus * len(hosts)}"] if n_gpus else []
+    nodes = [f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", f"--nodelist={','.join(hosts)}"]
+    srun = ["srun", *_STEP_OPTIONS, *groups, *gpus, *nodes, *argv]
+    return ["env", *unset, *srun] if unset else srun
 
 
 def _known(facts: Callable[[str], Mapping[str, int]], job: str | None) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ __all__ = [
     "excluded_of_job",
     "gpus_of_job",
     "groups_of_nodes",
+    "leaves_of_topology",
     "n_tasks_of_step",
     "name_of_job",
     "nodes_to_avoid",
@@ -144,6 +145,25 @@ def seconds_of_time_left(said: str) -> float | None:
 def addresses_of_nodes(said: str) -> dict[str, str]:
     """Return the names or addresses by which nodes are reached, from ``scontrol --oneliner show node``."""
     return dict(re.findall(r"\bNodeName=(\S+).*?\sNodeAddr=(\S+)", said))
+
+
+def leaves_of_topology(said: str) -> dict[str, str]:
+    """Return each node's leaf switch, or its block, from ``scontrol show topology``; no node has one without a plugin.
+
+    Of a tree the switches of level 0 count, and of blocks those that are no aggregates. Since 25.05 a cluster may have
+    both, where a switch says more about a node's links.
+    """
+    switches, blocks = dict[str, str](), dict[str, str]()
+    for line in said.splitlines():
+        fields: dict[str, str] = dict(re.findall(r"\b(\w+)=(\S+)", line))
+        nodes = fields.get("Nodes", "(null)")
+        if nodes == "(null)":
+            continue
+        if "SwitchName" in fields and fields.get("Level") == "0":
+            switches |= dict.fromkeys(expand_node_list(nodes), fields["SwitchName"])
+        elif "BlockName" in fields:
+            blocks |= dict.fromkeys(expand_node_list(nodes), fields["BlockName"])
+    return {**blocks, **switches}
 
 
 def gpus_of_job(said: str) -> dict[str, int]:

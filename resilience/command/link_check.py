@@ -16,19 +16,17 @@ from typing import IO, Any, cast
 
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import rounds_of
+from laggard.collectors.links.schedule import circle
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = ["LinkCheck", "check_links", "lines_on_links"]
+__all__ = ["LinkCheck", "check_links"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
 DEADLINE_S = 120.0
 PARTNERS = 8
-MAX_SHOWN = 5
-SHOWN_FROM = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,9 @@ class LinkCheck:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str]) -> LinkCheck:
+def check_links(
+    transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = ""
+) -> LinkCheck:
     """Return the times of bursts that the nodes send each other, each node one at a time.
 
     Parameters
@@ -48,6 +48,8 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
         How each host is reached; ``None`` for this machine.
     names
         The name or address to look up for each host.
+    interface
+        Which network is measured; empty: that of these addresses.
     """
     hosts = list(transports)
     if len(hosts) < 2:
@@ -66,12 +68,18 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
             asked = {host: threads.submit(node.ask, command(host)) for host, node in nodes.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key})
-        silent = {host: "no answer" for host, answer in listening.items() if answer is None}
-        listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
+        listening = ask(
+            lambda host: {"host": host, "address": addresses[host], "key": key, "interface": interface}
+        )
+        silent = {
+            host: "no answer" if answer is None else answer["failure"]
+            for host, answer in listening.items()
+            if answer is None or not answer["links"]
+        }
+        listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
-        meetings = next(rounds_of(list(listens), "doctor", partners=PARTNERS))
+        meetings = circle(sorted(listens), PARTNERS)
         partners = {host: [_partner(host, pairs) for pairs in meetings] for host in hosts}
         n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
         for number in range(2):  # the first only to choose the number of bytes
@@ -132,23 +140,3 @@ def _started(host: str, transport: Transport | None) -> Iterator[_Node]:
         finally:
             deadline.cancel()
             process.kill()
-
-
-def lines_on_links(check: LinkCheck) -> list[str]:
-    """Return what the doctor prints of the links: the usual figures, and the slowest ones."""
-    lines = [f"link {what}: {why}" for what, why in sorted(check.failures.items())[:MAX_SHOWN]]
-    if not check.readings:
-        return lines
-    usual_s = statistics.median(each.duration_s for each in check.readings)
-    latency_s = statistics.median(each.latency_s for each in check.readings)
-    slowest = sorted(check.readings, key=lambda each: -each.duration_s)
-    for each in [each for each in slowest if each.duration_s >= SHOWN_FROM * usual_s][:MAX_SHOWN]:
-        pace = f"{_rate(each)}, {each.duration_s / usual_s:.1f} times as slow as the median"
-        disturbed = f"; others sent {each.foreign_share:.0%} as much" if each.foreign_share else ""
-        lines.append(f"link {each.sender} to {each.receiver}: {pace}{disturbed}")
-    rate = _rate(min(check.readings, key=lambda each: abs(each.duration_s - usual_s)))
-    return [*lines, f"{len(check.readings)} links measured: median {rate}, round trip {1e6 * latency_s:.0f} us"]
-
-
-def _rate(reading: LinkReading) -> str:
-    return f"{reading.n_bytes / reading.duration_s / 1e6:.4g} MB/s"

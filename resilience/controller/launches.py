@@ -12,8 +12,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -96,6 +96,8 @@ class JobPlan:
         Where checkpoints may go.
     preload
         What warm processes load; ``None``: there are none.
+    leaves
+        The leaf switches of nodes, by host name; not all of these nodes need be the job's.
     """
 
     command: Sequence[str]
@@ -113,6 +115,7 @@ class JobPlan:
     book_keeper: bool = False
     checkpoints: CheckpointOptions = IN_MEMORY
     preload: Preload = None
+    leaves: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launches:
@@ -256,6 +259,9 @@ class Launches:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
         self._fence()
         self._signs_at_start = self._records.signs(self.number)
+        has_directory = self._plan.checkpoints.directory is not None
+        for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
+            self._account.tell("notice", str(lost), "bold yellow")
 
     def begin(self, roster: Roster) -> None:
         """Begin a launch on the active nodes of a roster.
@@ -419,6 +425,7 @@ class Launches:
             self._account.tell("swept", f"{processes} of the old launch ended")
 
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+        leaves = self._plan.leaves or self._records.leaves(self.number)
         return LaunchRecord(
             self.number,
             tuple(self._cluster.nodes[host].record for host in roster.active),
@@ -431,6 +438,7 @@ class Launches:
             commits=self._signs_at_start[0],
             step=None if math.isinf(self._best_step) else self._best_step,
             book_keeper=replace(self._primary, devices=()) if roster.is_book_keeper else None,
+            leaves={host: leaves[host] for host in roster.active if host in leaves},
         )
 
     def _gap(self) -> Gap | None:

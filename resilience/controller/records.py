@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, cast
 
 from laggard.kvstore.connection import Endpoint
@@ -16,6 +17,7 @@ from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Requ
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.fence import begin_launch, current_launch
 from laggard.kvstore.retry import RetryPolicy, is_passing
+from laggard.kvstore.shards.lost import LostCheckpoint, lost_with_job
 from laggard.kvstore.shards.manifest import ShardRecord, under_way
 from laggard.kvstore.shards.settings import Registry
 from laggard.kvstore.state import State
@@ -70,13 +72,13 @@ class Records:
 
     def copies_under_way(self, launch: int) -> int:
         """Return how many shards of a launch's checkpoints still lack copies, of those that all ranks have saved."""
-        state = State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S)
+        state = self._state(launch)
+        return under_way(state, partial(_shard_record, state), launch)
 
-        def read(key: str) -> ShardRecord | None:
-            value = state.get(key)
-            return None if value is None else ShardRecord.of_value(value)
-
-        return under_way(state, read, launch)
+    def lost_checkpoints(self, launch: int, *, directory: bool) -> list[LostCheckpoint]:
+        """Return what earlier jobs had only in the memory of nodes, before any shard server of this job runs."""
+        state = self._state(launch)
+        return list(lost_with_job(state, partial(_shard_record, state), directory=directory))
 
     def forget_shard_server(self, run: str, host: str) -> None:
         """Note that what a lost node held of checkpoints is gone."""
@@ -119,8 +121,12 @@ class Records:
 
     def signs(self, launch: int) -> tuple[int, str | None]:
         """Return a launch's signs of life: the number of commits to State so far, and the step that it reported."""
-        commits = State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S).commits()
+        commits = self._state(launch).commits()
         return commits, self._retry.call(self._control(launch).read_progress)
+
+    def leaves(self, launch: int) -> dict[str, str]:
+        """Return the leaf switch of each node, as the links of an earlier launch have shown it."""
+        return self._retry.call(self._control(launch).read_leaves)
 
     def ranks(self, launch: int) -> dict[str, dict[str, Any]]:
         """Return how a launch's ranks look from outside, by host, as the nodes have stored it."""
@@ -128,6 +134,14 @@ class Records:
 
     def _control(self, launch: int) -> Control:
         return Control(self._client, self._endpoint, launch)
+
+    def _state(self, launch: int) -> State:
+        return State(self._client, self._endpoint, launch, retry_for_s=RETRY_FOR_S)
+
+
+def _shard_record(state: State, key: str) -> ShardRecord | None:
+    value = state.get(key)
+    return None if value is None else ShardRecord.of_value(value)
 
 
 class RequestReader:

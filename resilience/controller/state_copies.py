@@ -26,7 +26,7 @@ from laggard.kvstore.copy_plans import CopyAnswer, CopyPlan, CopyPlans, PlannedR
 from laggard.kvstore.retry import is_passing
 from laggard.kvstore.state_copy import CopySource
 from laggard.resilience.decision.backoff import Backoff
-from laggard.resilience.decision.ballots import CopyRecord, is_majority
+from laggard.resilience.decision.ballots import CopyRecord, copy_name, is_majority
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import StateCopyError
 from laggard.resilience.nodes.cluster import Cluster
@@ -160,7 +160,7 @@ class StateCopies:
         host = next((host for host in self._candidates if now_s >= self._not_before_s.get(host, 0.0)), None)
         if host is None:
             return
-        copy = f"{self._record.term}.{secrets.token_hex(4)}"
+        copy = copy_name(self._record.term, secrets.token_hex(4))
         self._replica = PlannedReplica(host, copy, self._source.admit())
         self._made_s = now_s
         self._publish(replace(self._plan, replica=self._replica))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = ["Ballot", "CopyRecord", "is_majority", "members_of", "newest"]
+__all__ = ["Ballot", "CopyRecord", "copy_name", "is_majority", "members_of", "newest", "term_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,13 @@ def is_majority(hosts: Iterable[str], members: Iterable[str]) -> bool:
     """Return whether these hosts are more than half of the members."""
     all_members = set(members)
     return 2 * len(all_members & set(hosts)) > len(all_members)
+
+
+def copy_name(term: int, token: str) -> str:
+    """Return the name of a copy that is made in a term."""
+    return f"{term}.{token}"
+
+
+def term_of(copy: str) -> int:
+    """Return the term in which a copy was made."""
+    return int(copy.partition(".")[0])

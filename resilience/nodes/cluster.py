@@ -21,11 +21,11 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.pace import FIRST_HEARTBEAT_TIMEOUT_S, Pace
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
-from laggard.resilience.nodes.heartbeat import FIRST_HEARTBEAT_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.second_path import Counts
 
@@ -87,7 +87,7 @@ class Cluster:
         The nodes that are not lost, by host name.
     """
 
-    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    heartbeat_timeout_s: float = Pace().timeout_s
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation
@@ -96,6 +96,8 @@ class Cluster:
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup
+        self._pace = Pace.of_job(len(allocation.nodes))
+        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
@@ -103,7 +105,7 @@ class Cluster:
 
     def confirm_by(self, endpoint: Endpoint) -> None:
         """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
-        self._counts = Counts(endpoint, self._awake_clock.now_s)
+        self._counts = Counts(endpoint, self._awake_clock.now_s, self._pace.look_after_s)
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables by which a process on a node finds its cluster, its job and its devices."""
@@ -253,7 +255,8 @@ class Cluster:
         """Return a node by way of an agent that has just been started there; it is not one of ``nodes`` yet."""
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
         node.first_check = self._first_checks.get(record.hostname)
-        node.set_up(str(self._node_directory(record)), self._files(record), self.environment(record))
+        environment = self.environment(record)
+        node.set_up(str(self._node_directory(record)), self._files(record), environment, self._pace.interval_s)
         node.ping()
         return node
 

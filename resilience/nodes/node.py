@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
+from laggard.resilience.agent import ALIVE, KEEP_ALIVE
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
@@ -28,7 +29,9 @@ RAY_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.node")
 
 KILL_DEADLINE_S = 2.0
 
-_NOT_LOGGED = {"alive", "keep-alive", "output", "printed", "log"}  # there are too many of them
+_NOT_LOGGED = {"output", "printed", "log"}  # there are too many of them
+# Lines end with a line feed where they come through a pipe, and without it where through a channel.
+_ALIVE, _KEEP_ALIVE = ALIVE.rstrip().encode(), KEEP_ALIVE.encode()
 
 RayStatus = Literal["down", "up", "ended"]
 Output = Callable[[str, bytes], None]
@@ -186,10 +189,10 @@ class Node:
         """Process id, on this machine, of the agent or of what connects us to it."""
         return self._agent.pid
 
-    def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str]) -> None:
-        """Have the agent write the node's private files and use an environment from now on."""
+    def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str], heartbeat_s: float) -> None:
+        """Have the agent write the node's private files, and use an environment and an interval from now on."""
         self._directory = directory
-        self._send(do="set-up", directory=directory, files=files, environment=environment)
+        self._send(do="set-up", directory=directory, files=files, environment=environment, heartbeat_s=heartbeat_s)
 
     def path_of(self, name: str) -> str:
         """Return the path, on the node, of a private file."""
@@ -404,13 +407,16 @@ class Node:
     def _send(self, **command: object) -> None:
         if command["do"] not in _NOT_LOGGED:
             _log.debug("to %s: %s %s", self.record.hostname, command["do"], command.get("name", ""))
+        self._write(json.dumps(command).encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
         if self._agent.stdin is None:
             raise ValueError("the agent was started without a pipe")
         try:
             with self._sending:
                 if self._agent.stdin.closed:
                     return
-                self._agent.stdin.write(json.dumps(command).encode() + b"\n")
+                self._agent.stdin.write(line)
                 self._agent.stdin.flush()
         except BrokenPipeError:
             self._mark_gone()
@@ -439,10 +445,11 @@ class Node:
         try:
             with self._agent.stdout as lines:
                 for line in lines:
-                    message = json.loads(line)
-                    self._handle_message(message)
-                    if message["event"] == "alive":
-                        self._send(do="keep-alive")  # we are alive too; a silent agent gets no reply
+                    if line.startswith(_ALIVE):  # not parsed: of a thousand agents there are a thousand a second
+                        self.last_heard_s, self.has_started = self._clock(), True
+                        self._write(_KEEP_ALIVE)  # we are alive too; a silent agent gets no reply
+                    else:
+                        self._handle_message(json.loads(line))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody reads on: the node is lost, and the user told
             _log.exception("messages of %s cannot be read", self.record.hostname)
             with self._changed:
@@ -499,8 +506,7 @@ class Node:
                     self.stacks = [RankStack.of_json(self.record.hostname, each) for each in _list(message["found"])]
                 case "crashed":
                     self._notices.append(f"its agent crashed: {message['why']}")
-            if message["event"] != "alive":  # else every heartbeat would have the controller look at all nodes
-                self._changed.notify_all()
+            self._changed.notify_all()
 
 
 def _list(found: Any) -> list[Any]:

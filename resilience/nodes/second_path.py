@@ -17,8 +17,6 @@ __all__ = ["Count", "Counts", "seen"]
 
 _log = logging.getLogger("laggard.resilience.nodes")
 
-# Some heartbeats are late now and then; this many seconds without one is worth a look.
-LOOK_AFTER_S = 1.5
 INTERVAL_S = 0.5
 ANSWER_S = 1.0
 
@@ -56,9 +54,12 @@ class Counts:
         The job's state server.
     clock
         Seconds.
+    look_after_s
+        For how long an agent is silent before its count is read.
     """
 
-    def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float], look_after_s: float) -> None:
+        self._look_after_s = look_after_s
         self._key = endpoint.key(COUNTS)
         self._client = endpoint.connect(timeout_s=ANSWER_S)
         self._clock = clock
@@ -82,7 +83,7 @@ class Counts:
             None: it is not known.
         """
         with self._changed:
-            if silent_s <= LOOK_AFTER_S:
+            if silent_s <= self._look_after_s:
                 self._silent.pop(host, None)
                 return None
             count = self._silent.setdefault(host, None)

@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 import redis
 
+from laggard.collectors.links.collector import LINK_TIME
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
@@ -25,6 +26,7 @@ from laggard.kvstore.series import Series
 from laggard.kvstore.state import State
 from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.journal import Journal
+from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.bus import NodeAsker, NodeError
@@ -82,6 +84,7 @@ class Recorder:
         now_s = time.time()
         self._samples = Downsampler(round(now_s * _SECOND_US))
         self._own_metrics = OwnMetrics(self._nodes, round(now_s * _SECOND_US))
+        self._links = LinkLog()
         self._own_metrics_due_s = 0.0
         self._began_s = time.monotonic()
         self._n_left_out = 0
@@ -142,6 +145,9 @@ class Recorder:
         for metric in self._series.metrics():
             for sample_id, sample in self._series.read(metric, self._last_ids.get(metric, self._first_id)):
                 self._last_ids[metric] = sample_id
+                if metric == LINK_TIME:
+                    self._links.add(sample)
+                    continue
                 time_us = np.array([round(sample.time_s * _SECOND_US)], dtype=np.int64)
                 self._samples.add(metric, sample.tags, time_us, np.array([min(sample.values)]))
 
@@ -169,7 +175,7 @@ class Recorder:
             self._n_left_out = self._own_metrics.n_left_out
             self._journal.write("left-out", n_metrics=self._n_left_out)
         old = self._saved
-        parts = chain(self._samples.series(), self._own_metrics.series())
+        parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:
             self._saved = write_dump(str(self._folder), SAMPLES, time.time(), parts)
             if old is not None and old != self._saved:

@@ -19,9 +19,11 @@ from laggard.resilience.report.inputs import ReportInputs
 from laggard.resilience.report.own_curve import OwnCurve
 from laggard.resilience.report.panel import Panel, percentile
 from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.link_matrix import SEND_TIME
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
     accused,
+    accused_nodes,
     accused_of,
     events_of,
     launches_of,
@@ -46,6 +48,7 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
     events = events_of_timeline(timeline)
     found_slow = list(accused(events))
     keys: list[SeriesKey] = [(each.metric, ()) for each in inputs.own_curves]
+    keys += [(SEND_TIME, ())] if inputs.links else []
     keys += [(panel.metric, (("gpu", gpu), ("host", host))) for panel in panels for host, gpu in panel.devices[:1]]
     return {
         "about": {
@@ -61,6 +64,7 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
             **accused_of(events),
             **events_of(events),
         },
+        "links": {str(number): matrix.to_json(accused_nodes(events)) for number, matrix in inputs.links.items()},
         "maps": {panel.metric: _map(panel) for panel in panels},
         "curves": {
             **{each.metric: _own_curve(each) for each in inputs.own_curves},

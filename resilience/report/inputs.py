@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.collectors.device import DeviceId
@@ -21,12 +22,17 @@ from laggard.telemetry.dump_reader import read_dump
 from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import events_of_series
 from laggard.telemetry.history import History
+from laggard.telemetry.link_matrix import LinkMatrix
+from laggard.telemetry.links import links_between
 from laggard.telemetry.page.content import metrics_of
+from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.sources import LocalSource
 
 __all__ = ["ReportInputs", "read_inputs"]
 
 MAX_PROBES = 4
+MAX_LINK_LAUNCHES = 20
 _DUMP = "*.csv.gz"
 # The reserve's probe has too few readings for a figure; a slow reserve node has a line in the log.
 _NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE_TIME}
@@ -38,7 +44,8 @@ _PROBE = re.compile(r"probe")
 class ReportInputs:
     """What a report is made of: the job's timeline, its probe times, its devices' utilisation, the program's metrics.
 
-    Of the last there are only so many; ``n_left_out`` is the number of the others.
+    Of the last there are only so many; ``n_left_out`` is the number of the others. ``links`` are those of the newest
+    launches, by number, each as it was when the launch ended.
     """
 
     timeline: Timeline
@@ -46,6 +53,7 @@ class ReportInputs:
     utilization: Panel | None = None
     own_curves: tuple[OwnCurve, ...] = ()
     n_left_out: int = 0
+    links: Mapping[int, LinkMatrix] = field(default_factory=dict)
 
     @property
     def main_probe(self) -> Panel | None:
@@ -94,7 +102,19 @@ def _inputs(timeline: Timeline, store: History | None, *, whole: bool) -> Report
     curves = (own_curve(name, list(store.read([name], 0, ALL_TIME_US))) for name in own[:MAX_METRICS])
     n_left_out = timeline.n_left_out + max(0, len(own) - MAX_METRICS)
     utilization = _panel(store, UTILIZATION, order)
-    return ReportInputs(timeline, probes, utilization, tuple(each for each in curves if each is not None), n_left_out)
+    own_curves = tuple(each for each in curves if each is not None)
+    return ReportInputs(timeline, probes, utilization, own_curves, n_left_out, _links(store, timeline))
+
+
+def _links(store: History, timeline: Timeline) -> dict[int, LinkMatrix]:
+    found: dict[int, LinkMatrix] = {}
+    for launch in reversed(timeline.launches):
+        ended_s = timeline.ended_s if math.isnan(launch.ended_s) else launch.ended_s
+        span = Span(round(launch.began_s * SECOND_US), round(ended_s * SECOND_US))
+        matrix = links_between(LocalSource(store), span, {*launch.nodes})
+        if matrix is not None and len(found) < MAX_LINK_LAUNCHES:
+            found[launch.number] = matrix
+    return found
 
 
 def _own_names(store: History, drawn: Collection[str]) -> list[str]:

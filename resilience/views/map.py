@@ -6,7 +6,7 @@ Colour is never the only sign: each cell has a character that says the same, for
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -18,7 +18,20 @@ from rich.text import Text
 from laggard.resilience.views.grid import Grid
 from laggard.resilience.views.snapshot import DeviceState
 
-__all__ = ["PEERS", "READINGS", "Colouring", "choices", "colouring", "description", "label_of", "legend", "map_lines"]
+__all__ = [
+    "PEERS",
+    "READINGS",
+    "Colouring",
+    "choices",
+    "colouring",
+    "description",
+    "filled",
+    "label_of",
+    "legend",
+    "legend_lines",
+    "line_of",
+    "map_lines",
+]
 
 PEERS = "peers"
 READINGS: Mapping[str, tuple[str, str]] = {
@@ -139,9 +152,9 @@ def map_lines(
     for at, (device, (line, column)) in enumerate(zip(devices, grid.places, strict=True)):
         if line in parts:
             sign, value = sign_of(device, by), by.value(device)
-            style = _SPECIAL[sign][0] if sign in _SPECIAL or value is None else _filled(by.colour(value))
+            style = _SPECIAL[sign][0] if sign in _SPECIAL or value is None else filled(by.colour(value))
             parts[line].append((column, sign.rjust(grid.cell), _SELECTED if at == selected else style))
-    return [_line(each) for each in parts.values()]
+    return [line_of(each) for each in parts.values()]
 
 
 def sign_of(device: DeviceState, by: Colouring) -> str:
@@ -156,7 +169,11 @@ def sign_of(device: DeviceState, by: Colouring) -> str:
 
 def legend(devices: Sequence[DeviceState], by: Colouring, width: int) -> list[Text]:
     """Return what the cells mean, in as many lines as it takes."""
-    parts = list(_meanings(devices, by))
+    return legend_lines(_meanings(devices, by), width)
+
+
+def legend_lines(parts: Iterable[tuple[str, Style, str]], width: int) -> list[Text]:
+    """Return signs, their styles and their meanings, in as many lines as it takes."""
     lines = [Text()]
     for sign, style, meaning in parts:
         part = Text.assemble((f" {sign} ", style), f" {meaning}")
@@ -171,11 +188,11 @@ def legend(devices: Sequence[DeviceState], by: Colouring, width: int) -> list[Te
 def _meanings(devices: Sequence[DeviceState], by: Colouring) -> Iterator[tuple[str, Style, str]]:
     if by.name == PEERS:
         for _, sign, meaning, ratio in _SIGNS:
-            yield sign, _filled(by.colour(ratio)), meaning
+            yield sign, filled(by.colour(ratio)), meaning
     else:
         unit = READINGS[by.name][1]
-        yield "0", _filled(by.colour(by.low)), f"{by.low:,.0f} {unit} to"
-        yield "9", _filled(by.colour(by.high)), f"{by.high:,.0f} {unit}"
+        yield "0", filled(by.colour(by.low)), f"{by.low:,.0f} {unit} to"
+        yield "9", filled(by.colour(by.high)), f"{by.high:,.0f} {unit}"
     signs = {sign_of(device, by) for device in devices}
     yield from ((sign, *what) for sign, what in _SPECIAL.items() if sign in signs)
 
@@ -209,7 +226,8 @@ def against_peers(ratio: float) -> str:
     return f"{abs(percent):.0f} % {'slower' if percent > 0 else 'faster'} than its peers"
 
 
-def _line(parts: Sequence[tuple[int, str, Style]]) -> Text:
+def line_of(parts: Sequence[tuple[int, str, Style]]) -> Text:
+    """Return texts at their columns as one line."""
     line = Text(no_wrap=True)
     for column, text, style in sorted(parts, key=lambda part: part[0]):
         line.append(" " * (column - len(line)))
@@ -218,7 +236,7 @@ def _line(parts: Sequence[tuple[int, str, Style]]) -> Text:
 
 
 @cache
-def _filled(background: _Rgb) -> Style:
+def filled(background: _Rgb) -> Style:
     """Return a background with black or white on it, whichever is read better."""
     red, green, blue = background
     is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 128

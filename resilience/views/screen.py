@@ -13,6 +13,15 @@ from rich.text import Text
 
 from laggard.resilience.text import abbreviated, clock, counted
 from laggard.resilience.views.grid import Grid, grid_of
+from laggard.resilience.views.links import (
+    cell_names,
+    link_description,
+    link_grid,
+    link_legend,
+    link_lines,
+    link_summary,
+    matrix_that_fits,
+)
 from laggard.resilience.views.map import Colouring, choices, colouring, description, label_of, legend, map_lines
 from laggard.resilience.views.snapshot import DeviceState, Snapshot
 from laggard.resilience.views.tables import (
@@ -25,16 +34,18 @@ from laggard.resilience.views.tables import (
     node_table,
     sorted_devices,
 )
+from laggard.telemetry.link_matrix import LinkMatrix
 
 __all__ = ["HELP", "KEYS", "Extent", "Page", "View", "extent_of", "header", "whole_screen"]
 
-Page = Literal["devices", "overview", "nodes", "history", "metrics", "device"]
+Page = Literal["devices", "overview", "links", "nodes", "history", "metrics", "device"]
 KEYS: Mapping[Page, str] = {
-    "devices": "↑↓ move|Enter open|o map|s sort|r reverse|n nodes|h history|m metrics",
-    "overview": "↑↓←→ move|Enter open|c colour|d devices|n nodes|h history|m metrics",
-    "nodes": "↑↓ scroll|d devices|o map|h history|m metrics",
-    "history": "↑↓ scroll|d devices|o map|n nodes|m metrics",
-    "metrics": "↑↓ scroll|d devices|o map|n nodes|h history",
+    "devices": "↑↓ move|Enter open|o map|s sort|r reverse|n nodes|l links|h history|m metrics",
+    "overview": "↑↓←→ move|Enter open|c colour|d devices|n nodes|l links|h history|m metrics",
+    "links": "↑↓←→ move|d devices|o map|n nodes|h history|m metrics",
+    "nodes": "↑↓ scroll|d devices|o map|l links|h history|m metrics",
+    "history": "↑↓ scroll|d devices|o map|n nodes|l links|m metrics",
+    "metrics": "↑↓ scroll|d devices|o map|n nodes|l links|h history",
     "device": "↑↓ next device|Esc back|o map",
 }
 """The keys of each page, the most useful first; those that do not fit are left out, and help and quit never."""
@@ -42,6 +53,7 @@ HELP: Mapping[str, str] = {
     "d": "the devices, the worst first",
     "o": "the map of all devices",
     "n": "the nodes",
+    "l": "the links: who sends to whom how fast",
     "m": "the program's own metrics",
     "h": "what has happened, the newest first",
     "Enter": "all about the selected device; Esc goes back",
@@ -99,16 +111,19 @@ class Extent:
     Attributes
     ----------
     rows
-        Names of all its rows (of the map: of its devices), in order.
+        Names of all its rows (of the map: of its devices; of the matrix: of its links), in order.
     room
         Number of rows, or lines of the map, that fit on the screen.
     grid
-        Where the devices lie; None but for the map.
+        Where the devices or links lie; None but for the map and the matrix.
+    matrix
+        The matrix of links; None but for its page, or if no link was measured.
     """
 
     rows: Sequence[str]
     room: int
     grid: Grid | None = None
+    matrix: LinkMatrix | None = None
 
 
 def extent_of(snapshot: Snapshot, view: View, width: int, height: int, trouble: str = "") -> Extent:
@@ -119,6 +134,12 @@ def extent_of(snapshot: Snapshot, view: View, width: int, height: int, trouble: 
             devices, by = _mapped(snapshot, view)
             room = max(1, height - fixed - 1 - len(legend(devices, by, width)))
             return Extent([device.name for device in devices], room, grid_of(devices, width, room))
+        case "links":
+            room = max(1, height - fixed - 1 - len(link_legend(width)))
+            matrix = matrix_that_fits(snapshot, width, room)
+            if matrix is None:
+                return Extent([], room)
+            return Extent(cell_names(matrix), room, link_grid(matrix, width), matrix)
         case "nodes":
             rows = [node.host for node in snapshot.nodes]
         case "metrics":
@@ -158,6 +179,8 @@ def _body(snapshot: Snapshot, view: View, extent: Extent, width: int) -> Rendera
             return Group(*_window(log_lines(snapshot, width), view, room))
         case "overview":
             return _map(snapshot, view, extent, width)
+        case "links":
+            return _links(snapshot, view, extent, width)
         case "device":
             (device,) = (device for device in snapshot.devices if device.name == view.device)
             return device_details(device, snapshot, width, room)
@@ -171,6 +194,16 @@ def _map(snapshot: Snapshot, view: View, extent: Extent, width: int) -> Renderab
     described.truncate(width, overflow="ellipsis")
     lines = map_lines(devices, extent.grid, by, view.selected, view.top, extent.room)
     return Group(described, *lines, *legend(devices, by, width))
+
+
+def _links(snapshot: Snapshot, view: View, extent: Extent, width: int) -> RenderableType:
+    if extent.matrix is None or extent.grid is None:
+        return Text("no link was measured in this launch so far: --detect=slow-link does that", "dim")
+    accused = extent.matrix.accused(snapshot.slow_nodes)
+    described = Text(link_description(extent.matrix, view.selected, accused) if extent.rows else "", "bold")
+    described.truncate(width, overflow="ellipsis")
+    lines = link_lines(extent.matrix, extent.grid, accused, view.selected)
+    return Group(described, *lines[view.top : view.top + extent.room], *link_legend(width))
 
 
 def _mapped(snapshot: Snapshot, view: View) -> tuple[list[DeviceState], Colouring]:
@@ -226,6 +259,8 @@ def _position(snapshot: Snapshot, view: View, extent: Extent, width: int) -> Tex
             if extent.grid is not None and extent.grid.height > extent.room:
                 last = min(view.top + extent.room, extent.grid.height)
                 text += f"; lines {view.top + 1} to {last} of {extent.grid.height}"
+        case "links":
+            text = f" {link_summary(extent.matrix)}" if extent.matrix is not None else " links"
         case page:
             first, last = min(view.top + 1, total), min(view.top + extent.room, total)
             text = f" {page} {first} to {last} of {total:,}"

@@ -12,6 +12,7 @@ from laggard.collectors.device import DeviceId
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
 from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline, natural
 from laggard.resilience.text import printable
+from laggard.telemetry.link_matrix import Link
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -116,6 +117,10 @@ class Readings:
         Newest values of the program's own metrics, by name.
     missing
         Nodes that did not answer.
+    links
+        Newest times of the bursts of the current launch, in seconds, by sender and receiver.
+    leaves
+        The leaf switch of each node, as far as it is known.
     """
 
     devices: Mapping[DeviceId, Mapping[str, float]] = field(default_factory=dict)
@@ -125,6 +130,8 @@ class Readings:
     utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    links: Mapping[Link, float] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,13 @@ class Snapshot:
     devices: tuple[DeviceState, ...]
     metrics: tuple[UserMetric, ...]
     missing: tuple[str, ...] = ()
+    links: Mapping[Link, float] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def slow_nodes(self) -> list[str]:
+        """The nodes that were found slow as such, not for one of their devices."""
+        return sorted(host for host, gpu in _newest_verdicts(self.timeline) if not gpu)
 
     @property
     def times(self) -> EffectiveTime:
@@ -215,7 +229,9 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
         for name, values in sorted(readings.metrics.items())
         if values
     )
-    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, tuple(map(printable, readings.missing)))
+    missing = tuple(map(printable, readings.missing))
+    links, leaves = readings.links, readings.leaves
+    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, missing, links, leaves)
 
 
 # The nodes that a user looks for come first.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import redis
 
 from laggard.collectors.device import DeviceId
+from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.kvstore.series import Series
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import FORMAT, Entry, published_entries
+from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
@@ -50,6 +53,8 @@ class LiveSource:
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
         self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - PROBES_BACK_S) * 1000)}-0")
+        self._last_ids[LINK_TIME] = "-"
+        self._links = LinkLog()
         self._probes: dict[DeviceId, deque[float]] = {}
         self._models: dict[DeviceId, str] = {}
         self._utilization: dict[DeviceId, deque[float]] = {}
@@ -80,13 +85,11 @@ class LiveSource:
         entries = _entries(self._client, self._job)
         job = entries[0].fields
         self._read_probes()
-        return compose(
-            timeline_of_entries(entries),
-            self._readings(job["level"]),
-            time.time(),
-            level=job["level"],
-            port=job["port"],
-        )
+        self._read_links()
+        timeline = timeline_of_entries(entries)
+        links = self._links.of(timeline.launches[-1].number if timeline.launches else 0)
+        readings = replace(self._readings(job["level"]), links=links.seconds, leaves=links.leaves)
+        return compose(timeline, readings, time.time(), level=job["level"], port=job["port"])
 
     def _read_probes(self) -> None:
         for metric in PROBES:
@@ -95,6 +98,11 @@ class LiveSource:
                 device = sample.tags["host"], sample.tags.get("gpu", "")
                 self._models[device] = sample.tags.get("model", "")
                 self._probes.setdefault(device, deque(maxlen=HISTORY)).append(min(sample.values))
+
+    def _read_links(self) -> None:
+        for sample_id, sample in self._series.read(LINK_TIME, self._last_ids[LINK_TIME]):
+            self._last_ids[LINK_TIME] = sample_id
+            self._links.add(sample)
 
     def _readings(self, level: int) -> Readings:
         if level == 0:

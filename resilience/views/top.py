@@ -34,8 +34,9 @@ __all__ = ["Keyboard", "after_key", "clamped", "found", "keys_of", "run_top"]
 KEY_WAIT_S = 0.1
 # The rest of a key's escape sequence follows its first byte at once, usually over ssh too.
 SEQUENCE_S = 0.05
-_PAGES: dict[str, Page] = {"d": "devices", "o": "overview", "n": "nodes", "h": "history", "m": "metrics"}
+_PAGES: dict[str, Page] = {"d": "devices", "o": "overview", "n": "nodes", "h": "history", "m": "metrics", "l": "links"}
 _WITH_DEVICES = ("devices", "overview")
+_WITH_SELECTION = (*_WITH_DEVICES, "links")
 # Of a selection: to be found by the device's name.
 _BY_NAME = -1
 _NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace"}
@@ -221,13 +222,13 @@ def found(rows: Sequence[str], text: str, at: int, step: int) -> int:
 def _row_of(view: View, rows: Sequence[str]) -> int:
     if view.page == "device":
         return rows.index(view.device)
-    return view.selected if view.page in _WITH_DEVICES else view.top
+    return view.selected if view.page in _WITH_SELECTION else view.top
 
 
 def _at_row(view: View, at: int, extent: Extent) -> View:
     if view.page == "device":
         return replace(view, device=extent.rows[at])
-    return replace(view, selected=at) if view.page in _WITH_DEVICES else replace(view, top=at)
+    return replace(view, selected=at) if view.page in _WITH_SELECTION else replace(view, top=at)
 
 
 class Keyboard:

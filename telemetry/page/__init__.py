@@ -21,9 +21,9 @@ import orjson
 __all__ = ["Document", "frozen_document", "live_document"]
 
 _STYLES = ("vendor/uplot.css", "page.css")
-_SCRIPTS = tuple(
+_SCRIPTS = tuple(  # in this order
     f"{name}.js"
-    for name in ("format", "colours", "live", "frozen", "map", "charts", "lanes", "events", "main")  # in this order
+    for name in ("format", "colours", "live", "frozen", "map", "links", "charts", "lanes", "events", "main")
 )
 _POLICY = (
     "default-src 'none'; {connect}img-src data:; base-uri 'none'; form-action 'none'; "

@@ -30,6 +30,9 @@ const ratioColour = (ratio) => {
   return css(diverging[diverging.length - 1]);
 };
 
+/** Of a legend, whose ends are 0.8 and 2. */
+const ratioColourAt = (share) => ratioColour(0.8 + share * 1.2);
+
 const lineColours = {
   light: ["#b3261e", "#9a5b00", "#7a2f8c", "#116b60", "#1f5f9e", "#8a1d5b"],
   dark: ["#ff8a7a", "#f0b357", "#d49be0", "#5fd0bf", "#7db4ec", "#f08dc0"],

@@ -13,6 +13,7 @@ from laggard.kvstore.sample_store import SeriesKey
 from laggard.kvstore.timeseries import Floats, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.link_matrix import LINK_METRICS, natural
 
 __all__ = [
     "MEAN",
@@ -20,6 +21,7 @@ __all__ = [
     "N_SERIES",
     "OF_SERIES",
     "accused",
+    "accused_nodes",
     "accused_of",
     "events_of",
     "is_probe",
@@ -58,6 +60,11 @@ def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
     return dict(reversed(found.items()))
 
 
+def accused_nodes(events: Iterable[Event]) -> list[str]:
+    """Return the nodes that were found slow as such, not for one of their devices."""
+    return [host for host, gpu in accused(events) if not gpu]
+
+
 def accused_of(events: Iterable[Event]) -> dict[str, Any]:
     """Return the same as the page reads it: the devices, and the evidence against each."""
     found = accused(events)
@@ -86,7 +93,7 @@ def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
 
 def map_of(metric: str, newest: Mapping[tuple[str, str], tuple[float, str]]) -> dict[str, Any]:
     """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model."""
-    devices = sorted(newest, key=lambda device: (_natural(device[0]), _natural(device[1])))
+    devices = sorted(newest, key=lambda device: (natural(device[0]), natural(device[1])))
     hosts = list(dict.fromkeys(host for host, _ in devices))
     number = {host: at for at, host in enumerate(hosts)}
     values = np.array([newest[device][0] for device in devices])
@@ -113,7 +120,7 @@ def ratios_to_peers(values: Floats, models: list[str]) -> Floats:
 
 
 def metrics_of(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
-    """Return the metrics of these series: the program's, the nodes' and the devices'."""
+    """Return the metrics of these series: the program's, the nodes', the devices' and the links'."""
     found: dict[str, dict[str, Any]] = {}
     for metric, tags in keys:
         if metric == EVENTS:
@@ -122,11 +129,12 @@ def metrics_of(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
         has_devices = {"host", "gpu"} <= names
         probes = has_devices and is_probe(metric)
         kind = "program" if metric not in CATALOGUE and not probes else "device" if has_devices else "node"
+        kind = "link" if metric in LINK_METRICS else kind
         found[metric] = {
             "name": metric,
             "kind": kind,
             "unit": unit_of(metric),
-            "on_map": "host" in names,
+            "on_map": "host" in names and metric not in LINK_METRICS,
             "is_probe": probes,
         }
     return [found[name] for name in sorted(found)][:MAX_METRICS]
@@ -175,7 +183,3 @@ def events_of(events: list[Event]) -> dict[str, Any]:
 def numbers(values: Floats) -> list[float | None]:
     """Return numbers of five digits, and None for what is not finite: JSON has no NaN."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part)

@@ -35,6 +35,15 @@ const againstPeers = (ratio) => {
   return percent > 0 ? `${percent} % slower than its peers` : `${-percent} % faster than its peers`;
 };
 
+/** Of a link: its time against that of all links. */
+const againstMedian = (ratio) => {
+  if (ratio === null) return "the median is 0";
+  const percent = Math.round((ratio - 1) * 1000) / 10;
+  if (ratio >= 1.5) return `${Number(ratio.toPrecision(2))} times the median`;
+  if (Math.abs(percent) < 0.1) return "the median";
+  return percent > 0 ? `${percent} % above the median` : `${-percent} % below the median`;
+};
+
 const two = (value) => String(value).padStart(2, "0");
 
 const clock = (ms) => {

@@ -8,7 +8,8 @@ const within = (job, range) => ({
 
 class FrozenData {
   constructor(text) {
-    Object.assign(this, JSON.parse(text));
+    const { about, maps, curves, links } = JSON.parse(text);
+    Object.assign(this, { about, maps, curves, frozenLinks: links });
   }
 
   async job(range) {
@@ -17,6 +18,10 @@ class FrozenData {
 
   async map(metric) {
     return this.maps[metric];
+  }
+
+  async links(launch) {
+    return this.frozenLinks[launch] ?? null;
   }
 
   /** The band is that of all devices that were never found slow, whatever is chosen. */

@@ -44,6 +44,11 @@ class LiveData {
     return this.get("curve", parameters);
   }
 
+  /** The matrix of links at the end of a launch, or now; null if there is none. */
+  async links(launch) {
+    return (await this.get("links", { launch })).links;
+  }
+
   async get(what, parameters) {
     const headers = this.token ? { "X-Laggard-Token": this.token } : {};
     const answer = await fetch(`page/${what}?${new URLSearchParams(parameters)}`, {

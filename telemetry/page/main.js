@@ -28,6 +28,7 @@ const places = {
 };
 const curvePlaces = new Map();
 const deviceMap = new DeviceMap(byId("map"), byId("map-text"), select);
+const linkMatrix = new LinkMatrix(byId("links"), byId("links-text"));
 const eventTable = new EventTable(byId("events").tBodies[0], byId("events-text"));
 
 function range() {
@@ -102,7 +103,7 @@ async function load(asked) {
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.kind, state.find);
   const map = loadMap(job, shown, isStale).then(() => loadPeers(job, shown, isStale));
-  await Promise.all([map, loadCurves(job, shown, isStale)]);
+  await Promise.all([map, loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
   performance.mark("all drawn");
   document.documentElement.dataset.loaded = String(asked);
 }
@@ -184,26 +185,25 @@ async function loadMap(job, shown, isStale) {
   };
   deviceMap.show(devices, colour, describe, state.selected);
   performance.mark("devices drawn");
-  drawLegend(isRatio, low, high, answer.unit, devices);
+  const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
+  const notes = [counted(devices.length, "device", "devices")];
+  if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
+  if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");
+  showLegend(byId("map-legend"), isRatio ? ratioColourAt : sequentialColour, ends, notes);
   fill(byId("names"), [...new Set(devices.map((each) => each.host))].slice(0, 2000).map((name) => [name, name]), "");
 }
 
-function drawLegend(isRatio, low, high, unit, devices) {
-  const legend = byId("map-legend");
+/** A bar of colours between its two ends, and what else there is to know. */
+function showLegend(legend, colourAt, ends, notes) {
   const bar = document.createElement("canvas");
   [bar.width, bar.height] = [120, 12];
   const context = bar.getContext("2d");
   for (let x = 0; x < bar.width; x += 1) {
-    const share = x / (bar.width - 1);
-    context.fillStyle = isRatio ? ratioColour(0.8 + share * 1.2) : sequentialColour(share);
+    context.fillStyle = colourAt(x / (bar.width - 1));
     context.fillRect(x, 0, 1, bar.height);
   }
-  const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, unit), reading(high, unit)];
   const box = element("span", "", { className: "legend" });
-  const parts = [element("span", ends[0]), bar, element("span", ends[1]), element("span", `· ${counted(devices.length, "device", "devices")}`)];
-  if (devices.some((each) => each.accused)) parts.push(element("span", "· ✕ in a frame: found slow"));
-  if (devices.some((each) => !each.isUsed)) parts.push(element("span", "· struck out: not in use"));
-  box.append(...parts);
+  box.append(element("span", ends[0]), bar, element("span", ends[1]), ...notes.map((note) => element("span", `· ${note}`)));
   legend.replaceChildren(box);
 }
 
@@ -339,6 +339,10 @@ function listen() {
     state.map = event.target.value;
     refresh();
   });
+  byId("links-launch").addEventListener("change", (event) => {
+    links.launch = event.target.value;
+    refresh();
+  });
   byId("curve-metric").addEventListener("change", (event) => {
     state.curves = [...drawnCurves(state.job), event.target.value].slice(-mostCurves);
     refresh();
@@ -386,7 +390,11 @@ function fit() {
   const width = byId("map").clientWidth;
   if (width === lastWidth) return;
   lastWidth = width;
-  if (deviceMap.devices.length) deviceMap.arrange();
+  for (const each of [deviceMap, linkMatrix]) {
+    if (!each.devices.length) continue;
+    each.arrange();
+    each.draw(); // a canvas that changes its size is empty
+  }
   refresh();
 }
 

@@ -3,6 +3,7 @@
 const namedNodes = 32;
 const squareSizes = [18, 15, 12, 10, 8, 7, 6, 5, 4];
 const packedHeight = 420;
+const labelFont = "13px system-ui, sans-serif";
 
 class DeviceMap {
   constructor(holder, text, onSelect) {
@@ -31,24 +32,31 @@ class DeviceMap {
 
   /** Find a place for each square, in the width that there is. */
   arrange() {
-    const width = Math.max(120, this.holder.clientWidth);
+    const width = this.room();
     const nodes = new Map();
     this.devices.forEach((each, at) => nodes.set(each.host, [...(nodes.get(each.host) ?? []), at]));
     this.isNamed = nodes.size <= namedNodes;
     this.places = [];
     this.labels = [];
-    this.height = this.isNamed ? this.arrangeRows(nodes, width) : this.arrangePacked(nodes, width);
+    this.resize(width, this.isNamed ? this.arrangeRows(nodes, width) : this.arrangePacked(nodes, width));
+  }
+
+  room() {
+    return Math.max(120, this.holder.clientWidth);
+  }
+
+  resize(width, height) {
     const scale = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(width * scale);
-    this.canvas.height = Math.round(this.height * scale);
+    this.canvas.height = Math.round(height * scale);
     this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${this.height}px`;
-    this.width = width;
+    this.canvas.style.height = `${height}px`;
+    Object.assign(this, { width, height });
   }
 
   arrangeRows(nodes, width) {
     const context = this.canvas.getContext("2d");
-    context.font = "13px system-ui, sans-serif";
+    context.font = labelFont;
     const names = [...nodes.keys()];
     const longest = Math.max(0, ...names.map((name) => context.measureText(printable(name)).width));
     const label = Math.min(longest + 14, width * 0.45);
@@ -94,13 +102,19 @@ class DeviceMap {
     return layout.height + 4;
   }
 
-  draw() {
+  /** Clear the canvas for a new drawing, and return its context. */
+  begin() {
     const scale = window.devicePixelRatio || 1;
     const context = this.canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
-    context.font = "13px system-ui, sans-serif";
+    context.font = labelFont;
     context.textBaseline = "middle";
+    return context;
+  }
+
+  draw() {
+    const context = this.begin();
     context.fillStyle = theme.colour("ink");
     for (const label of this.labels) context.fillText(printable(label.name), label.left, label.top, label.width);
     const [empty, accused, ink] = [theme.colour("empty"), theme.colour("accused"), theme.colour("ink")];
@@ -113,10 +127,13 @@ class DeviceMap {
       if (each.accused && size >= 10) this.cross(context, x, y, size);
       if (this.selected.has(`${each.host}/${each.gpu}`)) this.frame(context, x, y, size, ink, 3);
     });
-    if (this.cursor >= 0) {
-      const [x, y, size] = this.places[this.cursor];
-      this.frame(context, x, y, size, theme.colour("focus"), 3);
-    }
+    this.focusCursor(context);
+  }
+
+  focusCursor(context) {
+    if (this.cursor < 0) return;
+    const [x, y, size] = this.places[this.cursor];
+    this.frame(context, x, y, size, theme.colour("focus"), 3);
   }
 
   /** A node that is not in use: struck out, so that colour is not the only sign. */

@@ -28,6 +28,7 @@ from laggard.telemetry.query.engine import Answer, Span, evaluate
 from laggard.telemetry.query.parsing import sub_query_from_json
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.handlers import Handler, Reply, Service
+from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call
 
 __all__ = ["PAGE_ROUTES", "page"]
@@ -194,4 +195,5 @@ PAGE_ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
     "/page/job": (("GET",), job),
     "/page/map": (("GET",), device_map),
     "/page/curve": (("GET",), curve),
+    "/page/links": (("GET",), links),
 }

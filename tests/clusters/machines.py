@@ -91,6 +91,9 @@ class Machine:
         here, there = "eth0", f"to-{self.name}"
         switch.ip("link", "add", there, "type", "veth", "peer", "name", here, "netns", str(self._init.pid))
         switch.ip("link", "set", there, "master", "br0", "up")
+        # a machine that replaces a crashed one has its card, so that the others find it at once
+        card = "02:00:" + ":".join(f"{int(octet):02x}" for octet in self.address.split("."))
+        self.ip("link", "set", here, "address", card)
         self.ip("addr", "add", f"{self.address}/24", "dev", here)
         self.ip("link", "set", here, "up")
 

@@ -71,6 +71,8 @@ class SlurmCluster:
         Into how many parts, and of which kind, the GPUs of some nodes can be divided: ``{"node1": "shard:8"}``.
     slurmd_timeout_s
         After how many seconds Slurm calls a silent node down.
+    topology
+        The content of topology.conf, of a tree; empty: there is none.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class SlurmCluster:
         n_gpus: int = 0,
         shares: Mapping[str, str] | None = None,
         slurmd_timeout_s: int = 20,
+        topology: str = "",
     ) -> None:
         self.folder = folder
         self._slurmd_timeout_s = slurmd_timeout_s
+        self._topology = topology
         self._n_gpus = n_gpus
         self._shares = shares or {}
         self.network = network
@@ -116,6 +120,9 @@ class SlurmCluster:
                 kind, count = share.split(":")
                 lines.append(f"NodeName={name} Name={kind} Count={count} Flags=nvidia_gpu_env")
             (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
+        if self._topology:
+            configuration = f"TopologyPlugin=topology/tree\n{configuration}"
+            (self.folder / "topology.conf").write_text(self._topology)
         (self.folder / "slurm.conf").write_text(configuration)
         # Without it slurmd uses the control groups of the host.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,8 +39,11 @@ Host *
 
 
 @contextlib.contextmanager
-def ssh_daemons(folder: Path, network: Network) -> Iterator[None]:
-    """Start sshd on every node, and give each node the user's ssh configuration, while the block lasts."""
+def ssh_daemons(folder: Path, network: Network) -> Iterator[Callable[[Machine], None]]:
+    """Start sshd on every node, and give each node the user's ssh configuration, while the block lasts.
+
+    Yields what does so on a node that has replaced a crashed one.
+    """
     for name in ("host_key", "user_key"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True, timeout=DEADLINE_S
@@ -55,14 +58,18 @@ def ssh_daemons(folder: Path, network: Network) -> Iterator[None]:
     (user / "config").write_text(_USER.format(folder=folder, alias=ALIAS, last=last))
     with _home_folder(), (folder / "sshd.out").open("ab") as output:
         daemons = []
-        for node in network.nodes.values():
+
+        def start(node: Machine) -> None:
             node.run("mount", "--bind", str(user), str(Path.home() / ".ssh"))
             node.run("mount", "-t", "tmpfs", "tmpfs", "/run")
             node.run("mkdir", "/run/sshd")
             daemons.append(node.start("/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config"), output=output))
+
+        for node in network.nodes.values():
+            start(node)
         for node in network.nodes.values():
             wait_for(partial(_answers, node), f"sshd on {node.name}")
-        yield
+        yield start
         for daemon in daemons:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(DEADLINE_S)

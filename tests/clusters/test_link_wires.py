@@ -233,7 +233,6 @@ def test_the_doctor_lists_the_slowest_links(wires: Wires, tmp_path: Path) -> Non
             print(job.output)
         finally:
             job.end()
-    slow = re.findall(r"link (\w+) to (\w+): [\d.]+ MB/s, [\d.]+ times as slow as the median", job.output)
-    assert [(sender, receiver) for sender, receiver in slow[:3] if sender == "node2"] == slow[:3]
-    assert len(slow) >= 3, job.output
+    first, *_ = re.findall(r"link (\S+) to (\S+): [\d. to]+ MB/s, [\d. to]+ times as slow as the median", job.output)
+    assert first[0] == "node2", job.output
     assert "12 links measured: median " in job.output

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters import sshd
+from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch, environment
-from tests.clusters.machines import PRIVATE, Network
+from tests.clusters.lost_primaries import LostPrimaries
+from tests.clusters.machines import PRIVATE, Network, wait_for
 from tests.clusters.slurm_daemons import SlurmCluster
-from tests.printed import COPIED_JOB
+from tests.printed import COPIED_JOB, REQUEUE, START_NOW
 
 Start = Callable[..., ClusterJob]
 
@@ -58,6 +61,13 @@ def own_folders(network: Network) -> Iterator[None]:
     yield
     for node in network.nodes.values():
         node.run("rm", "-rf", STATE)
+
+
+@pytest.fixture
+def _whole_again(slurm: SlurmCluster) -> Iterator[None]:
+    yield
+    slurm.run("scancel", "--me", check=False)
+    slurm.repair()
 
 
 def numbers_in(file: Path) -> list[int]:
@@ -111,6 +121,14 @@ def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
     watch.expect_no_processes()
 
 
+def test_primaries_are_lost_one_after_the_other_and_no_acknowledged_commit_is(tmp_path: Path) -> None:
+    """``python -m tests.clusters.lost_primaries 50`` loses more."""
+    require(*sshd.PROGRAMS)
+    with LostPrimaries(tmp_path, seed=1) as primaries:
+        assert primaries.lose(3) > 0
+    print(primaries.losses, primaries.gaps_s)
+
+
 @pytest.mark.usefixtures("own_folders")
 def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashes(
     slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
@@ -131,3 +149,45 @@ def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashe
     expect_all_there(job, program)
     slurm.replace_crashed()
     watch.expect_no_processes()
+
+
+@pytest.mark.usefixtures("own_folders", "_whole_again")
+@pytest.mark.parametrize("loss", ["crash", "cut", "crash, with --no-kill"])
+def test_a_batch_job_that_is_requeued_goes_on_from_the_copy(
+    loss: str, slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+) -> None:
+    """With --no-kill, Slurm leaves the job without its script and does not requeue it: its user does."""
+    kept = "--no-kill" in loss
+    wanted = f"--nodes=2-3 --exclusive --requeue --open-mode=append --output=output {'--no-kill' if kept else ''}"
+    options = f"--nodes=2 --resilient --per-node --state-copy --state-dir={STATE}"
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH {wanted}\nexec laggard {options} train.py\n")
+    job = start(network.login, slurm.environment, "sbatch", "--wait", "job.sh")
+    job.wait_for("node3 has a copy")
+    wait_for_more(job, program)
+    number = squeue(slurm, "%A")
+    if loss == "cut":
+        network.cut("node1")
+    else:
+        network.nodes["node1"].crash()
+    began_s = time.monotonic()
+    if kept:
+        wait_for(lambda: squeue(slurm, "%N") == "node[2-3]", "a job without its first node", 120)
+        slurm.run(*REQUEUE.split(), number)
+    wait_for(lambda: squeue(slurm, "%T") == "PENDING", "a requeued job", 120)
+    pending_s = time.monotonic() - began_s
+    slurm.run(*START_NOW.replace("...", number).split())
+    job.wait_for("taken over from the copy on node3")
+    wait_for_more(job, program, 1)
+    print(f"requeued after {pending_s:.1f} s, counts again after {time.monotonic() - began_s:.1f} s")
+    if loss == "cut":
+        network.mend("node1")
+    (tmp_path / "enough").touch()
+    assert job.finish() == 0, job.output
+    expect_all_there(job, program)
+    slurm.replace_crashed()
+    watch.expect_no_processes()
+
+
+def squeue(slurm: SlurmCluster, what: str) -> str:
+    """Return one thing about the only job."""
+    return slurm.run("squeue", "--noheader", f"--format={what}").strip()

@@ -87,15 +87,24 @@ class Term:
         folder.mkdir(parents=True, exist_ok=True)
         self.server.endpoint.save(folder / "endpoint.json")
         module = "laggard.resilience.agent.state_copy"
+        environment = {**os.environ, ENDPOINT_FILE: str(folder / "endpoint.json")}
+        if host != self.hosts[0]:  # the primary's own agent has no mark
+            environment[AGENT_MARK] = f"{self._root}-{host}-{self.begun.record.term}"
         with (folder / "state-copy.log").open("ab") as log:
             self.parts[host] = subprocess.Popen(
                 [os.sys.executable, "-P", "-m", module, str(folder), str(self._root / host), host],  # type: ignore[attr-defined]
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, ENDPOINT_FILE: str(folder / "endpoint.json"), AGENT_MARK: f"{self._root}-{host}"},
+                env=environment,
                 start_new_session=True,
             )
+
+    def restart(self, host: str) -> None:
+        """Start a node's part again, after it was ended."""
+        with self.parts.pop(host) as part:
+            part.wait(DEADLINE_S)
+        self._start(host)
 
     def wait_for(self, text: str) -> None:
         """Wait until the user is told something."""
@@ -199,6 +208,7 @@ def lose_primary(job: CopiedState, term: Term, holder: str, taker: str) -> Term:
     term.wait_for(f"{holder} has a copy")
     counting = Counting(term)
     counting.wait_for_more()
+    assert all(part.poll() is None for part in term.parts.values())
     term.kill_server()
     for process in term.processes(holder):
         process.kill()

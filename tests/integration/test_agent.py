@@ -116,6 +116,12 @@ def test_an_agent_ends_what_the_program_of_a_killed_controller_has_left_on_its_n
             process.wait(DEADLINE_S)
 
 
+def test_the_controller_says_how_often_an_agent_sends_a_heartbeat(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment={}, heartbeat_s=0.001)
+    for _ in range(2000):  # twice a second that would outlast the time that a test has
+        agent.receive("alive")
+
+
 def test_an_agent_that_is_stopped_leaves_the_controllers_program_alone(agent: AgentAtWork, tmp_path: Path) -> None:
     """Slurm stops everything at once, and the program has its grace period to save its work."""
     environment = {"LAGGARD_ENDPOINT_FILE": str(tmp_path / "endpoint.json")}

@@ -52,6 +52,7 @@ from tests.printed import (
     SECTIONS_JOB,
     SSH_CHECK,
     SSH_JOB,
+    START_NOW,
     STATUS_STEP,
     SUBMIT,
     TORCHRUN_JOB,
@@ -173,7 +174,7 @@ def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each taken from that test."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
-    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE}
+    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, START_NOW}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,

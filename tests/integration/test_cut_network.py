@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
-from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.clusters.machines import Machine, Network, missing_for_machines, wait_for
 from tests.processes import command_line
 
@@ -103,4 +102,4 @@ def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(ne
 
 
 def test_the_heartbeat_timeout_is_short_enough() -> None:
-    assert HEARTBEAT_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S < NOTICED_S
+    assert Pace().timeout_s + 2 * Pace().interval_s < NOTICED_S

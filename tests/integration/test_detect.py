@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,9 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from laggard.collectors.probes.virtual import VIRTUAL_PROBES
 from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of
-from tests.printed import TURNS_JOB
 from tests.processes import command_line
 from tests.waiting import wait_until
 
@@ -119,17 +116,6 @@ def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: S
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
-
-
-def test_probes_take_turns_as_printed(start_job: Start) -> None:
-    _, *arguments = shlex.split(TURNS_JOB)
-    job = start_job(*arguments)
-    port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
-    wanted = {f"gpu-probe-time.{probe}" for probe in VIRTUAL_PROBES if probe != "gemm_fp32"} | {"gpu-probe-time"}
-    wait_until(lambda: {name for name in metrics_of(port) if "probe" in name} == wanted, job.everything)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.finish() == 128 + signal.SIGTERM, job.everything()
-    assert "verdict" not in job.account
 
 
 def test_probes_that_are_killed_are_reported_and_started_again(start_job: Start) -> None:

@@ -33,6 +33,23 @@ def listener() -> Iterator[AgentListener]:
     listener.close()
 
 
+def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_only(listener: AgentListener) -> None:
+    channels = {host: Channel(lambda _: True) for host in ("node1", "node2")}
+    together = listener.invite_together(channels)
+    own = {host: together.of_node(host) for host in channels}
+    assert len({together.secret, *(each.secret for each in own.values())}) == 3
+    assert together.secret not in repr(together)
+    reader, writer = os.pipe()
+    agent = Dialled(own["node2"], reader)
+    wait_until(lambda: channels["node2"].is_connected)
+    assert not channels["node1"].is_connected
+    os.close(writer)
+    channels["node2"].abandon()
+    agent.finish()
+    os.close(agent.commands)
+    os.close(reader)
+
+
 class Ends:
     """Both ends of a channel; ``start_up`` is the pipe that the invitation came through."""
 

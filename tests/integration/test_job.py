@@ -23,7 +23,6 @@ from tests.integration.counting_job import (
     Start,
     assert_nothing_is_left,
     end_by_signal,
-    lose_node2,
 )
 from tests.integration.jobs import THREE_NODES
 from tests.processes import command_lines
@@ -70,10 +69,6 @@ def test_a_signal_ends_everything_and_leaves_state_readable(start_job: Start) ->
     assert "counted yes" in reader.output
 
 
-def test_a_lost_node_is_replaced_from_the_reserve(start_job: Start) -> None:
-    lose_node2(start_job, lambda job: job.process_of("node2", "raylet/raylet").kill())
-
-
 @pytest.mark.parametrize("ending", ["raise SystemExit(1)", "os.abort()"])
 def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it(
     start_job: Start, tmp_path: Path, ending: str
@@ -104,18 +99,6 @@ def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it
     cut.open()
     assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
-    assert_nothing_is_left(job)
-
-
-def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
-    job = start_job(
-        "--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0.01", program=COUNT_FOR_EVER
-    )
-    job.wait_for("counting")
-    job.agent_of("node2").kill()
-    assert job.finish() == 69, job.everything()
-    assert "waiting up to 0.0 s for node2 to return" in job.account
-    assert re.search("1 good node is left for --nodes=2; .*; node2 has not returned within", job.account)
     assert_nothing_is_left(job)
 
 

@@ -78,7 +78,7 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
 
 
 def test_no_telemetry_process_runs_by_default(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job("sh", "-c", "sleep 1")
+    job = start_job("--per-node", "sh", "-c", "sleep 1")
     job.wait_for("launch +0")
     assert not [line for line in command_lines(job.processes()) if "telemetry" in line]
     assert job.finish() == 0, job.everything()

@@ -41,32 +41,3 @@ def test_three_launches_and_two_exclusions_lose_nothing(start_main_job: Callable
     assert (job.directory / "eigvals.png").stat().st_size > 10_000
     assert not NOISE.search(job.everything()), job.everything()
     assert job.processes() == []
-
-
-SILENCED = """
-    import functools, signal
-    from laggard.detectors import SlowGPUDetector, detector
-
-    # a collector is back in less than the five seconds after which a silence is reported
-    detector.RoundAssembler = functools.partial(detector.RoundAssembler, shortest_silence_s=0)
-
-    class Loud(SlowGPUDetector):
-        def judge(self, readings, now_s):
-            print("a round", flush=True)
-            return super().judge(readings, now_s)
-
-    with Loud(0.5):
-        signal.pause()
-"""
-
-
-def test_killed_collectors_are_reported_within_three_rounds_and_restarted(
-    start_job: Callable[..., RunningJob],
-) -> None:
-    job = start_job("--local-nodes=1", "--virtual-gpus=2", program=SILENCED)
-    job.wait_for("a round")
-    job.process_of("node1", "NodeCollector").kill()
-    job.wait_for("gpu-probe-time: no good reading from node1 gpu [01].* for three rounds")
-    before = job.output.count("a round")
-    wait_until(lambda: job.output.count("a round") > before, job.everything)
-    job.wait_for("gpu-probe-time: node1 gpu [01].* readings again")

@@ -15,7 +15,7 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.resilience.controller import state_copies
 from laggard.resilience.errors import StateCopyError
 from tests.integration.copied_state import HOSTS, CopiedState, Counting, lose_primary
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -50,6 +50,25 @@ def test_a_primary_that_is_cut_off_from_most_nodes_acknowledges_nothing_and_ends
     with pytest.raises(KVStoreError):
         old.connect(retry_for_s=0.5).append("numbers", -1)
     assert len(new.state["numbers"]) == before
+
+
+def test_an_old_primary_that_starts_its_part_on_a_node_again_removes_no_copy_there_and_ends(job: CopiedState) -> None:
+    old = job.begin(*HOSTS)
+    old.look("n3")
+    old.wait_for("n3 has a copy")
+    new = job.begin("n2", "n1", "n3", missing=("n1",))
+    new.look("n3")
+    new.wait_for("n3 has a copy")
+    old.restart("n3")
+    wait_until(lambda: old.copies.failure is not None)
+    assert "by another controller" in str(old.copies.failure)
+    new.state["answer"] = 42
+    for term in (old, new):
+        term.kill_server()
+    newest = job.begin("n1", "n2", "n3", missing=("n2",))
+    assert newest.state["answer"] == 42
+    assert old.parts["n3"].wait(DEADLINE_S) != 0  # both that ran there are ended
+    assert new.parts["n3"].wait(DEADLINE_S) != 0
 
 
 def test_two_nodes_are_too_few(job: CopiedState) -> None:

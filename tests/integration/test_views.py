@@ -38,7 +38,7 @@ from laggard.resilience.record.recorder import Recorder
 from laggard.resilience.report.inputs import read_inputs
 from laggard.telemetry.dump import write_dump
 from tests.browser import browser, find_browser
-from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.integration.jobs import RunningJob
 from tests.made_up_job import T0, running_job, series, write_record
 
 DEADLINE_S = 60.0
@@ -336,45 +336,6 @@ def test_an_error_in_the_report_is_told_and_changes_nothing_else(
 
 
 # Its steps are kept in State at every tenth; the first launch fails after step 15.
-STEPS = """
-    from laggard import Job, State
-    import json, subprocess, sys, time
-    job, state = Job.current(), State.current()
-    for step in range(state.get("step", 0) + 1, 31):
-        job.progress(step)
-        if step % 10 == 0:
-            state["step"] = step
-        time.sleep(0.5 if 10 < step <= 15 else 0.1)  # longer than the recorder takes to look twice
-        if step == 15 and not job.restarted:
-            raise SystemExit(7)
-    print(subprocess.run([sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE).stdout.decode())
-"""
-
-
-def test_effective_time_follows_from_steps_and_commits(start_job: Callable[..., RunningJob]) -> None:
-    options = ("--local-nodes=1", "--per-node", "--resilient", "--report", "--state-dir=state")
-    job = start_job(*options, program=STEPS)
-    assert job.finish() == 0, job.everything()
-    (status,) = re.findall(r"{.*}", job.output)
-    found = json.loads(status)["effective_time"]
-    first, second = found["launches"]
-    assert found["basis"] == "steps"
-    assert 0 < found["ratio"] < 1
-    parts = [seconds for name, seconds in found.items() if name.endswith("_s") and name != "total_s"]
-    assert sum(parts) == pytest.approx(found["total_s"])
-    assert first["effective_s"] > 0
-    assert first["lost_s"] > 0
-    assert second["effective_s"] + second["unsaved_s"] > 0
-    explained = subprocess.run(
-        [sys.executable, "-m", "laggard", "explain", "state"], cwd=job.directory, stdout=subprocess.PIPE, check=True
-    ).stdout.decode()
-    assert re.search(r"launch 0 ended: .* exited with 7 .*; \S+ s lost since the last work that was kept", explained)
-    assert "by the steps that it reported" in explained
-    page = next(job.directory.glob("state/reports/*/report.html")).read_text()
-    assert "by the steps that it reported" in page
-    assert "lost work" in page
-
-
 def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     has_values = threading.Event()
     read = OwnMetrics.read
@@ -433,53 +394,8 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
 
 
 # Requests a relaunch once, then ends.
-PROGRAM = """
-    from laggard.resilience import Job
-    from laggard.telemetry import AnalysisClient
-    import json, signal, subprocess, sys
-    if Job.current().restarted:
-        raise SystemExit(3)
-    status = '{"launches": []}'
-    while not json.loads(status)["launches"]:
-        status = subprocess.run(
-            [sys.executable, "-m", "laggard", "status", "--json"], stdout=subprocess.PIPE, check=True
-        ).stdout
-    print(status.decode(), flush=True)
-    client = AnalysisClient()
-    client.connect()
-    client.reboot(exclude_hostnames="node2")
-    signal.pause()
-"""
-
-
-def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., RunningJob], tmp_path: Path) -> None:
-    job = start_job(*THREE_NODES, "--resilient", "--on-failure=end", "--report", "--state-dir=state", program=PROGRAM)
-    assert job.finish() == 3, job.everything()
-    path = Path(job.wait_for(r"report +(/\S+/state/reports/program-\S+/report\.html)").group(1))
-    found = next(json.loads(line) for line in job.output.splitlines() if line.startswith("{"))
-    assert {node["host"]: node["role"] for node in found["nodes"]} == {
-        "node1": "primary",
-        "node2": "in use",
-        "node3": "reserve",
-    }
-    text = path.read_text()
-    assert "excluded: node2" in text
-    assert "exit code 3" in text
-    events = [json.loads(line)["event"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
-    assert [event for event in events if event not in {"told", "progress"}] == [
-        "job",
-        "launch",
-        "launch-end",
-        "launch",
-        "failure",
-        "launch-end",
-        "end",
-    ]
-    assert not list(tmp_path.glob("home/**/*"))
-
-
 def test_no_report_keeps_no_record(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job("--no-report", "--report-dir=reports", "true")
+    job = start_job("--per-node", "--no-report", "--report-dir=reports", "true")
     assert job.finish() == 0
     assert "report" not in job.account
     assert not (job.directory / "reports").exists()

@@ -5,6 +5,7 @@ The first of it is in tests/integration/test_job.py. Each test also looks whethe
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -299,3 +300,48 @@ def test_a_test_that_cannot_run_and_a_collector_that_cannot_start_are_reported_w
 
     job.wait_for("broken-time: no good reading from node1 gpu 0 for three rounds: ImportError: libfoo.so.1 is missing")
     job.wait_for("broken-time: no good reading from node2 gpu 0 for three rounds: .*no module named 'numba'")
+
+
+def test_a_lost_node_is_replaced_from_the_reserve(start_job: Start) -> None:
+    lose_node2(start_job, lambda job: job.process_of("node2", "raylet/raylet").kill())
+
+
+def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
+    job = start_job(
+        "--local-nodes=2", "--virtual-gpus=2", "--resilient", "--wait-for-nodes=0.01", program=COUNT_FOR_EVER
+    )
+    job.wait_for("counting")
+    job.agent_of("node2").kill()
+    assert job.finish() == 69, job.everything()
+    assert "waiting up to 0.0 s for node2 to return" in job.account
+    assert re.search("1 good node is left for --nodes=2; .*; node2 has not returned within", job.account)
+    assert_nothing_is_left(job)
+
+
+SILENCED = """
+    import functools, signal
+    from laggard.detectors import SlowGPUDetector, detector
+
+    # a collector is back in less than the five seconds after which a silence is reported
+    detector.RoundAssembler = functools.partial(detector.RoundAssembler, shortest_silence_s=0)
+
+    class Loud(SlowGPUDetector):
+        def judge(self, readings, now_s):
+            print("a round", flush=True)
+            return super().judge(readings, now_s)
+
+    with Loud(0.5):
+        signal.pause()
+"""
+
+
+def test_killed_collectors_are_reported_within_three_rounds_and_restarted(
+    start_job: Start,
+) -> None:
+    job = start_job("--local-nodes=1", "--virtual-gpus=2", program=SILENCED)
+    job.wait_for("a round")
+    job.process_of("node1", "NodeCollector").kill()
+    job.wait_for("gpu-probe-time: no good reading from node1 gpu [01].* for three rounds")
+    before = job.output.count("a round")
+    wait_until(lambda: job.output.count("a round") > before, job.everything)
+    job.wait_for("gpu-probe-time: node1 gpu [01].* readings again")

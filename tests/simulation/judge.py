@@ -20,10 +20,10 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.silence import CONFIRMED_S, LONGEST_S
 from laggard.resilience.errors import NodeDownError
-from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
 from tests.simulation.processes import Process
 from tests.simulation.scheduler import Thread
 
@@ -206,7 +206,7 @@ class Judge:
     def node_hit(self, host: str, length_s: float | None) -> None:
         """Check later that a node that is lost is noticed in time."""
         job = self._job
-        command, controller, wait_s = job.command, job.controller, HEARTBEAT_TIMEOUT_S + NOTICE_SLACK_S
+        command, controller, wait_s = job.command, job.controller, Pace().timeout_s + NOTICE_SLACK_S
         node = None if controller is None else controller._cluster.nodes.get(host)
         if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
             return
@@ -223,7 +223,7 @@ class Judge:
                 if last or self._is_confirmed(controller._cluster, host):
                     self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
                 else:
-                    job.scheduler.at(LONGEST_S - HEARTBEAT_TIMEOUT_S, lambda: in_command(partial(check, last=True)))
+                    job.scheduler.at(LONGEST_S - Pace().timeout_s, lambda: in_command(partial(check, last=True)))
 
         def in_command(call: Callable[[], None]) -> None:
             if command is not None and not command.ended:

@@ -94,8 +94,8 @@ def test_a_dump_opens_on_its_own_range_and_is_not_asked_again(name: str) -> None
 def cost(target: dict[str, Any], n_points: float) -> tuple[float, float]:
     """Return the points of an answer, and the samples that a node sends, for all nodes."""
     by = {each["tagk"] for each in target["filters"] if each["groupBy"]}
-    per_node = N_DEVICES if {"gpu", "reader"} & by else 1
-    series = N_NODES * per_node if "host" in by else 1
+    per_node = N_DEVICES if {"gpu", "reader", "peer"} & by else 1  # a node has eight partners, too
+    series = N_NODES * per_node if "host" in by else N_NODES if "peer" in by else 1
     mergeable = AGGREGATORS[target["aggregator"]].mergeable
     return series * n_points, (per_node if mergeable else N_DEVICES) * n_points
 
@@ -113,6 +113,24 @@ def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: s
             points, sent = cost(target, ROUNDING * panel.get("maxDataPoints", 800))
             assert points <= MAX_ANSWER_POINTS, panel["title"]
             assert sent <= MAX_TRAVELLING_SAMPLES // N_NODES, panel["title"]
+
+
+def test_links_have_panels_where_they_are_probed_and_of_many_nodes_the_table_has_the_senders() -> None:
+    links = {"link.send_s"}
+    without, few, many = (
+        fitted(load("overview.json"), shape)
+        for shape in (JobShape(VIRTUAL, 4), JobShape(VIRTUAL | links, 4), JobShape(VIRTUAL | links, 8 * N_NODES))
+    )
+
+    def table_of(dashboard: Dashboard) -> list[str]:
+        (panel,) = (panel for panel in dashboard["panels"] if panel["type"] == "table")
+        return [each["tagk"] for each in panel["targets"][0]["filters"] if each["groupBy"]]
+
+    assert "Links" not in [panel["title"] for panel in without["panels"]]
+    assert not metrics_of(without) & links
+    assert "Links" in [panel["title"] for panel in few["panels"]]
+    assert table_of(few) == ["host", "peer"]
+    assert table_of(many) == ["host"], "8,000 links are more than the server answers with"
 
 
 def test_beyond_what_a_chart_can_show_it_shows_a_band() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.awake import LONGEST_TICK_S, AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 
@@ -67,6 +70,17 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
     assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"
+
+
+def test_in_a_large_job_the_agents_are_told_to_send_fewer_heartbeats_and_may_be_silent_for_longer() -> None:
+    records = [NodeRecord(f"n{number}", "127.0.0.1", ()) for number in range(1000)]
+    allocation = cast("Allocation", SimpleNamespace(nodes=records, environment=lambda *_: {}))
+    cluster = Cluster(allocation, Path(), NodeFiles({}, {}), threading.Condition())
+    written = io.BytesIO()
+    agent = SimpleNamespace(stdin=written, stdout=io.BytesIO())
+    cluster.connect(records[0], cast("AgentProcess", agent))
+    assert json.loads(written.getvalue().splitlines()[0])["heartbeat_s"] == 1.0
+    assert cluster.heartbeat_timeout_s == 5.0
 
 
 def test_a_deadline_is_over_when_its_time_is() -> None:

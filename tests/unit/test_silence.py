@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 
-from laggard.resilience.agent.agent import HEARTBEAT_INTERVAL_S
+from laggard.resilience.agent.dialling import SILENT_S
 from laggard.resilience.agent.handshake import LEASE_S
-from laggard.resilience.agent.second_path import INTERVAL_S, UNHEARD_S
+from laggard.resilience.agent.second_path import INTERVAL_S
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.silence import CONFIRMED_S, LONGEST_S, Silence, is_lost
-from laggard.resilience.nodes.heartbeat import HEARTBEAT_TIMEOUT_S
-from laggard.resilience.nodes.second_path import LOOK_AFTER_S, Count, seen
+from laggard.resilience.nodes.second_path import Count, seen
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,23 @@ def test_a_count_stands_still_from_when_its_value_was_first_read_to_when_it_was_
     assert seen(count, b"1", 2.5) == Count(b"1", 2.5, 2.5)
 
 
-def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long() -> None:
-    assert UNHEARD_S + INTERVAL_S < LOOK_AFTER_S + CONFIRMED_S < HEARTBEAT_TIMEOUT_S
+@pytest.mark.parametrize(
+    ("n_nodes", "interval_s", "timeout_s"), [(1, 0.5, 3.5), (250, 0.5, 3.5), (1000, 1.0, 5.0), (10_000, 2.0, 8.0)]
+)
+def test_in_a_large_job_heartbeats_are_rarer_and_silence_is_judged_later(
+    n_nodes: int, interval_s: float, timeout_s: float
+) -> None:
+    pace = Pace.of_job(n_nodes)
+    assert (pace.interval_s, pace.timeout_s) == (interval_s, timeout_s)
+
+
+@pytest.mark.parametrize("n_nodes", [1, 500, 1000, 3000, 100_000])
+def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long(n_nodes: int) -> None:
+    pace = Pace.of_job(n_nodes)
+    assert pace.unheard_s + INTERVAL_S < pace.look_after_s + CONFIRMED_S < pace.timeout_s < LONGEST_S
     assert CONFIRMED_S > 2 * INTERVAL_S
-    assert UNHEARD_S > 2 * HEARTBEAT_INTERVAL_S
+    assert pace.unheard_s > 2 * pace.interval_s
+    assert 2 * pace.interval_s < SILENT_S, "a connection is not replaced because one heartbeat was late"
     assert LONGEST_S < LEASE_S
 
 

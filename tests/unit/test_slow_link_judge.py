@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import permutations
 
 import pytest
@@ -130,6 +131,36 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     assert any("other traffic on its NIC" in notice for notice in job.judge.take_notices())
 
 
+def _latency_s(one: str, other: str) -> float:
+    """Return the round trip of two nodes, of which the first three are below one switch."""
+    return 3e-5 if (one < "node3") == (other < "node3") else 4e-5
+
+
+def test_leaves_that_round_trips_show_are_told_for_the_next_launch() -> None:
+    nodes = [f"node{number}" for number in range(6)]
+    told: list[Mapping[str, str]] = []
+    judge = SlowLinkJudge(
+        SlowLinkAnalysis(nodes), RestartJudge(RestartCost(0.0)), Keeper(None), 1.1, lambda _: None, told.append
+    )
+    judge.begin(LaunchRecord(0, tuple(NodeRecord(name, "10.0.0.1", ()) for name in nodes), ()), "run", 0.0)
+    notices = []
+    for number in range(20):
+        for host in nodes:
+            readings = [
+                LinkReading(number, host, other, 0.03, FIRST_BYTES, _latency_s(host, other), 0.0)
+                for other in nodes
+                if other != host
+            ]
+            judge.note_device((host, ""), LinkReport(LinkRound(readings), FAST).tags(host))
+        judge.judge({}, 30.0 * number)
+        notices += judge.take_notices()
+    assert told == [dict.fromkeys(nodes[:3], "of node0") | dict.fromkeys(nodes[3:], "of node3")]
+    assert notices == [
+        "round trips show leaf switches: of node0 (3 nodes), of node3 (3 nodes); "
+        "the next launch's links are judged by them"
+    ]
+
+
 def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:
     at_s = {number: moment_s(number, 2.0, "seed") for number in range(100, 120)}
     assert newest_due(104, at_s[105] - 0.01, 2.0, "seed") == 105
@@ -140,7 +171,6 @@ def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one
 
 
 def test_rounds_are_left_out_so_that_a_synchronous_job_loses_no_more_than_its_share() -> None:
-    for interval_s, n_nodes, share in ((3.0, 2, 0.005), (3.0, 4, 0.005), (30.0, 1000, 0.005), (1.0, 3, 0.25)):
-        stride = stride_of(interval_s, n_nodes, share)
-        lost_s = min(3, n_nodes) * 3 * 0.03 if n_nodes > 2 else 3 * 0.03
-        assert lost_s <= share * stride * interval_s
+    for interval_s, share in ((3.0, 0.005), (30.0, 0.005), (1.0, 0.25)):
+        lost_s = 3 * 3 * 0.03
+        assert lost_s <= share * stride_of(interval_s, share) * interval_s

@@ -131,7 +131,7 @@ def test_of_two_nodes_the_link_and_its_direction_are_named_and_nobody_is_exclude
     [verdict] = verdicts(names(2), {("node1", "node0"): 1.3})
     assert verdict == replace(verdict, kind="link", names=("node1", "node0"), side="", restart=False)
     assert verdict.reason() == (
-        "node1 to node0: 30 % slower than before or the other way, 4 rounds; either node may be at fault"
+        "node1 to node0: 30 % slower than before or the other way, 4 rounds; either end may be at fault"
     )
 
 

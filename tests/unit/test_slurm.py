@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.allocation import slurm
+from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_time_left_s
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 from tests.fake_cupy.machine import Board, cupy_on
@@ -61,6 +63,18 @@ def test_a_step_asks_for_all_gpus_of_its_node_and_for_no_share_of_them(
     assert len(said.asked) == 1
 
 
+def test_one_step_starts_something_on_all_nodes_that_are_alike(said: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    said.said = {"scontrol": GPUS.replace("shard:2", "gpu:4"), "squeue": "3|3+0|RUNNING|9:00|n[1-2]\n"}
+    ((hosts, command),) = Srun().commands_together(["n1", "n2"], ["true"]).items()
+    assert hosts == ("n1", "n2")
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--gpus=8", "--input=all", "--wait=0"} <= set(command)
+    assert {"--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0"} <= set(command)
+    assert not Srun().commands_together(["n1", "n3"], ["true"]), "each of them has a step of its own"
+    monkeypatch.setattr(slurm, "MAX_NODES_OF_STEP", 3)
+    many = [f"m{number}" for number in range(7)]
+    assert list(Srun().commands_together(many, ["true"])) == [tuple(many[:3]), tuple(many[3:6])]
+
+
 def test_a_step_of_a_heterogeneous_job_names_the_group_of_its_node(
     said: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +96,25 @@ def test_without_an_answer_of_slurm_a_step_asks_for_no_gpus_and_no_time_limit_is
 def test_without_a_slurm_job_no_time_limit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert slurm_time_left_s() is None
+
+
+def test_the_leaves_are_those_of_slurm_unless_the_file_of_groups_names_nodes(said: Answers, tmp_path: Path) -> None:
+    said.said = {"topology": "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"}
+    groups = tmp_path / "groups.yaml"
+    groups.write_text("rank 0-3: stage 0\n")
+    assert leaves_of_job(None) == leaves_of_job(groups) == {"n1": "s1", "n2": "s1"}
+    groups.write_text("n1: a\nn2: 2\n")
+    assert leaves_of_job(groups) == {"n1": "a", "n2": "2"}
+
+
+def test_no_leaves_are_known_without_a_job_or_an_answer_of_slurm(
+    said: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leaves_of_job(None) == {}
+    assert said.asked
+    said.said = {"topology": "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"}
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert leaves_of_job(None) == {}
 
 
 def test_a_missing_command_of_slurm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

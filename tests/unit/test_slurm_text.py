@@ -10,6 +10,7 @@ from laggard.resilience.allocation.slurm_text import (
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
+    leaves_of_topology,
     n_tasks_of_step,
     name_of_job,
     nodes_to_avoid,
@@ -164,6 +165,37 @@ def test_of_the_records_of_an_array_only_that_of_the_task_counts() -> None:
     )
     assert record_of_job(groups, "3").count("GRES=") == 2
     assert record_of_job(groups, "1") == name_of_job("") == ""
+
+
+TREE = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=nid[001-002]-ib
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=gpu7,nid003-ib
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=gpu7,nid[001-003]-ib Switches=leaf[1-2]
+SwitchName=empty Level=0 LinkSpeed=1
+"""
+BLOCKS = """\
+BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n3,gpu7 BlockSize=2
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=gpu7,n[1-3] BlockSize=4
+"""
+
+
+LEAVES = {"nid001-ib": "leaf1", "nid002-ib": "leaf1", "nid003-ib": "leaf2", "gpu7": "leaf2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "leaves"),
+    [
+        (TREE, LEAVES),
+        (BLOCKS, {"n1": "b1", "n2": "b1", "n3": "b2", "gpu7": "b2"}),
+        (BLOCKS + TREE, {"n1": "b1", "n2": "b1", "n3": "b2", **LEAVES}),
+        ("BlockName=b1 BlockIndex=0 Nodes=(null) BlockSize=2\n", {}),
+        ("No topology information available\n", {}),
+    ],
+    ids=["a tree", "blocks", "both", "an empty block", "no topology"],
+)
+def test_the_leaf_of_a_node_is_its_switch_or_its_block(said: str, leaves: dict[str, str]) -> None:
+    assert leaves_of_topology(said) == leaves
 
 
 def test_nodes_have_the_addresses_of_their_records() -> None:

@@ -1,0 +1,243 @@
+"""One ``srun`` that starts the agents of many nodes: a step of Slurm's.
+
+Until it is launched, a step fails as a whole: a node that Slurm cannot reach ends it. Then each of its nodes gets an
+``srun`` of its own. ``srun`` passes on what we write to it once all of its processes run, and an agent answers when it
+has its invitation; so with the first answer the step is launched. From then on its agents do not depend on it: one is
+lost when it is silent, and ``srun`` may end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from dataclasses import dataclass
+from typing import IO, cast
+
+import psutil
+
+from laggard.resilience.agent.channel import Channel
+from laggard.resilience.agent.dialling import Invitation
+from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.allocation.discovery import (
+    HANDSHAKE,
+    MAX_LINE_BYTES,
+    DialledAgent,
+    Handshake,
+    Pending,
+    last_line_of,
+)
+
+__all__ = ["PendingInStep", "Step", "StepAgent"]
+
+# Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
+LAUNCH_S = 25.0
+# An agent whose connection has dropped dials within it, unless it is gone.
+REDIAL_S = 3.5
+# Nothing keeps the agents of a step from ending, but that of a lost node may never have.
+END_S, END_LOST_S = 8.0, 1.0
+
+
+class Step:
+    """One ``srun``, and the agents that it has started.
+
+    Parameters
+    ----------
+    command
+        Of ``srun``.
+    hosts
+        The nodes.
+    """
+
+    def __init__(self, command: Sequence[str], hosts: Iterable[str]) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+            cwd="/",
+        )
+        # One each: a thousand threads that wait for one condition would all wake with every answer.
+        self._answers: dict[str, Future[Handshake | None]] = {host: Future() for host in hosts}
+        self._is_launched = False
+        self._members = set(self._answers)
+        self._has_lost = False
+        self._leaving = threading.Lock()
+
+    def invite(self, invitation: Invitation) -> None:
+        """Send the agents their invitation."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
+            self._stdin.write(invitation.to_line())
+            self._stdin.flush()
+        threading.Thread(target=self._read, name="step", daemon=True).start()
+
+    def answer_of(self, host: str) -> Handshake | None:
+        """Wait for the handshake of a node and return it; None if there is none, or the node is given up."""
+        answer = self._answers[host]
+        wait([answer], LAUNCH_S)
+        if not self._is_launched and not answer.done():
+            self.process.kill()  # another process of srun's then has Slurm end what there is of the step
+        return answer.result()
+
+    def give_up(self, host: str) -> None:
+        """Have nobody wait for the answer of a node any longer."""
+        self._settle(host, None)
+
+    def complaint(self) -> str:
+        """Return what ``srun`` has complained about last, or else how far the agents have come."""
+        return last_line_of(self._stderr) or "nothing answers yet"
+
+    def await_connection(self, channel: Channel) -> bool:
+        """Wait a little for an agent to dial; return False if it is gone, and the step has ended, too."""
+        channel.wait(REDIAL_S)
+        return channel.is_connected or self.process.poll() is None
+
+    def leave(self, host: str, *, lost: bool = False) -> None:
+        """Do without an agent from now on; with the last one, the standard input of the others ends, too."""
+        with self._leaving:
+            self._members.discard(host)
+            self._has_lost |= lost
+            if not self._members:
+                with contextlib.suppress(BrokenPipeError):
+                    self._stdin.close()
+
+    def end(self) -> None:
+        """Wait until ``srun`` ends, since all agents have left; end it after some seconds."""
+        for last in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(END_LOST_S if self._has_lost else END_S)
+            except subprocess.TimeoutExpired:
+                last()
+        self.process.wait()
+        self._stderr.close()
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        return cast("IO[bytes]", self.process.stdin)
+
+    def _read(self) -> None:
+        with cast("IO[bytes]", self.process.stdout) as stdout:
+            while line := stdout.readline(MAX_LINE_BYTES):
+                if line.startswith(HANDSHAKE):
+                    if not self._is_launched:
+                        self._is_launched = True
+                        self._outlive_srun()
+                    message = json.loads(line)
+                    self._settle(str(message["node"]), Handshake.of(message))
+        for host in self._answers:
+            self._settle(host, None)
+
+    def _settle(self, host: str, answer: Handshake | None) -> None:
+        with contextlib.suppress(InvalidStateError, KeyError):  # it was settled before, or is no node of ours
+            self._answers[host].set_result(answer)
+
+    def _outlive_srun(self) -> None:
+        """End the process of srun's that has Slurm kill the whole step should ``srun`` itself be killed."""
+        with contextlib.suppress(psutil.Error):
+            srun = psutil.Process(self.process.pid)
+            for child in srun.children():
+                if child.cmdline() == srun.cmdline():
+                    child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class StepAgent(DialledAgent):
+    """An agent that a step has started.
+
+    Attributes
+    ----------
+    step
+        The step.
+    host
+        Host name of its node.
+    """
+
+    step: Step
+    host: str
+
+    def close(self) -> None:
+        """Tell it to end."""
+        self.channel.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has said that it ends, or is gone."""
+        if not self.channel.wait_for_end(timeout):
+            raise subprocess.TimeoutExpired(self.process.args, timeout or 0.0)
+        self.step.leave(self.host)
+        return 0
+
+    def kill(self) -> None:
+        """Do without it: it ends when nothing has come from us for a while, unless it is ended there."""
+        self.channel.abandon()
+        self.step.leave(self.host, lost=True)
+
+
+class PendingInStep:
+    """An agent that a step starts; if the step does not, it is started by itself.
+
+    Parameters
+    ----------
+    step, host
+        The step, and the host name of the node.
+    channel
+        On which the agent will be reached.
+    start_alone
+        Starts the agent of a node by itself.
+    """
+
+    def __init__(self, step: Step, host: str, channel: Channel, start_alone: Callable[[str], Pending]) -> None:
+        self._step = step
+        self._host = host
+        self._channel = channel
+        self._start_alone = start_alone
+        self._alone: Pending | None = None
+        self._is_given_up = False
+
+    @property
+    def channel(self) -> Channel:
+        """On which it will be reached."""
+        return self._channel if self._alone is None else self._alone.channel
+
+    def handshake(self) -> Handshake | None:
+        """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
+        if (answer := self._step.answer_of(self._host)) is not None:
+            return answer
+        if self._is_given_up:
+            return None
+        self._step.leave(self._host, lost=True)
+        self._channel.abandon()
+        self._alone = self._start_alone(self._host)
+        if self._is_given_up:
+            self._alone.give_up()
+        return self._alone.handshake()
+
+    def give_up(self) -> None:
+        """Have `handshake` wait no longer."""
+        self._is_given_up = True
+        self._step.give_up(self._host)
+        if self._alone is not None:
+            self._alone.give_up()
+
+    def complaint(self) -> str:
+        """Return what ``srun`` has complained about last, or else how far the agent has come."""
+        return self._step.complaint() if self._alone is None else self._alone.complaint()
+
+    def hand_over(self) -> AgentProcess:
+        """Return the agent, now that it runs."""
+        if self._alone is not None:
+            return self._alone.hand_over()
+        return StepAgent(self._step.process, self._channel, self._step, self._host)
+
+    def cancel(self) -> None:
+        """End the agent."""
+        if self._alone is not None:
+            self._alone.cancel()
+            return
+        self._channel.close()
+        self._step.leave(self._host, lost=True)

@@ -1,0 +1,37 @@
+"""The page's handler of links: who sent to whom how fast at the end of a launch, or now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laggard.telemetry.errors import RequestError
+from laggard.telemetry.events import LaunchSpan
+from laggard.telemetry.links import links_between
+from laggard.telemetry.page.content import accused_nodes
+from laggard.telemetry.query.engine import Span
+from laggard.telemetry.server.handlers import Reply, Service
+from laggard.telemetry.server.requests import Call
+
+__all__ = ["links"]
+
+
+def links(service: Service, call: Call) -> Reply:
+    """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
+    reach = service.reach()
+    end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
+    number, everything = call.one("launch"), Span(reach.began_us, end_us)
+    if number:
+        launch = _launch(number, service.events.launches)
+        span = Span(launch.began_us, launch.ended_us or end_us)
+        found = links_between(service.source, span, {*launch.nodes})
+    else:
+        found = links_between(service.source, everything)
+    accused = accused_nodes(service.events.between(0, end_us))
+    return Reply({"links": None if found is None else found.to_json(accused)})
+
+
+def _launch(number: str, launches: Sequence[LaunchSpan]) -> LaunchSpan:
+    found = [each for each in launches if str(each.number) == number]
+    if not found:
+        raise RequestError(404, f"launch {number[:20]!r} is not known: the page lists those that are")
+    return found[-1]

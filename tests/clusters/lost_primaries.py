@@ -1,0 +1,261 @@
+"""A job over ssh whose primary is lost again and again, and what must be true of its commits and checkpoints.
+
+``python -m tests.clusters.lost_primaries 50`` loses fifty; it needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.clusters.jobs import ClusterJob, environment
+from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
+from tests.clusters.sshd import ssh_daemons
+
+__all__ = ["LostPrimaries", "main"]
+
+NODES = ("node1", "node2", "node3")
+DISK = f"{PRIVATE}/disk"
+OPTIONS = (
+    f"--hostlist={','.join(NODES)}",
+    "--nodes=2",
+    "--resilient",
+    "--per-node",
+    "--state-copy",
+    f"--state-dir={DISK}/state",
+    "--quarantine=1",  # a node that was lost is taken back at once
+)
+# Rank 0 counts in State.  It notes what its launch has found there and what was acknowledged, in files that outlive
+# every machine.  Every other checkpoint is small enough for State, the others are in the memory of the nodes.
+PROGRAM = """
+    import json, os, time
+    from pathlib import Path
+    import numpy as np
+    from laggard import Checkpointer, Job, State
+
+    folder, launch, state = Path(__file__).parent, Job.current().launch, State.current()
+    rank, ranks = int(os.environ["NODE_RANK"]), int(os.environ["NNODES"])
+    checkpoints = Checkpointer(state, rank=rank, ranks=ranks)
+    step = checkpoints.latest() or 0
+    if step:
+        trees = [checkpoints.restore(step, rank=each) for each in range(checkpoints.ranks_of(step))]
+        assert all((tree["weights"] == 10 * step + each).all() for each, tree in enumerate(trees)), "torn"
+        assert len({tree["launch"] for tree in trees}) == 1, "mixed"
+    if rank == 0:
+        (folder / f"found{launch}").write_text(json.dumps([state.get("counts", []), step]))
+
+    def note(file, *values):
+        with (folder / file).open("a") as lines:
+            lines.write(json.dumps([launch, *values]) + "\\n")
+
+    def count():
+        with state.transaction() as transaction:
+            number = transaction.get("next", 0)
+            transaction["next"] = number + 1
+            transaction.append("counts", number)
+        note("acknowledged", number)
+
+    def goes_on():
+        return not (folder / "enough").exists()
+
+    while goes_on():
+        for _ in range(25 if rank == 0 else 0):
+            count()
+            time.sleep(0.01)
+        step += 1
+        checkpoints.save(step, {"launch": launch, "weights": np.full(10 if step % 2 else 300_000, 10 * step + rank)})
+        while goes_on():
+            if checkpoints.wait(step, 1):
+                if rank == 0:
+                    note("counted", step)
+                break
+    if rank == 0:
+        (folder / "last").write_text(json.dumps(state["counts"]))
+"""
+
+
+class LostPrimaries:
+    """Three machines, of which each can lose its power or its network while it is the primary; use it in a ``with``.
+
+    Power or network comes back once another node has taken over.  A disk outlives its machine.
+
+    Parameters
+    ----------
+    folder
+        For everything.
+    seed
+        Of what is lost when, and of who takes over.
+
+    Attributes
+    ----------
+    losses : list of str
+        What was done.
+    gaps_s : list of float
+        The time from each loss to the first commit after it.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.losses: list[str] = []
+        self.gaps_s: list[float] = []
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self._jobs: list[ClusterJob] = []
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self) -> LostPrimaries:
+        with self._cleanup as cleanup:
+            (self._folder / "train.py").write_text(textwrap.dedent(PROGRAM))
+            self._network = Network(self._folder, NODES)
+            cleanup.callback(self._network.shut_down)
+            daemons = self._folder / "sshd"
+            daemons.mkdir()
+            self._start_sshd = cleanup.enter_context(ssh_daemons(daemons, self._network))
+            cleanup.callback(self._end_jobs)
+            for node in self._network.nodes.values():
+                self._mount_disk(node)
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def lose(self, count: int, longest_s: float = math.inf) -> int:
+        """Lose this many primaries, or as many as begin within so many seconds; return how many commits there were.
+
+        Raises
+        ------
+        AssertionError
+            If an acknowledged commit was lost, doubled or out of order, or a primary that was lost acknowledged
+            anything after another had taken over; if a checkpoint was torn, or one in State was lost; or if the job
+            does not go on.
+        """
+        until_s = time.monotonic() + longest_s
+        primary = NODES[0]
+        self._start_on(primary)
+        while len(self.losses) < count and time.monotonic() < until_s:
+            primary = self._lose(primary)
+        (self._folder / "enough").touch()
+        assert self._jobs[-1].finish() == 0, self._said()
+        acknowledged = self._acknowledged()
+        self._expect_all_there(self._read("last"), acknowledged)
+        return len(acknowledged)
+
+    def _lose(self, primary: str) -> str:
+        """Lose the primary; return which node has taken over."""
+        job = self._jobs[-1]
+        job.wait_for(r"node\d has a copy")
+        enough = len(self._acknowledged()) + 20
+        self._wait_for(lambda: len(self._acknowledged()) >= enough, "20 more commits")
+        time.sleep(self._chance.uniform(0, 1))  # the moment of the fault, not a wait for an event
+        assert "state-copy ended" not in job.output, self._said()
+        how = self._chance.choice(["crash", "cut"])
+        taker = self._chance.choice([name for name in NODES if name != primary])
+        if how == "crash":
+            self._network.nodes[primary].crash()
+        else:
+            self._network.cut(primary)
+        began_s = time.monotonic()
+        acknowledged, counted = self._acknowledged(), self._noted("counted")
+        self._start_on(taker)
+        self._wait_for(lambda: self._acknowledged()[-1][0] > acknowledged[-1][0], "a commit of a new launch")
+        self.gaps_s.append(time.monotonic() - began_s)
+        self.losses.append(f"{how} of {primary}, {taker} takes over")
+        sys.stdout.write(f"{len(self.losses)}: {self.losses[-1]}: commits again after {self.gaps_s[-1]:.1f} s\n")
+        sys.stdout.flush()
+        self._jobs[-1].wait_for(f"{primary} has it no more: taken over from the copy on")
+        counts, step = self._read(f"found{self._acknowledged()[-1][0]}")
+        self._expect_all_there(counts, acknowledged)
+        small = max((step for _, step in counted if step % 2), default=0)
+        assert step >= small, f"the program went on from step {step}, not {small}\n{self._said()}"
+        self._restore(primary)
+        assert job.finish() != 0, self._said()
+        return taker
+
+    def _restore(self, name: str) -> None:
+        if self._network.nodes[name].has_crashed():
+            self._network.replace(name)
+            self._mount_disk(self._network.nodes[name])
+            self._start_sshd(self._network.nodes[name])
+        self._network.mend(name)
+
+    def _mount_disk(self, node: Machine) -> None:
+        disk = self._folder / f"disk-{node.name}"
+        disk.mkdir(exist_ok=True)
+        node.run("mkdir", DISK)
+        node.run("mount", "--bind", str(disk), DISK)
+
+    def _start_on(self, name: str) -> None:
+        folder = self._folder / f"job{len(self._jobs)}"
+        folder.mkdir()
+        command = ("laggard", *OPTIONS, str(self._folder / "train.py"))
+        self._jobs.append(ClusterJob(self._network.nodes[name], folder, environment(dict(os.environ)), *command))
+
+    def _end_jobs(self) -> None:
+        for job in self._jobs:
+            job.end()
+
+    def _wait_for(self, done: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            assert self._jobs[-1].process.poll() is None, self._said()
+            return done()
+
+        wait_for(look, what, 120)
+
+    def _acknowledged(self) -> list[tuple[int, int]]:
+        """Return the launch and the number of each acknowledged commit, in the order in which they were noted."""
+        return self._noted("acknowledged")
+
+    def _noted(self, name: str) -> list[tuple[int, int]]:
+        file = self._folder / name
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def _read(self, name: str) -> Any:
+        return json.loads((self._folder / name).read_text())
+
+    def _expect_all_there(self, counts: list[int], acknowledged: list[tuple[int, int]]) -> None:
+        assert counts == list(range(len(counts))), f"doubled or out of order: {counts}\n{self._said()}"
+        lost = {number for _, number in acknowledged}.difference(counts)
+        assert not lost, f"lost: {sorted(lost)}\n{self._said()}"
+        # what an old primary acknowledged late would be behind a later launch, or there twice
+        numbers = [number for _, number in acknowledged]
+        assert numbers == sorted(set(numbers)), f"acknowledged twice or late: {acknowledged}\n{self._said()}"
+        assert acknowledged == sorted(acknowledged), f"acknowledged late: {acknowledged}\n{self._said()}"
+
+    def _said(self) -> str:
+        return "\n\n".join([*self.losses[-3:], *(f"{job.folder}:\n{job.output}" for job in self._jobs[-2:])])
+
+
+def main() -> None:
+    """Lose primaries, and say what became of the commits."""
+    parser = argparse.ArgumentParser(prog="python -m tests.clusters.lost_primaries", description=__doc__)
+    parser.add_argument("count", type=int, help="how many primaries are lost")
+    parser.add_argument("--seed", type=int, default=1, help="of what is lost when (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="lose none after this time")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="lp-", dir="/tmp") as name,
+        LostPrimaries(Path(name), options.seed) as primaries,
+    ):
+        n_commits = primaries.lose(options.count, options.seconds)
+    gaps_s = primaries.gaps_s
+    print(
+        f"{len(gaps_s)} primaries lost, {n_commits} acknowledged commits, all there, in order, none twice; commits "
+        f"again after {min(gaps_s):.1f}-{max(gaps_s):.1f} s, median {statistics.median(gaps_s):.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The newest reading of each link in a job's record: one a launch, of bursts of one size, and not too many."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.collectors.links.collector import LINK_TIME, LinkReport
+from laggard.collectors.links.prober import LinkRound
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.symptoms import LinkSymptoms
+from laggard.kvstore.series import Sample
+from laggard.resilience.record import newest_links
+from laggard.resilience.record.newest_links import LinkLog
+from laggard.telemetry.link_matrix import LEAF, SEND_TIME
+
+MIB = 1 << 20
+
+
+def sample(
+    host: str, peer: str, seconds: float, *, number: int = 0, launch: int = 0, n_bytes: int = MIB, leaf: str = ""
+) -> Sample:
+    reading = LinkReading(number, host, peer, seconds, n_bytes, 1e-4, 0.0)
+    tags = LinkReport(LinkRound([reading], {}), LinkSymptoms(), launch, leaf).tags(host)
+    return Sample(LINK_TIME, 1000.0 + 10 * launch + number, (seconds,), tags)
+
+
+def log_of(*samples: Sample) -> LinkLog:
+    log = LinkLog()
+    for each in samples:
+        log.add(each)
+    return log
+
+
+def test_of_each_link_the_newest_reading_is_kept() -> None:
+    log = log_of(sample("a", "b", 0.03), sample("b", "a", 0.04), sample("a", "b", 0.05, number=1))
+
+    assert log.of(0).seconds == {("a", "b"): 0.05, ("b", "a"): 0.04}
+    assert log.of(1).seconds == {}
+
+
+def test_once_bursts_have_another_size_earlier_readings_count_no_more_even_if_they_come_late() -> None:
+    before = sample("a", "b", 0.001), sample("b", "a", 0.001)
+    after = sample("a", "b", 0.03, number=1, n_bytes=32 * MIB)
+
+    assert log_of(before[0], after, before[1]).of(0).seconds == {("a", "b"): 0.03}
+
+
+def test_the_record_has_one_sample_of_each_link_in_each_launch() -> None:
+    log = log_of(
+        sample("a", "b", 0.03),
+        sample("a", "b", 0.04, number=1, leaf="leaf1"),
+        sample("a", "b", 0.05, launch=1),
+    )
+
+    found = {(each.metric, tuple(each.tags.items())): each for each in log.series()}
+    link = found[SEND_TIME, (("host", "a"), ("peer", "b"))]
+    assert link.times_us.tolist() == [1_001_000_000, 1_010_000_000]
+    assert link.values.tolist() == [0.04, 0.05]
+    assert (LEAF, (("host", "a"), ("leaf", "leaf1"))) in found
+    assert len(found) == 2
+
+
+def test_of_too_many_links_those_of_the_oldest_launches_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_links, "MAX_LINKS", 5)
+    log = log_of(*(sample("a", f"node{peer}", 0.03, launch=launch) for launch in range(4) for peer in range(2)))
+
+    assert [len(log.of(launch).seconds) for launch in range(4)] == [0, 0, 2, 2]
+
+    for peer in range(9):
+        log.add(sample("b", f"node{peer}", 0.03, launch=4))
+    assert len(log.of(4).seconds) == 5, "one launch alone has no more either"
