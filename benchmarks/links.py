@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.link_latency import FAR_TIMES, SEARCHES, leaf_search
 from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
@@ -25,7 +26,6 @@ from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
 __all__ = ["Outcome", "play"]
 
 ONSET, AFTER = 20, 30  # rounds before and after a fault begins
-TOGETHER = 40  # nodes, in as many healthy jobs
 NODES = (2, 3, 4, 8, 64, 1000)
 RULES = {"DLRover": dlrover, "two-way fit": two_way_fit}
 QUIET, LOUD = Traffic(), Traffic(bursts=0.2, own=0.1)
@@ -160,22 +160,25 @@ def harder_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[l
 
 
 def healthy_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
-    """Yield rows: wrong verdicts in healthy jobs, of as many nodes together."""
+    """Yield rows: wrong verdicts in one healthy job."""
     for what, traffic in TRAFFICS.items():
         for count in nodes:
-            jobs = max(1, TOGETHER // count)
-            rounds = min(options.rounds, max(100, TOGETHER * options.rounds // count))
-            ours = play_all(count, FAULTLESS, traffic, jobs, rounds)
-            others = [
-                sum(
-                    len(accused)
-                    for seed in range(jobs)
-                    for accused in rule(LinkJob(count, FAULTLESS, traffic, seed), rounds)
-                )
-                for rule in RULES.values()
-            ]
-            wrong = sum(outcome.restarts for outcome in ours), sum(outcome.reports for outcome in ours)
-            yield [what, f"{count:,}", f"{jobs * count * rounds:,}", *wrong, *others]
+            rounds = min(options.rounds, max(100, 40 * options.rounds // count))
+            ours = play(count, FAULTLESS, traffic, 1, rounds)
+            others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
+            yield [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+
+
+def leaves_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: in which share of jobs the leaves are found by round trips, and in how many wrongly."""
+    for count, below in (search for search in SEARCHES if search[0] <= max(nodes)):
+        found = [
+            [leaf_search(count, below, times, seed) for seed in range(options.jobs)]
+            for times in (FAR_TIMES if below < count else FAR_TIMES[:1])
+        ]
+        right = [_percent(each.count("right") / len(each)) for each in found]
+        wrong = sum(each.count("wrong") for each in found)
+        yield [count, count // below, options.jobs, *right, *["-"] * (len(FAR_TIMES) - len(right)), wrong]
 
 
 def cost_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
@@ -239,6 +242,10 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
         harder_rows,
     ),
     "healthy": (["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES], healthy_rows),
+    "leaves": (
+        ["N", "leaves", "jobs", *(f"far {100 * times - 100:.0f} % longer" for times in FAR_TIMES), "wrong"],
+        leaves_rows,
+    ),
     "cost": (["N", "transfers", "analysis, ms a round", "with readings, ms"], cost_rows),
 }
 

@@ -9,6 +9,7 @@
     ├── DriverUnavailableError (OSError)      no driver that describes the device
     ├── RayMissingError (ImportError)         Ray is not installed, or too old
     ├── CupyMissingError (ImportError)        CuPy cannot be imported
+    ├── NoInterfaceError (LookupError)        no network interface with a wanted name
     └── UnknownNodeError (LookupError)        a node that is not part of the Ray cluster
 
     NoClusterError (NotInJobError)      the job has no Ray cluster
@@ -17,6 +18,8 @@ All of them can be pickled, since they cross process boundaries inside Ray.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from laggard.errors import LaggardError
 from laggard.kvstore.environment import NotInJobError
@@ -31,6 +34,7 @@ __all__ = [
     "DriverUnavailableError",
     "NoClusterError",
     "NoDeviceError",
+    "NoInterfaceError",
     "ProbeUnavailableError",
     "RayMissingError",
     "UnknownNodeError",
@@ -135,6 +139,26 @@ class DriverUnavailableError(CollectorError, OSError):
 
     def __str__(self) -> str:
         return f"the driver gives no information on gpu {self.gpu}: {self.reason}"
+
+
+class NoInterfaceError(CollectorError, LookupError):
+    """A node has no network interface of the name that was asked for.
+
+    Attributes
+    ----------
+    wanted : str
+        What was asked for.
+    there : Sequence[str]
+        The interfaces that have an address.
+    """
+
+    def __init__(self, wanted: str, there: Sequence[str]) -> None:
+        super().__init__(wanted, there)
+        self.wanted = wanted
+        self.there = there
+
+    def __str__(self) -> str:
+        return f"no network interface fits --link-interface={self.wanted}: there are {', '.join(self.there)}"
 
 
 class UnknownNodeError(CollectorError, LookupError):

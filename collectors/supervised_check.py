@@ -1,7 +1,7 @@
 """Checks this machine's devices in a child process, with a deadline for each answer, because a driver may hang.
 
 ``python -m laggard.collectors.supervised_check [--virtual-gpus K]`` prints each check as a line of JSON, and then
-the machine's boards, for remote checks from another node.
+the machine's boards and the links between its GPUs, for remote checks from another node.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from laggard.collectors.answering_process import AnsweringProcess
 from laggard.collectors.boards import Board, Boards
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
+from laggard.collectors.links.peer_check import PeerCheck
 
-__all__ = ["boards_here", "check_devices_here", "device_environment"]
+__all__ = ["boards_here", "check_devices_here", "device_environment", "peers_here"]
 
 _CHECKS = "laggard.collectors.device_check"
 _BOARDS = "laggard.collectors.boards"
+_PEERS = "laggard.collectors.links.peer_check"
 # The first device includes loading the driver and compiling the probes; each of the others takes about a second.
 FIRST_ANSWER_DEADLINE_S = 30.0
 NEXT_ANSWER_DEADLINE_S = 10.0
@@ -103,6 +105,30 @@ def boards_here(
     return Boards(tuple(found), is_all=is_all and not any(board.is_hidden for board in found))
 
 
+def peers_here(
+    environ: Mapping[str, str], checks: Iterable[DeviceCheck], answer_s: float = FIRST_ANSWER_DEADLINE_S
+) -> PeerCheck:
+    """Return what copies between this machine's GPUs take, but for those whose checks have failed.
+
+    Parameters
+    ----------
+    environ
+        Environment of the child process.
+    checks
+        Those of the GPUs.
+    answer_s
+        How long to wait.
+    """
+    names = [check.gpu for check in checks if check.seconds]
+    if len(names) < 2:
+        return PeerCheck()
+    with AnsweringProcess(_PEERS, names, environ) as process:
+        try:
+            return PeerCheck.from_json(process.line(answer_s))
+        except (TimeoutError, EOFError) as error:
+            return PeerCheck(failure=str(error))
+
+
 def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
     """Return the environment in which a process finds that many virtual devices, or with 0 the machine's GPUs.
 
@@ -125,10 +151,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--virtual-gpus", type=int, default=0, metavar="K")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="laggard-checks-") as directory:
+        checks = []
         for check in check_devices_here(device_environment(given.virtual_gpus, directory)):
             print(check.to_json(), flush=True)
+            checks.append(check)
     if not given.virtual_gpus:
         print(boards_here(os.environ).to_json(), flush=True)
+        print(peers_here(os.environ, checks).to_json(), flush=True)
     return 0
 
 

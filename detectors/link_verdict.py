@@ -60,4 +60,4 @@ class LinkVerdict:
         path = " to ".join(self.names) + (" and back" if self.side == "both" else "")
         if self.kind == "pair":
             return f"{path}: {slow} the other transfers of both, {lasts}"
-        return f"{path}: {slow} before or the other way, {lasts}; either node may be at fault"
+        return f"{path}: {slow} before or the other way, {lasts}; either end may be at fault"

@@ -26,7 +26,9 @@ if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent has exited")
 signal.pthread_sigmask(signal.SIG_BLOCK, [int(number) for number in sys.argv[2].split()])
-os.execv(sys.argv[3], sys.argv[3:])
+for warning in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(warning, signal.SIG_DFL if sys.argv[3] == "warned" else signal.SIG_IGN)
+os.execv(sys.argv[4], sys.argv[4:])
 """
 _PRIVATE = 0o077
 _TAIL_LINES = 30
@@ -35,7 +37,9 @@ _KEPT_LINES = 1000
 _DRAIN_S = 1.0
 
 
-def dies_with_parent(command: Sequence[str], blocked: Sequence[signal.Signals] = ()) -> list[str]:
+def dies_with_parent(
+    command: Sequence[str], blocked: Sequence[signal.Signals] = (), *, warned: bool = True
+) -> list[str]:
     """Return a command line that runs `command`, and that the kernel kills when the thread that starts it ends.
 
     Parameters
@@ -44,9 +48,13 @@ def dies_with_parent(command: Sequence[str], blocked: Sequence[signal.Signals] =
         Path of the program and its arguments.
     blocked : list of signal.Signals
         Signals to block in it.
+    warned : bool
+        Whether SIGUSR1 and SIGUSR2, with which Slurm warns every process of a step, have their usual effect on it:
+        they end whatever does not expect them. Otherwise it ignores them.
     """
     numbers = " ".join(str(signum.value) for signum in blocked)
-    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), numbers, *command]
+    warning = "warned" if warned else "unwarned"
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), numbers, warning, *command]
 
 
 class ChildProcess:
@@ -146,7 +154,7 @@ def _popen(command: list[str], stdin: bytes, directory: Path, inherit_fd: int) -
     with os.fdopen(reader, "rb") as source:
         return subprocess.Popen(
             # Slurm ends a job by sending SIGTERM to every process; this one is needed until all others have ended.
-            dies_with_parent(command, blocked=[signal.SIGTERM]),
+            dies_with_parent(command, blocked=[signal.SIGTERM], warned=False),
             cwd=directory,
             stdin=source,
             stdout=subprocess.PIPE,

@@ -27,6 +27,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Dialled, Invitation
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.discovery import DialledAgent
+from laggard.resilience.allocation.step import REDIAL_S
 from laggard.resilience.decision.pace import Pace
 from laggard.resilience.nodes.node import Node
 
@@ -126,7 +127,7 @@ def _invite(
 
 
 def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:
-    channel.wait(0.5)
+    channel.wait(REDIAL_S)
     return channel.is_connected or process.poll() is None
 
 

@@ -1,7 +1,7 @@
 """One node's part of ``laggard doctor``'s check of links: ``python -m laggard.collectors.links.check``.
 
-It reads commands from standard input and answers each with a line, all of them JSON: first the secret and the node's
-name and address, then rounds to run. It ends with its input.
+It reads commands from standard input and answers each with a line, all of them JSON: first the secret, the node's name
+and address, and the interface that is wanted, then rounds to run. It ends with its input.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from dataclasses import asdict
 from typing import TextIO
 
+from laggard.collectors.errors import NoInterfaceError
+from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import LinkProber
 
 __all__ = ["main"]
@@ -19,7 +21,12 @@ __all__ = ["main"]
 def main(commands: TextIO, answers: TextIO) -> None:
     """Carry out commands until there are no more."""
     begin = json.loads(commands.readline())
-    prober = LinkProber(begin["host"], begin["address"], bytes.fromhex(begin["key"]))
+    try:
+        address = address_on(begin["interface"]) if begin["interface"] else begin["address"]
+    except NoInterfaceError as error:
+        _say(answers, {"links": None, "failure": str(error)})
+        return
+    prober = LinkProber(begin["host"], address, bytes.fromhex(begin["key"]))
     _say(answers, {"links": prober.listens_at})
     for line in commands:
         command = json.loads(line)

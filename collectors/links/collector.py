@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 
+from laggard.collectors.errors import NoInterfaceError
+from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
+from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
@@ -26,7 +29,7 @@ from laggard.kvstore.series import Sample, Series
 from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, SEND_TIME
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of"]
+__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
@@ -104,13 +107,28 @@ class LinkCollector:
         The largest share of the time that probes may take; if a round costs more, rounds are skipped.
     leaves
         The leaf switch of each node, by host; ``None``: as the launch's record says.
+    interface
+        Which network is probed, see :func:`~laggard.collectors.links.interfaces.chosen_interface`; empty: that of the
+        node's address in the job.
+
+    Raises
+    ------
+    NoInterfaceError
+        If this node has no such interface.
     """
 
-    def __init__(self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        interval_s: float,
+        max_intrusion: float,
+        leaves: Mapping[str, str] | None = None,
+        interface: str = "",
+    ) -> None:
         session = current_session()
         environment = session.environment
         launch = Control(session.client, session.endpoint, environment.launch).read_launch()
-        address = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        in_job = next(node.address for node in launch.nodes if node.hostname == environment.node)
+        address = address_on(interface) if interface else in_job
         key = key_of(session.endpoint.password, session.endpoint.job, environment.launch)
         self._prober = LinkProber(environment.node, address, key)
         self._counters = CountersOfRound(interface_of(address))
@@ -118,12 +136,13 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._launch = environment.launch
-        self._leaf = (leaves or {}).get(environment.node, "")
+        leaves = leaves or launch.leaves
+        self._leaf = leaves.get(environment.node, "")
         self._clock = CommonClock(session.client)
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._meetings = _Meetings(rounds_of(hosts, seed, leaves or launch.leaves, PARTNERS), environment.node)
+        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()
@@ -176,6 +195,16 @@ class LinkCollector:
             self._telemetry.add_data(BURST_BYTES, report.readings[-1].n_bytes)
             if report.leaf:
                 self._telemetry.add_data(LEAF, 1.0, tagk="leaf", tagv=report.leaf)
+
+
+def tell_failure(error: NoInterfaceError) -> None:
+    """Report, in place of a round, why this node's links are not probed."""
+    session = current_session()
+    host = session.environment.node
+    tags = LinkReport(LinkRound(), LinkSymptoms()).tags(host) | {ERROR: str(error)}
+    Series(session.client, session.endpoint, session.environment.launch).add(
+        [Sample(LINK_TIME, time.time(), (math.nan,), tags)]
+    )
 
 
 class _Meetings:

@@ -7,7 +7,6 @@ that, while a receiver's own clock would miss what it had in its buffers already
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -15,12 +14,14 @@ import statistics
 import struct
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from laggard.collectors.links.gate import Gate, Step
 from laggard.collectors.links.handshake import StrangerError, answer, call, receive_exactly, receive_into
 from laggard.collectors.links.interface_counters import carried_bytes, interface_of, retransmissions_of
+from laggard.kvstore.strangers import Places, TwoQueues
 
 __all__ = ["LinkCall", "LinkListener", "Transfer"]
 
@@ -84,37 +85,36 @@ class LinkListener:
         self._key = key
         self._gate = gate
         self._interface = interface_of(address)
-        self._listener = socket.create_server((address, 0), backlog=64)
-        self._strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        self._queues = TwoQueues(address, backlog=64)
+        self._strangers = Places(MAX_STRANGERS)
         self._callers = threading.BoundedSemaphore(MAX_CALLERS)
-        self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._accept, name="link-listener", daemon=True).start()
+        self.port = self._queues.port
+        for queue in self._queues.queues:
+            threading.Thread(target=self._accept, args=queue, name="link-listener", daemon=True).start()
+
+    def expect(self, addresses: Iterable[str]) -> None:
+        """Have partners at these addresses not wait behind strangers."""
+        self._queues.admit(*addresses)
 
     def close(self) -> None:
         """Take no more connections."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for one
-        self._listener.close()
+        self._queues.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, pause_s: float) -> None:
         while True:
             try:
-                connection, where = self._listener.accept()
+                connection, where = listener.accept()
             except OSError:
                 return  # it was closed
-            if not self._strangers.acquire(blocking=False):
-                _log.warning("too many connections at once that have not shown who they are: %s is refused", where[0])
-                connection.close()
-                continue
             threading.Thread(target=self._serve, args=(connection, where[0]), daemon=True).start()
+            time.sleep(pause_s)
 
     def _serve(self, connection: socket.socket, where: str) -> None:
         with connection:
             try:
-                try:
+                with self._strangers.taken_by(connection):
                     answer(connection, self._key, HANDSHAKE_S)
-                finally:
-                    self._strangers.release()
+                self._queues.admit(where)
                 with self._callers:
                     self._serve_partner(connection)
             except StrangerError as error:

@@ -227,8 +227,8 @@ def nvml_handle(name: str) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
 
 
-def field_values(handle: Any, numbers: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yield the number and value of each field that the device has."""
+def field_values(handle: Any, numbers: Sequence[int | tuple[int, int]]) -> Iterator[tuple[int, float]]:
+    """Yield the number and value of each field that the device has; a field may have a scope, such as a link."""
     for found in nvml.nvmlDeviceGetFieldValues(handle, list(numbers)):
         if found.nvmlReturn == nvml.NVML_SUCCESS:
             yield found.fieldId, _value_of(found)

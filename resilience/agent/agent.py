@@ -481,7 +481,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's, some time before the end, to every step of the job
-        signal.signal(warning, lambda *_: None)  # not ignored: the program would inherit that
+        signal.signal(warning, signal.SIG_IGN)  # as our helpers do, which inherit it; the program's start undoes it
     configure_logging()
     dials = DIALS in arguments
     lease_s = [float(argument) for argument in arguments if argument != DIALS]

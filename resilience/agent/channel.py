@@ -62,9 +62,9 @@ class Channel:
         return self._connection is not None
 
     def wait(self, deadline_s: float) -> None:
-        """Wait until there is a connection, or the deadline."""
+        """Wait until there is a connection, or will be none any more, or the deadline."""
         with self._changed:
-            self._changed.wait_for(lambda: self._connection is not None, deadline_s)
+            self._changed.wait_for(lambda: self._connection is not None or self._is_over, deadline_s)
 
     def detach(self) -> int:
         """Drop the connection, if there is one, and return how many pieces have been received: it stays so."""

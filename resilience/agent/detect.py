@@ -17,6 +17,7 @@ from typing import get_args
 
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
+from laggard.collectors.links.peer_collector import PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.groups import read_groups
 from laggard.detectors.sections import SectionDetector
@@ -41,12 +42,23 @@ class _DetectorBeside(SlowGPUDetector):
         return NodeCollector(self.for_nodes()) if is_mine else None
 
 
+class _PeersBeside(PeerLinkCollector):
+    """Copies between the GPUs of this node only, if the program runs on it."""
+
+    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
+        here = current_session().environment.node
+        is_mine = any(node.hostname == here and len(node.devices) > 1 for node in nodes)
+        return NodeCollector(self) if is_mine else None
+
+
 class _LinksBeside(SlowLinkDetector):
     """A detector of slow links that collects on this node only, if the program runs on it."""
 
+    peer_collector = _PeersBeside
+
     def _place(self, launch: LaunchRecord) -> LinkCollector | None:
         here = current_session().environment.node
-        return self.collect_here() if any(node.hostname == here for node in launch.nodes) else None
+        return self.links_here() if any(node.hostname == here for node in launch.nodes) else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,10 +75,18 @@ def main(arguments: Sequence[str]) -> int:
             signal.sigwait({signal.SIGTERM})
         return 0
     if options.watched == "slow-link":
-        links = _LinksBeside(options.interval_s, state=State.current(), restart_cost=options.restart_cost)
-        collector = links.start() if is_primary else links.collect_here()
+        links = _LinksBeside(
+            options.interval_s,
+            state=State.current(),
+            restart_cost=options.restart_cost,
+            interface=options.link_interface,
+        )
+        if is_primary:
+            links.start()
+        else:
+            links.collect_here()
         signal.sigwait({signal.SIGTERM})
-        collector.stop()
+        links.stop()
         return 0
     detector = _DetectorBeside(
         options.interval_s,
@@ -95,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--watched", choices=get_args(Watched), default="slow-gpu", help="what to watch for")
     parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")
     parser.add_argument("--restart-cost", type=float, metavar="S", help="what a restart costs; left out: as measured")
+    parser.add_argument("--link-interface", default="", help="the network of which links are probed")
     return parser
 
 

@@ -261,7 +261,7 @@ def _popen(task: TaskStart) -> subprocess.Popen[bytes]:
 
     def start(stdout: IO[bytes] | int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            dies_with_parent(task.command),
+            dies_with_parent(task.command, warned=task.log is None),  # otherwise it is a helper of ours
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

@@ -155,7 +155,7 @@ def leaves_of_topology(said: str) -> dict[str, str]:
     """
     switches, blocks = dict[str, str](), dict[str, str]()
     for line in said.splitlines():
-        fields = dict(re.findall(r"\b(\w+)=(\S+)", line))
+        fields: dict[str, str] = dict(re.findall(r"\b(\w+)=(\S+)", line))
         nodes = fields.get("Nodes", "(null)")
         if nodes == "(null)":
             continue

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -20,7 +21,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from laggard.collectors.boards import Boards
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment
+from laggard.collectors.links.peer_check import PeerCheck
+from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment, peers_here
 from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
 from laggard.detectors.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
@@ -29,6 +31,7 @@ from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.command.gpu_links import lines_on_gpu_links
 from laggard.resilience.command.link_check import LinkCheck, check_links
 from laggard.resilience.command.link_lines import lines_on_links
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
@@ -78,6 +81,12 @@ EXIT_NOT_CHECKED = 3
 )
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
+@click.option(
+    "--link-interface",
+    default="",
+    metavar="A,B",
+    help="Of many nodes, measure the links of the first network interface of each whose name begins so.",
+)
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
 def doctor(
     *,
@@ -89,12 +98,13 @@ def doctor(
     all_nodes: bool,
     hostlist: str | None,
     hostfile: Path | None,
+    link_interface: str,
 ) -> int:
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
-    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. Several nodes send each other
-    bursts, and the slowest links are listed.
+    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. The GPUs of a node copy to each
+    other, several nodes send each other bursts, and the slowest links are listed.
 
     The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
     not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2 for wrong
@@ -104,15 +114,15 @@ def doctor(
     path = past_file or default_past_file()
     try:
         past = PastChecks() if forget else read_past(path)
-        checked, boards = _check(transports, virtual_gpus or 0, shown=not as_json)
+        checked, boards, peers = _check(transports, virtual_gpus or 0, shown=not as_json)
         checks = with_faults(checked, boards, past.inventory, expect or 0)
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards, forget=forget)
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
-        links = check_links(transports, names)
-        click.echo(as_text(checks, diagnoses, links, as_json=as_json, remark=where))
+        links = check_links(transports, names, link_interface)
+        click.echo(as_text(checks, diagnoses, links, peers, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
         return EXIT_NOT_CHECKED
@@ -122,7 +132,7 @@ def doctor(
     return _exit_code({diagnosis.condition for diagnosis in diagnoses.values()})
 
 
-Checked = tuple[dict[DeviceId, DeviceCheck], dict[str, Boards]]
+Checked = tuple[dict[DeviceId, DeviceCheck], dict[str, Boards], dict[str, PeerCheck]]
 
 
 def _check(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
@@ -132,7 +142,8 @@ def _check(transports: Mapping[str, Transport | None], virtual_gpus: int, *, sho
     with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
         checks = _with_progress(device_environment(virtual_gpus, directory), shown=shown)
         boards = Boards() if virtual_gpus else boards_here(os.environ)
-    return {(here, check.gpu): check for check in checks}, {here: boards}
+        peers = PeerCheck() if virtual_gpus else peers_here(os.environ, checks)
+    return {(here, check.gpu): check for check in checks}, {here: boards}, {here: peers}
 
 
 def _exit_code(conditions: AbstractSet[Condition]) -> int:
@@ -164,12 +175,13 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Tran
 def _check_nodes(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
     answers: dict[str, list[DeviceCheck]] = {}
     boards: dict[str, Boards] = {}
+    peers: dict[str, PeerCheck] = {}
     with _progress(shown=shown) as progress:
         task = progress.add_task(f"checking {len(transports)} nodes")
-        for host, checks, listed in check_hosts(transports, virtual_gpus):
-            answers[host], boards[host] = checks, listed
+        for host, checks, listed, copied in check_hosts(transports, virtual_gpus):
+            answers[host], boards[host], peers[host] = checks, listed, copied
             progress.update(task, description=f"{len(answers)} of {len(transports)} nodes have answered")
-    return {(host, check.gpu): check for host in transports for check in answers[host]}, boards
+    return {(host, check.gpu): check for host in transports for check in answers[host]}, boards, peers
 
 
 def _with_progress(environment: Mapping[str, str], *, shown: bool) -> list[DeviceCheck]:
@@ -209,6 +221,7 @@ def as_text(
     checks: Mapping[DeviceId, DeviceCheck],
     diagnoses: Mapping[DeviceId, Diagnosis],
     links: LinkCheck = NO_LINKS,
+    peers: Mapping[str, PeerCheck] = MappingProxyType({}),
     *,
     as_json: bool,
     remark: str = "",
@@ -219,6 +232,8 @@ def as_text(
             {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
         ]
         measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
+        between = [{"host": host, **asdict(each)} for host, check in peers.items() for each in check.peers]
+        measured |= {"gpu_links": between} if between else {}
         return json.dumps({"devices": devices, **measured}, indent=1)
     shown = checks
     if len(checks) > MAX_SHOWN:
@@ -229,7 +244,8 @@ def as_text(
     columns = max(1, min(MAX_COLUMNS, (WIDTH - FIGURES_WIDTH) // (max(names, default=0) + 2)))
     starts = range(0, len(shown), columns)
     tables = [_table(dict(islice(shown.items(), start, start + columns)), diagnoses) for start in starts]
-    return "\n\n".join([*tables, "\n".join([*_lines(checks, diagnoses, remark), *lines_on_links(links)])])
+    lines = [*_lines(checks, diagnoses, remark), *lines_on_gpu_links(peers), *lines_on_links(links)]
+    return "\n\n".join([*tables, "\n".join(lines)])
 
 
 def _table(checks: Mapping[DeviceId, DeviceCheck], diagnoses: Mapping[DeviceId, Diagnosis]) -> str:

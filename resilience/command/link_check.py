@@ -37,7 +37,7 @@ class LinkCheck:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str]) -> LinkCheck:
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
     """Return the times of bursts that the nodes send each other, each node one at a time.
 
     Parameters
@@ -46,6 +46,8 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
         How each host is reached; ``None`` for this machine.
     names
         The name or address to look up for each host.
+    interface
+        Which network is measured; empty: that of these addresses.
     """
     hosts = list(transports)
     if len(hosts) < 2:
@@ -64,9 +66,13 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
             asked = {host: threads.submit(node.ask, command(host)) for host, node in nodes.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key})
-        silent = {host: "no answer" for host, answer in listening.items() if answer is None}
-        listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
+        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key, "interface": interface})
+        silent = {
+            host: "no answer" if answer is None else answer["failure"]
+            for host, answer in listening.items()
+            if answer is None or not answer["links"]
+        }
+        listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
         meetings = circle(sorted(listens), PARTNERS)

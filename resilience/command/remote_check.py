@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from laggard.collectors.boards import Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
+from laggard.collectors.links.peer_check import PeerCheck
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
 
@@ -26,8 +27,8 @@ NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 
 def check_hosts(
     transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
-) -> Iterator[tuple[str, list[DeviceCheck], Boards]]:
-    """Yield each host with the checks of its devices and what its driver lists, as they come in.
+) -> Iterator[tuple[str, list[DeviceCheck], Boards, PeerCheck]]:
+    """Yield each host with the checks of its devices, its boards and the links between its GPUs, as they come in.
 
     A host that does not answer has a single check, of all devices, that says why.
 
@@ -51,7 +52,7 @@ def check_hosts(
 
 def _check_host(
     host: str, transport: Transport | None, virtual_gpus: int, answer_timeout_s: float
-) -> tuple[list[DeviceCheck], Boards]:
+) -> tuple[list[DeviceCheck], Boards, PeerCheck]:
     argv = [*env_command(**{NODE: host}), *CHECK_COMMAND, f"--virtual-gpus={virtual_gpus}"]
     command = argv if transport is None else transport.command(host, argv)
     try:
@@ -63,16 +64,17 @@ def _check_host(
     if done.returncode:
         last_line = _last_line(done.stderr)
         if done.returncode in _NO_COMMAND or _OF_PYTHON.search(last_line):
-            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")], Boards()
+            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")], Boards(), PeerCheck()
         return _failed(f"no answer: {last_line}")
     # A login shell may print other lines.
     checks = [DeviceCheck.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
     boards = [Boards.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"found"')]
-    return checks or _failed(NO_GPU)[0], boards[-1] if boards else Boards()
+    peers = [PeerCheck.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"peers"')]
+    return checks or _failed(NO_GPU)[0], boards[-1] if boards else Boards(), peers[-1] if peers else PeerCheck()
 
 
-def _failed(reason: str) -> tuple[list[DeviceCheck], Boards]:
-    return [DeviceCheck(ALL_DEVICES, trouble=reason)], Boards()
+def _failed(reason: str) -> tuple[list[DeviceCheck], Boards, PeerCheck]:
+    return [DeviceCheck(ALL_DEVICES, trouble=reason)], Boards(), PeerCheck()
 
 
 def _last_line(output: bytes) -> str:

@@ -78,7 +78,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
         configure_logging()
     options = JobOptions(**given)
     hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
-    restart_cost_s, preload = options.restart_cost(), options.preloaded()
+    restart_cost_s, preload, interface = options.restart_cost(), options.preloaded(), options.probed_interface()
     copied = options.copied_state()
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = command_of(program, arguments)
@@ -96,7 +96,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     interval_s = options.detect_interval_s if options.detect else None
     watched = options.detect or "slow-gpu"
-    detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s)
+    detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s, interface)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     stop_on_signals()
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)

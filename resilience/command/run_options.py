@@ -199,6 +199,12 @@ _DETECTION = (
         "'node2: leaf1'.",
     ),
     click.option(
+        "--link-interface",
+        metavar="A,B",
+        help="With --detect=slow-link: probe the links of the first network interface of each node whose name begins "
+        "so, as NCCL_SOCKET_IFNAME; =A: of exactly this name; ^A: of another.  [default: that of the node's address]",
+    ),
+    click.option(
         "--probes-in-turn",
         metavar="A,B",
         help="With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",

@@ -44,6 +44,8 @@ class Detection:
         What is watched; of ``sections``, only the program's own timings are compared, and nothing is probed.
     restart_cost_s
         What a restart costs; ``None``: as measured.
+    link_interface
+        The network of which links are probed; empty: that of the nodes' addresses.
     """
 
     interval_s: float | None = None
@@ -52,6 +54,7 @@ class Detection:
     groups: Path | None = None
     watched: Watched = "slow-gpu"
     restart_cost_s: float | None = None
+    link_interface: str = ""
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that there is a device to probe.
@@ -77,6 +80,7 @@ class Detection:
             f"--watched={self.watched}",
             *([] if self.groups is None else [f"--groups={self.groups}"]),
             *([] if self.restart_cost_s is None else [f"--restart-cost={self.restart_cost_s}"]),
+            *([f"--link-interface={self.link_interface}"] if self.link_interface else []),
         ]
         for host in roster.up:
             node = cluster.nodes[host]

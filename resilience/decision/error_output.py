@@ -20,15 +20,23 @@ MAX_QUOTE = 240
 MAX_FRAMES = 3
 _RANK = re.compile(r"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
 _BEGIN = "Traceback (most recent call last):"
+# After what was left without an end of line: a progress bar, or a print(end="").
+_LATE_BEGIN = re.compile(rf"(\[rank\d+\]: ?)?{re.escape(_BEGIN)}$")
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
 _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
 _RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
 _RAY_ADDRESS = re.compile(r"\bip(?: address)?[=:] ?([\d.]+\d)")
 _OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedError")
+# What a launcher such as accelerate's raises below the traceback of the program that it has run.
+_OF_LAUNCHER = re.compile(r"^(subprocess\.)?CalledProcessError: Command ")
 _LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)")
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
 _INDENT = "  "
+# Between an error and the next one that it led to, or that it was raised with in a group.
+_GOES_ON = re.compile(r"above exception|^\s*\+-{3,} \d+ -{3,}$")
+# What a crash says before it lists threads, frames and loaded modules: C++ why, then C++ or Python that.
+_CRASHES = (re.compile(r"^\s*what\(\): "), re.compile(r"^(Fatal Python error: |terminate called )"))
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -102,6 +110,7 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
 
 def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     """Return what each rank had to say, those that say why first; empty if nothing was written."""
+    lines = list(_one_per_line(lines))
     streams: dict[int | None, list[str]] = {}
     for line in _without_torchruns_own(lines):
         match = _RANK.match(line)
@@ -110,6 +119,18 @@ def complaints_of(lines: Sequence[str]) -> list[Complaint]:
         streams.setdefault(rank, told)  # it wrote to a file of its own
     found = [_complaint(rank, stream) for rank, stream in streams.items()]
     return sorted((each for each in found if each is not None), key=_weight)
+
+
+def _one_per_line(lines: Sequence[str]) -> Iterator[str]:
+    """Begin a new line with each traceback; torchrun's summary begins one in a field."""
+    for line in lines:
+        late = _LATE_BEGIN.search(line)
+        if late is None or not late.start() or _FIELD.match(clean_line(line)):
+            yield line
+            continue
+        rank = _RANK.match(line)
+        yield line[: late.start()]
+        yield late[0] if late[1] or not rank else rank[0] + late[0]
 
 
 def _weight(complaint: Complaint) -> int:
@@ -171,14 +192,30 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     if not written:
         return None
     tracebacks = tracebacks_in(written)
+    if _is_launchers(tracebacks):
+        written = written[: tracebacks.pop()[0]]
     chain = _last_chain(written, tracebacks)
     begin = chain[0][0] if chain else len(written)
     traceback = chain[0][1] if chain else None
     quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
     if signature is None:
-        quote = traceback.error if traceback else written[-1]
+        quote = traceback.error if traceback else _last_words(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
     return Complaint(rank, _shortened(quote), signature, _place(traceback), next(addresses, None))
+
+
+def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:
+    """Return whether the last traceback is that of a launcher, and the one before it that of what it has run."""
+    if len(tracebacks) < 2 or not _OF_LAUNCHER.match(tracebacks[-1][1].error):
+        return False
+    (before, _), (last, _) = tracebacks[-2:]
+    return last - before <= EPISODE_LINES
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Return the line that says why a process without a traceback ended: what it crashed of, or else the last."""
+    crashes = (line for pattern in _CRASHES for line in lines if pattern.match(line))
+    return next(crashes, lines[-1])
 
 
 def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:
@@ -211,7 +248,7 @@ def _last_chain(lines: Sequence[str], tracebacks: Sequence[tuple[int, Traceback]
     chain = list(tracebacks[-1:])
     for begin, traceback in reversed(tracebacks[:-1]):
         between = lines[begin + 1 : chain[0][0]]
-        if not any("above exception" in line for line in between):
+        if not any(map(_GOES_ON.search, between)):
             break
         chain.insert(0, (begin, traceback))
     return chain

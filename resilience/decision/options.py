@@ -91,6 +91,8 @@ class JobOptions:
         Whether the program runs the probes itself.
     groups
         File with the labels of ranks, devices and nodes; ``None``: there is none.
+    link_interface
+        The network interfaces of which links are probed; ``None``: those of the nodes' addresses.
     restart_cost_s
         What a restart for a slow device costs; ``None``: as measured.
     expected_duration_s
@@ -140,6 +142,7 @@ class JobOptions:
     probes_in_turn: str | None = None
     inline_probes: bool = False
     groups: Path | None = None
+    link_interface: str | None = None
     restart_cost_s: float | None = None
     expected_duration_s: float | None = None
     grace_s: float = 10.0
@@ -349,6 +352,21 @@ class JobOptions:
             given = f"--checkpoint-memory={self.checkpoint_memory}"
             raise UsageError(given, "is not a size", "give a number and K, M, G or T, as 200G")
         return size_bytes
+
+    def probed_interface(self) -> str:
+        """Return the network interfaces of which links are probed; empty: those of the nodes' addresses.
+
+        Raises
+        ------
+        UsageError
+            If it is given without ``--detect=slow-link``, or names none.
+        """
+        given = f"--link-interface={self.link_interface}"
+        if self.link_interface is not None and self.detect != "slow-link":
+            raise UsageError(given, "has no effect without --detect=slow-link", "add it, or leave this out")
+        if self.link_interface is not None and not self.link_interface.strip("^=,"):
+            raise UsageError(given, "names no interface", "give the beginnings of names, as ib,eth1")
+        return self.link_interface or ""
 
     def restart_cost(self) -> float | None:
         """Return what a restart for a slow device costs, in seconds; ``None``: as measured.

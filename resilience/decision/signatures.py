@@ -34,6 +34,10 @@ _PREFIX = re.compile(
     r"\[(?:rank|default)\d+\]:\s?|\([\w.<>]+(?: pid=\d+)?(?:, ip=[\d.]+)?\)\s"
     r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]?\s"
 )
+# What Python puts before the lines of an ExceptionGroup.
+_MARGIN = re.compile(r"^ +\| ?")
+# A progress bar as tqdm draws it, with a total or without: what comes next is on the same line.
+_BAR = re.compile(r"^.*?(?:\d+%\|[^|]*\| *\S+|\b\d[\d.]*\w*) \[\d+:\d\d(?::\d\d)?[<,][^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "no memory left",
         r"oom_kill [1-9]|out of memory: Killed process|Detected \d+ oom[_-]kill event|^MemoryError\b"
-        r"|running low on memory|OutOfMemoryError|Cannot allocate memory",
+        r"|running low on memory|OutOfMemoryError|Cannot allocate memory|std::bad_alloc",
         _C,
         "once",
     ),
@@ -216,11 +220,11 @@ _ADVICE = re.compile(
 
 
 def clean_line(line: str) -> str:
-    """Return a line without colours, the prefixes of launchers, and time stamps."""
+    """Return a line without colours, progress bars, the prefixes of launchers, time stamps, and a group's margin."""
     line = _ANSI.sub("", line).rstrip()
-    while match := _PREFIX.match(line):
+    while match := _PREFIX.match(line) or _BAR.match(line):
         line = line[match.end() :]
-    return line
+    return _MARGIN.sub("", line)
 
 
 @lru_cache(maxsize=4096)

@@ -390,7 +390,11 @@ function fit() {
   const width = byId("map").clientWidth;
   if (width === lastWidth) return;
   lastWidth = width;
-  for (const each of [deviceMap, linkMatrix]) if (each.devices.length) each.arrange();
+  for (const each of [deviceMap, linkMatrix]) {
+    if (!each.devices.length) continue;
+    each.arrange();
+    each.draw(); // a canvas that changes its size is empty
+  }
   refresh();
 }
 

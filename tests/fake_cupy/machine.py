@@ -103,6 +103,10 @@ class Board:
     wait_s, events_count_waiting
         How long what is submitted waits for a neighbour's slice of time, and whether it does so after the first event
         or before.
+    peers
+        The boards that it can reach directly.
+    rate_to
+        Bytes per second of a copy to another board, by its number, where that is not the usual rate.
     """
 
     number: int = 0
@@ -119,6 +123,7 @@ class Board:
     wait_s: float = 0.0
     events_count_waiting: bool = True
     peers: frozenset[int] = frozenset()
+    rate_to: dict[int, float] = field(default_factory=dict)
     peak_bytes: int = 0
     log: list[Work] = field(default_factory=list)
 

@@ -11,6 +11,8 @@
    FAKE_NVML_CAP=<n>    device n has a lowered power limit
    FAKE_NVML_LINK=<n>   one of device n's NVLinks is down
    FAKE_NVML_LINKS=<k>  each device has k NVLinks, two unless this is set
+   FAKE_NVML_PAIRED=1   the links of devices 2k and 2k+1 lead to each other, else all lead to a switch
+   FAKE_NVML_FLAWED=<n> link 1 of device n counts a replay whenever it is read
    FAKE_NVML_BRIDGED=<n> only devices 0 to n-1 have a bridge, of four links
    FAKE_NVML_MIG=1      all devices are cut into slices, which switches their links off
    FAKE_NVML_REMAP=<n>  a row of device n could not be remapped
@@ -169,6 +171,32 @@ int nvmlDeviceGetNvLinkState(Device *device, unsigned link, unsigned *active) {
     if ((int)link >= (links < 0 ? 2 : links)) return INVALID;
     *active = !(setting("FAKE_NVML_LINK") == device->number && link == 1);
     if (setting("FAKE_NVML_MIG") > 0 || (bridged >= 0 && (device->number >= bridged || link > 3))) *active = 0;
+    return check(device);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device *device, unsigned link, PciInfo *info) {
+    (void)link;
+    snprintf(info->address, sizeof info->address, "00000000:%02X:00.0", setting("FAKE_NVML_PAIRED") > 0 ? device->number ^ 1 : 0xC0);
+    return check(device);
+}
+
+int nvmlDeviceGetP2PStatus(Device *one, Device *other, int what, int *status) {
+    (void)other; (void)what;
+    *status = setting("FAKE_NVML_PAIRED") > 0 || setting("FAKE_NVML_LINKS") == 0; /* no path by a switch */
+    return check(one);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(Device *one, Device *other, int *level) {
+    (void)other;
+    *level = 50;
+    return check(one);
+}
+
+static unsigned long long replays;
+
+int nvmlDeviceGetNvLinkErrorCounter(Device *device, unsigned link, int kind, unsigned long long *count) {
+    if (setting("FAKE_NVML_FLAWED") < 0) return NOT_SUPPORTED;
+    *count = kind == 0 && link == 1 && setting("FAKE_NVML_FLAWED") == device->number ? replays++ : 0;
     return check(device);
 }
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of
+from tests.processes import command_line
 from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 
 DETECT = (*THREE_NODES, "--resilient", "--detect=slow-gpu", "--detect-interval=0.5", "--restart-cost=0")
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 ENDS_WHEN_RELAUNCHED = ("sh", "-c", "test $LAGGARD_LAUNCH = 1 || exec sleep 600")
 
 # Two threads, so that one product waits while the other one runs.
@@ -121,3 +125,24 @@ def test_probes_that_are_killed_are_reported_and_started_again(start_job: Start)
     killed.kill()
     job.wait_for(r"notice +node1: probes-0 ended with exit code -9; it will be restarted in 1\.0 s")
     wait_until(lambda: probes_of(job, "node1") != killed, job.everything)
+
+
+def test_a_warning_of_slurm_to_all_processes_ends_none_of_laggards_own(start_job: Start) -> None:
+    """Slurm sends it to every process of a step; only the program has the right to be ended by it."""
+    job = start_job(*DETECT, "--telemetry-level=1", "--per-node", "sleep", "600")
+    job.wait_for("launch +0 on node1, node2")
+    assert ignored(job.state_server(), signal.SIGUSR1)  # the other is caught: it has its threads write their stacks
+    helpers = [probes_of(job, "node1"), probes_of(job, "node3", "reserve_probe")]
+    helpers += [probes_of(job, "node1", name) for name in ("telemetry.server", "metrics.process")]
+    wait_until(lambda: all(ignored(process, *WARNINGS) for process in helpers), job.everything)
+    program = probes_of(job, "node2", "sleep 600")
+    wait_until(lambda: "sleep" in command_line(program).partition(" ")[0], job.everything)
+    assert not ignored(program, signal.SIGUSR1)
+    assert not ignored(program, signal.SIGUSR2)
+
+
+def ignored(process: psutil.Process, *signals: signal.Signals) -> bool:
+    """Return whether a process ignores all of these signals, by what the kernel says of it."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return all(mask >> (each - 1) & 1 for each in signals)

@@ -93,3 +93,59 @@ def test_people_find_the_links_in_telemetry_and_in_the_report(
 def test_a_job_without_devices_may_watch_its_links(start_job: Start) -> None:
     job = start_job("--local-nodes=2", "--per-node", "--detect=slow-link", "true")
     assert job.finish() == 0, job.everything()
+
+
+# Prints what the launch's nodes go by, and what they report themselves; the first launch tells what its links have
+# shown, and asks for another.
+LEAVES = """
+import os, time
+from laggard.kvstore.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.series import Series
+
+session = current_session()
+control = Control(session.client, session.endpoint, session.environment.launch)
+launch = control.read_launch()
+if os.environ["LAGGARD_NODE"] == "node1":
+    print(f"launch {launch.launch} with {dict(sorted(launch.leaves.items()))}", flush=True)
+    series, reported = Series(session.client, session.endpoint, launch.launch), {}
+    while len(reported) < 2:
+        tags = [sample.tags for _, sample in series.read("links")]
+        reported = {each["host"]: each["leaf"] for each in tags if each["launch"] == str(launch.launch)}
+        time.sleep(0.1)
+    print(f"reported {dict(sorted(reported.items()))}", flush=True)
+    if launch.launch == 0:
+        control.tell_leaves({"node1": "of node1", "node2": "of node1", "elsewhere": "of node1"})
+        control.ask("reboot", [])
+while launch.launch == 0:
+    time.sleep(0.1)
+"""
+
+
+TWO_LAUNCHES = (
+    "--local-nodes=2",
+    "--virtual-gpus=1",
+    "--per-node",
+    "--resilient",
+    "--detect=slow-link",
+    "--detect-interval=1",
+)
+
+
+def test_a_launch_goes_by_the_leaves_that_the_one_before_has_found(start_job: Start) -> None:
+    job = start_job(*TWO_LAUNCHES, program=LEAVES)
+    assert job.finish() == 0, job.everything()
+    assert "launch 0 with {}" in job.output
+    assert "reported {'node1': '', 'node2': ''}" in job.output
+    assert "launch 1 with {'node1': 'of node1', 'node2': 'of node1'}" in job.output
+    assert "reported {'node1': 'of node1', 'node2': 'of node1'}" in job.output
+
+
+def test_a_file_of_groups_says_more_than_what_was_found(start_job: Start, tmp_path: Path) -> None:
+    groups = tmp_path / "groups.yaml"
+    groups.write_text("node1: a\nnode2: b\n")
+    job = start_job(*TWO_LAUNCHES, f"--groups={groups}", program=LEAVES)
+    assert job.finish() == 0, job.everything()
+    for launch in (0, 1):
+        assert f"launch {launch} with {{'node1': 'a', 'node2': 'b'}}" in job.output
+    assert job.output.count("reported {'node1': 'a', 'node2': 'b'}") == 2

@@ -105,8 +105,13 @@ SMALL = {
             "| node sends 30 % slower | 8 | 1 | 6 | 100 % |",
             "| node sends 10 % slower from the first round | 8 | ",
             "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
+            "## Leaves\n\n| N | leaves | jobs |",
             "## Cost\n\n| N | transfers |",
         ],
+    ),
+    "outsider": Small(
+        "--repeats 1 --block 0.5 --attacks flood",
+        ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
     ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
     "probes": Small(

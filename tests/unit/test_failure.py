@@ -296,6 +296,111 @@ def test_colours_and_prefixes_are_not_quoted() -> None:
     assert why(end("\x1b[31m[rank1]: KeyError: 'x'\x1b[0m")).quote == "KeyError: 'x'"
 
 
+BAR = "epoch 0:  12%|█▏        | 37/300 [00:01<00:07, 36.9it/s, loss=nan]"
+NO_TOTAL = "37it [00:01, 36.90it/s]"
+
+
+@pytest.mark.parametrize("bar", [BAR, NO_TOTAL, "[rank5]: " + BAR, "reading shard 7 ... "])
+def test_a_traceback_that_begins_behind_a_progress_bar_says_why(bar: str) -> None:
+    text = raised(5, "RuntimeError: stale element in batch 37")
+    failure = why(end(f"{bar}{text}\n{bar}"))
+    assert (failure.quote, failure.rank, failure.kind) == ("RuntimeError: stale element in batch 37", 5, "unknown")
+    assert "train.py:step < train.py:<module>" in failure.fingerprint
+
+
+def test_a_plain_traceback_behind_a_progress_bar_says_why() -> None:
+    failure = why(end(f'{BAR}Traceback (most recent call last):\n  File "/me/a.py", line 1, in f\nKeyError: 7\n'))
+    assert (failure.quote, failure.kind) == ("KeyError: 7", "program")
+
+
+@pytest.mark.parametrize("bar", [BAR, NO_TOTAL])
+def test_a_progress_bar_says_nothing_of_why(bar: str) -> None:
+    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).quote == "cannot go on: no such shard"
+    assert why(end(f"cannot go on: no such shard\n{bar}")).quote == "cannot go on: no such shard"
+    assert (why(end(bar)).quote, why(end(bar)).kind) == ("", "unknown")
+
+
+@pytest.mark.parametrize("text", ["loaded 30 items [see 1:20, page 3]", "at 100% of the [00:10] limit"])
+def test_what_only_resembles_a_progress_bar_is_quoted(text: str) -> None:
+    assert why(end(text)).quote == text
+
+
+LAUNCHED = """
+Traceback (most recent call last):
+  File "/home/me/accelerate", line 8, in <module>
+    sys.exit(main())
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+
+
+def test_a_launcher_that_tells_that_its_command_failed_does_not_say_why() -> None:
+    failure = why(end(raised(5, "MyError: odd").replace("[rank5]: ", "") + LAUNCHED))
+    assert failure.quote == "MyError: odd"
+    assert "train.py:step" in failure.fingerprint
+
+
+@pytest.mark.parametrize(
+    "before", ["rsync: connection refused", "Traceback (most recent call last):\nOldError: 1" + 60 * "\nok"]
+)
+def test_a_failed_command_of_the_program_itself_says_why(before: str) -> None:
+    assert why(end(before + LAUNCHED)).quote.startswith("subprocess.CalledProcessError: Command")
+
+
+GROUP = """
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 7, in main
+  |     raise ExceptionGroup("two readers failed", errors)
+  | ExceptionGroup: two readers failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 3, in read
+    |     check(batch)
+    | ShapeError: batch has shape (3,)
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 3, in read
+    |     check(batch)
+    | LabelError: no label
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank5]: "])
+def test_the_first_error_of_a_group_says_why(prefix: str) -> None:
+    text = "\n".join(prefix + line for line in GROUP.strip("\n").splitlines())
+    failure = why(end("loading\n" + text))
+    assert failure.quote == "ShapeError: batch has shape (3,)"
+    assert failure.fingerprint == "1 | ShapeError < train.py:read"
+
+
+CRASH = """
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/env/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/me/train.py", line 3 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+THROWN = "terminate called after throwing an instance of 'mine::Error'\n  what():  no such table\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        (CRASH, "Fatal Python error: Segmentation fault"),
+        (THROWN + CRASH.replace("Segmentation fault", "Aborted"), "what():  no such table"),
+        ("terminate called without an active exception\n", "terminate called without an active exception"),
+    ],
+)
+def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> None:
+    failure = why(end("step 7\n" + text, exit_code=-11))
+    assert (failure.quote, failure.response) == (quote, "strike")
+    assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
+
+
 def test_an_output_without_an_error_is_quoted_by_its_last_line() -> None:
     assert why(end("one\ntwo\n\n")).quote == "two"
 

@@ -69,6 +69,7 @@ EXAMPLES = [
     ("no room left for State", str(StateFullError("127.0.0.1:5555", "its memory is used up", MEMORY_ADVICE))),
     ("no room left for State", str(StateFullError("/scratch/state", "no space left on its disk"))),
     ("no memory left", "numpy.core._exceptions._ArrayMemoryError: OSError: [Errno 12] Cannot allocate memory"),
+    ("no memory left", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("no memory left", "Ray killed it: the node is running low on memory"),
     ("no space left on a disk", "OSError: [Errno 28] No space left on device: '/scratch/ckpt.pt'"),
     ("a file system that is gone", "OSError: [Errno 116] Stale file handle: '/data/shard-00017.tar'"),

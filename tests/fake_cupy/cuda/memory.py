@@ -24,7 +24,8 @@ class MemoryPointer:
         if target.number in source.peers:
             source.enabled_peers.add(target.number)  # CuPy turns it on
         direct = source is target or target.number in source.enabled_peers
-        rate = source.speed.link_bytes_s if direct else source.speed.bus_bytes_s / 2
+        usual = source.speed.link_bytes_s if direct else source.speed.bus_bytes_s / 2
+        rate = source.rate_to.get(target.number, usual)
         for board in {machine.board(), source, target}:
             seconds = size / rate if board is machine.board() else 0.0
             board.works("copy_between_devices", get_current_stream(), seconds)

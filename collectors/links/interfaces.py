@@ -1,0 +1,68 @@
+"""Which network is probed: the interface of this machine that a user asks for, by the rules of NCCL_SOCKET_IFNAME."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from laggard.collectors.errors import NoInterfaceError
+
+__all__ = ["address_on", "chosen_interface"]
+
+_EXCEPT, _EXACTLY = "^", "="
+
+
+def address_on(wanted: str) -> str:
+    """Return the IPv4 address of the first interface of this machine that is wanted.
+
+    Raises
+    ------
+    NoInterfaceError
+        If there is none.
+    """
+    found = {
+        name: address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses[::-1]  # of several, the first one is kept
+        if address.family is socket.AF_INET
+    }
+    return found[chosen_interface(wanted, found)]
+
+
+def chosen_interface(wanted: str, there: Mapping[str, str]) -> str:
+    """Return the first interface that a list of prefixes asks for.
+
+    Parameters
+    ----------
+    wanted
+        ``ib,eth1``: what begins with one of these, the first prefix first; ``=ib0``: exactly this name; ``^docker,lo``:
+        none of these.
+    there
+        The interfaces that have an address, and the address.
+
+    Raises
+    ------
+    NoInterfaceError
+        If there is none.
+    """
+    is_except = wanted.startswith(_EXCEPT)
+    rest = wanted.removeprefix(_EXCEPT)
+    is_exact = rest.startswith(_EXACTLY)
+    names = [name for name in rest.removeprefix(_EXACTLY).split(",") if name]
+    if is_except:
+        found = [each for each in there if not any(_fits(each, name, is_exact=is_exact) for name in names)]
+    else:
+        found = [each for name in names for each in there if _fits(each, name, is_exact=is_exact)]
+    if not found:
+        raise NoInterfaceError(wanted, _listed(there))
+    return found[0]
+
+
+def _fits(interface: str, name: str, *, is_exact: bool) -> bool:
+    return interface == name if is_exact else interface.startswith(name)
+
+
+def _listed(there: Mapping[str, str]) -> Sequence[str]:
+    return [f"{name} ({address})" for name, address in there.items()]

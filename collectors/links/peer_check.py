@@ -1,0 +1,56 @@
+"""Copies between the GPUs of this machine, each pair once: ``python -m laggard.collectors.links.peer_check NAME...``.
+
+It prints one line of JSON. It is a process of its own because a call into a stuck driver may never return.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Self
+
+from laggard.collectors.links.peer_collector import gpus_here
+from laggard.collectors.links.peer_copies import PeerCopies
+from laggard.collectors.links.reading import LinkReading
+
+__all__ = ["PeerCheck"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCheck:
+    """What was measured between a machine's GPUs.
+
+    Attributes
+    ----------
+    peers
+        One reading for each way of each pair; none with fewer than two GPUs, or without CuPy.
+    failure
+        Why there are none; empty if there is no reason.
+    """
+
+    peers: Sequence[LinkReading] = ()
+    failure: str = ""
+
+    def to_json(self) -> str:
+        """Return it as a line of JSON, which begins with ``{"peers"``."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Parse the text that :meth:`to_json` returned."""
+        fields = json.loads(text)
+        return cls([LinkReading(**each) for each in fields["peers"]], fields["failure"])
+
+
+def check_peers(names: Collection[str]) -> PeerCheck:
+    """Copy between all of the named GPUs, one pair after another."""
+    devices = gpus_here(names)
+    pairs = combinations([device.gpu for device in devices], 2)
+    return PeerCheck(PeerCopies(devices).run(0, pairs).readings)
+
+
+if __name__ == "__main__":
+    print(check_peers(sys.argv[1:]).to_json(), flush=True)

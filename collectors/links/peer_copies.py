@@ -1,0 +1,100 @@
+"""Copies from GPU to GPU within a node: one at a time, each direction by itself, timed by the sender's events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laggard.collectors.device import GpuDevice
+from laggard.collectors.links.nvlinks import NvLinks, foreign_share, path_between
+from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.schedule import Pair
+
+__all__ = ["REPEATS", "PeerCopies", "PeerRound"]
+
+REPEATS = 3
+BUFFER_BYTES = 32 << 20
+"""What one copy carries, and what each GPU gives up of its memory."""
+BURST_S = 0.001
+_MOST_COPIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRound:
+    """What one node measured in a round.
+
+    Attributes
+    ----------
+    readings
+        One for each direction of each pair.
+    cost_s
+        What the copies took, if nothing else ran: the fastest repeat of each, times the repeats.
+    """
+
+    readings: Sequence[LinkReading]
+    cost_s: float
+
+
+class PeerCopies:
+    """The buffers and links of a node's GPUs.
+
+    A burst is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
+    copy over a bus. How many is found out once for each direction of a pair.
+
+    Parameters
+    ----------
+    devices
+        The GPUs, two or more.
+    """
+
+    def __init__(self, devices: Sequence[GpuDevice]) -> None:
+        self._devices = {device.gpu: device for device in devices}
+        self._links = {device.gpu: NvLinks(device.bus_address) for device in devices}
+        self._buffers: dict[str, Any] = {device.gpu: device.run(_buffer_of(device)) for device in devices}
+        self._copies: dict[Pair, int] = {}
+        self._paths: dict[Pair, str] = {}
+
+    def run(self, number: int, pairs: Iterable[Pair]) -> PeerRound:
+        """Copy between the GPUs of each pair, first one way and then back, one pair after another."""
+        readings = [self._reading(number, way) for pair in pairs for way in (pair, pair[::-1])]
+        return PeerRound(readings, REPEATS * sum(reading.duration_s for reading in readings))
+
+    def _reading(self, number: int, way: Pair) -> LinkReading:
+        sender, receiver = way
+        copies = self._copies_of(way)
+        n_bytes = copies * BUFFER_BYTES
+        before = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
+        duration_s = min(self._burst_s(way, copies) for _ in range(REPEATS))
+        after = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
+        foreign = max(foreign_share(*counts, REPEATS * n_bytes) for counts in zip(before, after, strict=True))
+        return LinkReading(number, sender, receiver, duration_s, n_bytes, 0.0, foreign, self._path_of(way))
+
+    def _copies_of(self, way: Pair) -> int:
+        if way not in self._copies:
+            self._burst_s(way, 1)  # the first one sets up the access
+            once_s = self._burst_s(way, 1)
+            self._copies[way] = max(1, min(_MOST_COPIES, round(BURST_S / max(once_s, 1e-9))))
+        return self._copies[way]
+
+    def _path_of(self, way: Pair) -> str:
+        if way not in self._paths:
+            self._paths[way] = path_between(*(self._links[gpu] for gpu in way))
+        return self._paths[way]
+
+    def _burst_s(self, way: Pair, copies: int) -> float:
+        source, target = (self._buffers[gpu].data for gpu in way)
+
+        def copy() -> None:
+            for _ in range(copies):
+                # CuPy enables the access; where there is none, the driver stages the copy through the host.
+                target.copy_from_device_async(source, BUFFER_BYTES)
+
+        return self._devices[way[0]].timing(copy).seconds
+
+
+def _buffer_of(device: GpuDevice) -> Callable[[], Any]:
+    cupy: Any = device.array_module
+    return lambda: cupy.empty(BUFFER_BYTES, np.uint8)
