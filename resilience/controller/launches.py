@@ -259,6 +259,11 @@ class Launches:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
         self._fence()
         self._signs_at_start = self._records.signs(self.number)
+        if self.number > 0:
+            self._tell_lost_checkpoints()
+
+    def _tell_lost_checkpoints(self) -> None:
+        """Say which checkpoints an earlier job had only in the memory of its nodes."""
         has_directory = self._plan.checkpoints.directory is not None
         for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
             self._account.tell("notice", str(lost), "bold yellow")

@@ -103,6 +103,29 @@ class Disk:
             drop()
 
 
+class _Pipeline:
+    """Commands that the server runs in one step."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._queued: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def hget(self, key: str, name: str) -> None:
+        self._queued.append(lambda: self._client._disk.data.get(key, {}).get(name))
+
+    def hlen(self, key: str) -> None:
+        self._queued.append(lambda: len(self._client._disk.data.get(key, {})))
+
+    def execute(self) -> Any:
+        return self._client._call(lambda: [apply() for apply in self._queued])
+
+
 class Client:
     """A connection to the server, as ``redis.Redis``."""
 
@@ -180,6 +203,12 @@ class Client:
 
     def hgetall(self, key: str) -> Any:
         return self._call(lambda: dict(self._disk.data.get(key, {})))
+
+    def hkeys(self, key: str) -> Any:
+        return self._call(lambda: [_bytes(name) for name in self._disk.data.get(key, {})])
+
+    def pipeline(self) -> _Pipeline:
+        return _Pipeline(self)
 
     def xrevrange(self, key: str, count: int = 1) -> Any:
         return self._call(lambda: self._disk.data.get(key, [])[::-1][:count])
