@@ -58,9 +58,12 @@ class SecondPath:
 
     def _run(self, endpoint_file: Path, host: str, after_s: float) -> None:
         # Now, not when it is urgent: the libraries may be on a file system that is slow just then.
-        import redis
+        try:
+            import redis
 
-        from laggard.kvstore.connection import Endpoint
+            from laggard.kvstore.connection import Endpoint
+        except RuntimeError:  # the agent is ending: Python no longer loads what works with threads
+            return
 
         endpoint = Endpoint.load(endpoint_file)
         with endpoint.connect(timeout_s=ANSWER_S) as client:

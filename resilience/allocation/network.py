@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import socket
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import psutil
 
@@ -11,10 +14,23 @@ from laggard.kvstore.connection import is_loopback
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = ["claim_port", "free_port", "is_this_machine", "listens", "port_is_taken", "resolve_addresses"]
+__all__ = [
+    "claim_port",
+    "free_port",
+    "is_this_machine",
+    "listens",
+    "port_for_later",
+    "port_is_taken",
+    "ports_for_later",
+    "resolve_addresses",
+]
 
 _ANY_PORT = 9  # nothing is sent there
 _CONNECT_TIMEOUT_S = 1.0
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Above these, clusters give ports to services.
+_FOR_LATER = range(20_000, 30_000)
+_TRIES = 100
 _claims: dict[int, tuple[socket.socket, socket.socket]] = {}
 
 
@@ -70,6 +86,27 @@ def free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def port_for_later() -> int:
+    """Return a port that is free at every address of this machine, and stays so for a program that is slow to listen.
+
+    The kernel gives it to nobody who only connects, and it is drawn by lot, so that other jobs draw other ones.
+    """
+    ports = ports_for_later(_GIVEN_OUT.read_text())
+    for _ in range(_TRIES if ports else 0):
+        port = secrets.choice(ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    return free_port("")
+
+
+def ports_for_later(given_out: str) -> range:
+    """Return the ports to choose from, given the first and last one that the kernel gives to who connects. Pure."""
+    first, last = map(int, given_out.split())
+    below, above = range(_FOR_LATER.start, min(first, _FOR_LATER.stop)), range(last + 1, _FOR_LATER.stop)
+    return max(below, above, key=len)
 
 
 def port_is_taken(port: int, address: str = "") -> bool:

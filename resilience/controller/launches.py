@@ -24,7 +24,7 @@ from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.network import free_port
+from laggard.resilience.allocation.network import port_for_later
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
@@ -455,13 +455,12 @@ class Launches:
                 environment |= hook_variables(os.environ)
             return Program(command, self.number, environment, changed, self._primary.hostname)
         nodes = [self._cluster.nodes[host] for host in roster.active]
-        port = free_port("")  # free at every address: a program may listen on all of them
         watched = self._hangs.watched
         return Copies(
             command,
             self.number,
             nodes,
-            port,
+            port_for_later(),
             changed,
             self._printer,
             per_device=self._plan.per_device,

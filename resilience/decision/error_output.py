@@ -27,6 +27,8 @@ _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen 
 _RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
 _RAY_ADDRESS = re.compile(r"\bip(?: address)?[=:] ?([\d.]+\d)")
 _OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedError")
+# What a launcher such as accelerate's raises below the traceback of the program that it has run.
+_OF_LAUNCHER = re.compile(r"^(subprocess\.)?CalledProcessError: Command ")
 _LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)")
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
@@ -190,6 +192,8 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     if not written:
         return None
     tracebacks = tracebacks_in(written)
+    if _is_launchers(tracebacks):
+        written = written[: tracebacks.pop()[0]]
     chain = _last_chain(written, tracebacks)
     begin = chain[0][0] if chain else len(written)
     traceback = chain[0][1] if chain else None
@@ -198,6 +202,14 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         quote = traceback.error if traceback else _last_words(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
     return Complaint(rank, _shortened(quote), signature, _place(traceback), next(addresses, None))
+
+
+def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:
+    """Return whether the last traceback is that of a launcher, and the one before it that of what it has run."""
+    if len(tracebacks) < 2 or not _OF_LAUNCHER.match(tracebacks[-1][1].error):
+        return False
+    (before, _), (last, _) = tracebacks[-2:]
+    return last - before <= EPISODE_LINES
 
 
 def _last_words(lines: Sequence[str]) -> str:

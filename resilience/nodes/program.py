@@ -47,6 +47,8 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
             raise ProgramError(program, "cannot be read: check its permissions")
         return [sys.executable, program, *arguments]
     found = shutil.which(program)
+    if found is None and path.is_file() and os.access(path, os.X_OK):
+        raise ProgramError(program, f"is not on PATH: to run the file of this folder, write ./{program}")
     if found is None and path.is_file():
         raise ProgramError(program, "cannot be run: make it executable (chmod +x) or give a .py file")
     if found is None:

@@ -378,7 +378,7 @@ def simulated_world() -> Iterator[Path]:
             (connection.Endpoint, "connect", _connect),
             (agent_processes, "_libc", libc),
             (agent_module, "log_to_file", lambda _: None),
-            (launches_module, "free_port", lambda _: 29500),
+            (launches_module, "port_for_later", lambda: 29500),
             (launches_module, "save_logs", lambda *_: None),
             (ShardServers, "files", lambda *_: {}),
             (reserve_module, "importlib", importlib),

@@ -105,7 +105,7 @@ class Popen:
         parent = here()
         words = list(command)
         tied = len(words) > 7 and _PDEATH_MARK in words[4]
-        name = words[7:] if tied else words
+        name = words[8:] if tied else words
         child = self.process = Process(
             parent.host, parent, name[-1].rsplit(".", 1)[-1], env or parent.environment, tied=tied
         )

@@ -325,6 +325,27 @@ def test_what_only_resembles_a_progress_bar_is_quoted(text: str) -> None:
     assert why(end(text)).quote == text
 
 
+LAUNCHED = """
+Traceback (most recent call last):
+  File "/home/me/accelerate", line 8, in <module>
+    sys.exit(main())
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+
+
+def test_a_launcher_that_tells_that_its_command_failed_does_not_say_why() -> None:
+    failure = why(end(raised(5, "MyError: odd").replace("[rank5]: ", "") + LAUNCHED))
+    assert failure.quote == "MyError: odd"
+    assert "train.py:step" in failure.fingerprint
+
+
+@pytest.mark.parametrize(
+    "before", ["rsync: connection refused", "Traceback (most recent call last):\nOldError: 1" + 60 * "\nok"]
+)
+def test_a_failed_command_of_the_program_itself_says_why(before: str) -> None:
+    assert why(end(before + LAUNCHED)).quote.startswith("subprocess.CalledProcessError: Command")
+
+
 GROUP = """
   + Exception Group Traceback (most recent call last):
   |   File "/home/me/train.py", line 7, in main

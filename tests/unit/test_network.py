@@ -1,13 +1,14 @@
-"""A claimed port is reserved for the process that will listen there."""
+"""A claimed port is reserved for the process that will listen there; one for later is given to nobody who connects."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from laggard.resilience.allocation import network
-from laggard.resilience.allocation.network import claim_port, free_port
+from laggard.resilience.allocation.network import claim_port, free_port, port_for_later, ports_for_later
 
 HERE = "127.0.0.1"
 
@@ -41,3 +42,34 @@ def test_a_port_that_is_in_use_cannot_be_claimed() -> None:
         server.bind((HERE, 0))
         server.listen()
         assert not claim_port(server.getsockname()[1], HERE)
+
+
+@pytest.mark.parametrize(
+    ("given_out", "ports"),
+    [
+        ("32768\t60999\n", range(20_000, 30_000)),
+        ("25000 60999", range(20_000, 25_000)),
+        ("1024 24999", range(25_000, 30_000)),
+        ("1024 65535", range(0)),
+    ],
+)
+def test_ports_for_later_are_not_among_those_of_connections(given_out: str, ports: range) -> None:
+    assert list(ports_for_later(given_out)) == list(ports)
+
+
+def test_a_port_for_later_is_free_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind((HERE, free_port(HERE)))
+        taken = other.getsockname()[1]
+        drawn = iter([taken, free_port("")])
+        monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
+        assert port_for_later() != taken
+
+
+def test_where_every_port_may_be_given_to_connections_one_that_is_free_now_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = tmp_path / "ip_local_port_range"
+    everything.write_text("1024\t65535\n")
+    monkeypatch.setattr(network, "_GIVEN_OUT", everything)
+    assert port_for_later() > 0

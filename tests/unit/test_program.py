@@ -67,6 +67,16 @@ def test_a_file_that_cannot_be_run_is_named_with_what_to_do_about_it(tmp_path: P
         command_of(str(tmp_path), [])
 
 
+def test_a_script_in_the_working_directory_is_named_with_how_to_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job-of-mine").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProgramError, match=r"^job-of-mine is not on PATH: .* write \./job-of-mine$"):
+        command_of("job-of-mine", [])
+    assert command_of("./job-of-mine", ["a"]) == ["./job-of-mine", "a"]
+
+
 def test_the_last_lines_of_standard_error_are_known_once_the_program_has_ended(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

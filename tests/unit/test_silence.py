@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 
 from laggard.resilience.agent.dialling import SILENT_S
@@ -65,3 +69,20 @@ def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long
     assert pace.unheard_s > 2 * pace.interval_s
     assert 2 * pace.interval_s < SILENT_S, "a connection is not replaced because one heartbeat was late"
     assert LONGEST_S < LEASE_S
+
+
+def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback() -> None:
+    """Python refuses to load a library with threads once its main thread has ended."""
+    late = """
+        import threading
+        from pathlib import Path
+        from laggard.resilience.agent.second_path import SecondPath
+
+        def begin():
+            threading.main_thread().join()
+            SecondPath(lambda: None)._run(Path("/nowhere"), "node1")
+
+        threading.Thread(target=begin).start()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(late)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
