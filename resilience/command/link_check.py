@@ -37,9 +37,7 @@ class LinkCheck:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_links(
-    transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = ""
-) -> LinkCheck:
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
     """Return the times of bursts that the nodes send each other, each node one at a time.
 
     Parameters
@@ -68,9 +66,7 @@ def check_links(
             asked = {host: threads.submit(node.ask, command(host)) for host, node in nodes.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        listening = ask(
-            lambda host: {"host": host, "address": addresses[host], "key": key, "interface": interface}
-        )
+        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key, "interface": interface})
         silent = {
             host: "no answer" if answer is None else answer["failure"]
             for host, answer in listening.items()
