@@ -80,7 +80,7 @@ def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback
 
         def begin():
             threading.main_thread().join()
-            SecondPath(lambda: None)._run(Path("/nowhere"), "node1")
+            SecondPath(lambda: None)._run(Path("/nowhere"), "node1", 0.0)
 
         threading.Thread(target=begin).start()
     """
