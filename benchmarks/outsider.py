@@ -140,7 +140,7 @@ def main(argv: list[str]) -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks outsider", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of blocks of each attack (default: %(default)s)")
-    parser.add_argument("--block", type=float, default=5.0, help="seconds of each block (default: %(default)s)")
+    parser.add_argument("--block", type=float, default=2.0, help="seconds of each block (default: %(default)s)")
     parser.add_argument("--attacks", default="scan,hold,flood", help="which (default: %(default)s)")
     parser.add_argument("--only", default="", help="only the ports whose owner begins so")
     options = parser.parse_args(argv)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
+
 from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.nvlinks import NVLINK
 from laggard.collectors.links.peer_collector import PCIE, PeerReport
 from laggard.detectors.link_verdict import LinkVerdict
-from laggard.detectors.peer_link_analysis import PeerLinkAnalysis
+from laggard.detectors.peer_link_analysis import BUSY_ROUNDS, PeerLinkAnalysis
 from laggard.detectors.rounds import Round
 from laggard.detectors.verdict import Severity, Verdict
 
@@ -56,9 +57,8 @@ class PeerLinkJudge:
                 else:
                     self._notices.append(self._of_pair(host, verdict))
             if analysis.is_newly_busy():
-                self._notices.append(
-                    f"{host}: other traffic on the links of its GPUs in 3 rounds in a row; they are not judged meanwhile"
-                )
+                traffic = f"other traffic on the links of its GPUs in {BUSY_ROUNDS} rounds in a row"
+                self._notices.append(f"{host}: {traffic}; they are not judged meanwhile")
         return found
 
     def take_notices(self) -> list[str]:
@@ -86,7 +86,5 @@ class PeerLinkJudge:
     def _cause_of(self, host: str, gpu: str, path: str) -> str:
         """Return the newest sentence about the links of a GPU; empty if there is none."""
         kinds = [NVLINK] if NVLINK in path else [PCIE] if path else [NVLINK, PCIE]
-        said = (
-            report.causes.get(gpu, {}).get(kind, "") for report in reversed(self._past[host]) for kind in kinds
-        )
+        said = (report.causes.get(gpu, {}).get(kind, "") for report in reversed(self._past[host]) for kind in kinds)
         return next(filter(None, said), "")

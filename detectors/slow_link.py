@@ -130,9 +130,7 @@ class SlowLinkDetector(Startable):
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
             expected = [(host, "") for host in hosts]
-            self._watchers.append(
-                Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on)
-            )
+            self._watchers.append(Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on))
             self._collectors = self._place(launch)
         self._watch_peers(launch)
         return self

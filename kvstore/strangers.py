@@ -1,8 +1,8 @@
 """What keeps strangers from costing a job much at a port that they can reach.
 
 A port has two queues: one for connections from the job's own addresses, one for all others. The second is short, and
-taken from slowly, so that the kernel drops most of a flood and no process of ours hears of it. Nobody is kept out for
-an address: whoever proves himself from another one is only slower, once.
+taken from slowly, so that the kernel drops most of a flood and no process of ours hears of it. A node that calls from
+an address that nobody has heard of has to stand in that queue until it has proved itself once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator
 
-__all__ = ["Places", "TwoQueues", "divert", "program_for", "second_listener"]
+__all__ = ["STRANGERS_BACKLOG", "STRANGERS_PAUSE_S", "Places", "TwoQueues", "divert", "program_for", "second_listener"]
 
 STRANGERS_PAUSE_S = 0.05
 """Between two connections from unknown addresses."""

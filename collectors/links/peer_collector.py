@@ -88,9 +88,7 @@ class NodePeers:
         """Measure the pairs whose turn it is."""
         self._number += 1
         found = self._copies.run(self._number, chain.from_iterable(next(self._rounds)))
-        on_bus = {
-            gpu for each in found.readings if NVLINK not in each.path for gpu in (each.sender, each.receiver)
-        }
+        on_bus = {gpu for each in found.readings if NVLINK not in each.path for gpu in (each.sender, each.receiver)}
         causes = {gpu: counters.causes(bus_in_use=gpu in on_bus) for gpu, counters in self._counters.items()}
         return found, PeerReport(found.readings, {gpu: said for gpu, said in causes.items() if said})
 

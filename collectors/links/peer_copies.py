@@ -53,9 +53,7 @@ class PeerCopies:
     def __init__(self, devices: Sequence[GpuDevice]) -> None:
         self._devices = {device.gpu: device for device in devices}
         self._links = {device.gpu: NvLinks(device.bus_address) for device in devices}
-        self._buffers: dict[str, Any] = {
-            device.gpu: device.run(_buffer_of(device)) for device in devices
-        }
+        self._buffers: dict[str, Any] = {device.gpu: device.run(_buffer_of(device)) for device in devices}
         self._copies: dict[Pair, int] = {}
         self._paths: dict[Pair, str] = {}
 

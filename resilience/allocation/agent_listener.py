@@ -46,18 +46,26 @@ _DESCRIPTORS_PER_AGENT = 8
 _OTHER_DESCRIPTORS = 512
 
 
-def allow_descriptors(n_agents: int) -> None:
+def allow_descriptors(n_agents: int) -> str:
     """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred.
 
     Parameters
     ----------
     n_agents
-        How many will dial. If the hard limit is too low, it is used up, and the last agents are lost.
+        How many will dial.
+
+    Returns
+    -------
+    str
+        What the user is to be told if the hard limit may be too low; else empty.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = min(_OTHER_DESCRIPTORS + _DESCRIPTORS_PER_AGENT * n_agents, hard)
+    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_PER_AGENT * n_agents
     if soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+    if needed <= hard:
+        return ""
+    return f"{n_agents} agents may need {needed} open files, and the limit is {hard} (ulimit -Hn): nodes may be lost"
 
 
 @dataclass(slots=True)

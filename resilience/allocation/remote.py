@@ -133,6 +133,8 @@ class RemoteAllocation:
         UnreachableNodesError
             If more nodes do not answer; the error names all of them.
         """
+        if few := allow_descriptors(len(self.nodes)):
+            tell(few)
         self._pending = self._start_together()
         self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
@@ -278,8 +280,8 @@ class RemoteAllocation:
         argv = [*self._handshake_command(self._mark), TOGETHER]
         for hosts, command in self._transport.commands_together(self._others, argv).items():
             step = Step(command, hosts)
-            channels = {host: Channel(step.await_connection) for host in hosts}
-            step.invite(self._listen().invite_together(channels))
+            channels = {host: Channel(partial(step.await_connection, host)) for host in hosts}
+            step.invite(self._listen().invite_together(channels), channels)
             self._steps.append(step)
             self._channels |= channels
             pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
@@ -313,7 +315,6 @@ class RemoteAllocation:
 
     def _listen(self) -> AgentListener:
         if self._listener is None:
-            allow_descriptors(len(self.nodes))
             self._listener = AgentListener(self.nodes[0].address)
         return self._listener
 

@@ -3,17 +3,17 @@
 Until it is launched, a step fails as a whole: a node that Slurm cannot reach ends it. Then each of its nodes gets an
 ``srun`` of its own. ``srun`` passes on what we write to it once all of its processes run, and an agent answers when it
 has its invitation; so with the first answer the step is launched. From then on its agents do not depend on it: one is
-lost when it is silent, and ``srun`` may end.
+gone when its connection has dropped and ``srun`` has said that it ended, or when it is silent; and ``srun`` may end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from typing import IO, cast
@@ -29,8 +29,9 @@ from laggard.resilience.allocation.discovery import (
     DialledAgent,
     Handshake,
     Pending,
-    last_line_of,
 )
+from laggard.resilience.allocation.node_lists import expand_node_list
+from laggard.resilience.errors import UsageError
 
 __all__ = ["PendingInStep", "Step", "StepAgent"]
 
@@ -40,6 +41,8 @@ LAUNCH_S = 25.0
 REDIAL_S = 3.5
 # Nothing keeps the agents of a step from ending, but that of a lost node may never have.
 END_S, END_LOST_S = 8.0, 1.0
+# What srun says of a task, in every version of Slurm: srun: error: node[2-3]: tasks 1-2: Killed
+_ENDED = re.compile(r"^srun: error: (?P<hosts>[^\s:]+): tasks? [\d,-]+: ")
 
 
 class Step:
@@ -54,24 +57,27 @@ class Step:
     """
 
     def __init__(self, command: Sequence[str], hosts: Iterable[str]) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._stderr,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd="/",
         )
         # One each: a thousand threads that wait for one condition would all wake with every answer.
         self._answers: dict[str, Future[Handshake | None]] = {host: Future() for host in hosts}
+        self._channels: Mapping[str, Channel] = {}
+        self._ended: set[str] = set()
+        self._complaint = "nothing answers yet"
         self._is_launched = False
         self._members = set(self._answers)
         self._has_lost = False
         self._leaving = threading.Lock()
 
-    def invite(self, invitation: Invitation) -> None:
-        """Send the agents their invitation."""
+    def invite(self, invitation: Invitation, channels: Mapping[str, Channel]) -> None:
+        """Send the agents their invitation, with which each gets to its channel."""
+        self._channels = channels
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
             self._stdin.write(invitation.to_line())
             self._stdin.flush()
@@ -91,12 +97,13 @@ class Step:
 
     def complaint(self) -> str:
         """Return what ``srun`` has complained about last, or else how far the agents have come."""
-        return last_line_of(self._stderr) or "nothing answers yet"
+        return self._complaint
 
-    def await_connection(self, channel: Channel) -> bool:
-        """Wait a little for an agent to dial; return False if it is gone, and the step has ended, too."""
-        channel.wait(REDIAL_S)
-        return channel.is_connected or self.process.poll() is None
+    def await_connection(self, host: str, channel: Channel) -> bool:
+        """Wait a little for an agent to dial; return False if it has ended, or is gone like the step."""
+        if host not in self._ended:
+            channel.wait(REDIAL_S)
+        return channel.is_connected or (host not in self._ended and self.process.poll() is None)
 
     def leave(self, host: str, *, lost: bool = False) -> None:
         """Do without an agent from now on; with the last one, the standard input of the others ends, too."""
@@ -115,7 +122,6 @@ class Step:
             except subprocess.TimeoutExpired:
                 last()
         self.process.wait()
-        self._stderr.close()
 
     @property
     def _stdin(self) -> IO[bytes]:
@@ -130,8 +136,20 @@ class Step:
                         self._outlive_srun()
                     message = json.loads(line)
                     self._settle(str(message["node"]), Handshake.of(message))
+                elif text := line.decode(errors="replace").strip():
+                    self._complaint = text
+                    if ended := _ENDED.search(text):
+                        with contextlib.suppress(UsageError):  # it only looks like a list of nodes
+                            self._note_end(expand_node_list(ended["hosts"]))
         for host in self._answers:
             self._settle(host, None)
+
+    def _note_end(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            self._ended.add(host)
+            self._settle(host, None)
+            if (channel := self._channels.get(host)) is not None and not channel.is_connected:
+                channel.abandon()
 
     def _settle(self, host: str, answer: Handshake | None) -> None:
         with contextlib.suppress(InvalidStateError, KeyError):  # it was settled before, or is no node of ours

@@ -28,7 +28,7 @@ NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 def check_hosts(
     transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
 ) -> Iterator[tuple[str, list[DeviceCheck], Boards, PeerCheck]]:
-    """Yield each host with the checks of its devices and what its driver lists and what copies between them take, as they come in.
+    """Yield each host with the checks of its devices, its boards and the links between its GPUs, as they come in.
 
     A host that does not answer has a single check, of all devices, that says why.
 

@@ -49,7 +49,8 @@ def test_the_agents_outlive_their_srun_and_one_that_is_killed_costs_no_other(
     agent.kill()
     job.wait_for("rank 1 in launch 1 on node3")
     assert job.finish() == 0, job.output
-    assert "node2 is lost (no heartbeat for" in job.output, job.output
+    assert "node2 is lost" in job.output, job.output
+    assert "node3 is lost" not in job.output, job.output
     watch.expect_no_processes()
 
 
@@ -65,5 +66,3 @@ def test_a_node_that_has_crashed_before_the_start_costs_only_itself(
     job.wait_for("lost .*node2: no answer by srun")
     job.wait_for("rank 1 in launch 0 on node3")
     assert len(sruns(network.nodes["node1"])) <= 2, "node3 has an srun of its own, with a second process"
-    network.nodes["node3"].crash()
-    assert job.finish() == 69, job.output

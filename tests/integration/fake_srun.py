@@ -11,6 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 
 HOLDER = "--holder"
@@ -22,6 +23,9 @@ def hold(hosts: list[str], argv: list[str]) -> None:
     tasks = [
         subprocess.Popen(argv, stdin=subprocess.PIPE, env={**os.environ, "SLURMD_NODENAME": host}) for host in hosts
     ]
+    watchers = [threading.Thread(target=tell_of_end, args=each) for each in zip(hosts, tasks, strict=True)]
+    for watcher in watchers:
+        watcher.start()
     while data := os.read(0, 1 << 16):
         for task in tasks:
             with contextlib.suppress(BrokenPipeError):
@@ -30,8 +34,14 @@ def hold(hosts: list[str], argv: list[str]) -> None:
             for task in tasks:
                 task.stdin.close()  # type: ignore[union-attr]
             break
-    for task in tasks:
-        task.wait()
+    for watcher in watchers:
+        watcher.join()
+
+
+def tell_of_end(host: str, task: subprocess.Popen[bytes]) -> None:
+    """Say so if a process is killed."""
+    if task.wait() < 0:
+        print(f"srun: error: {host}: task 0: Killed", file=sys.stderr, flush=True)
 
 
 def end_with(parent: int, holder: int) -> None:

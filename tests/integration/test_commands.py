@@ -155,7 +155,7 @@ FILLED = {
     "laggard status NAME": "laggard status slow_gpu",
     "python3 -m venv": "python3 -m venv .venv",
     # What laggard runs on each node of a Slurm job: clusters/test_slurm.py.
-    "srun --overlap --nodes=1 --ntasks=1 --no-kill --kill-on-bad-exit=0 --cpu-bind=none": SRUN,
+    "srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none": SRUN,
 }
 
 FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_SNAPSHOT, *REPLAYED}

@@ -113,6 +113,7 @@ def test_an_agent_that_is_killed_is_lost_alone_and_can_come_back(job: Job) -> No
     (agent,) = job.processes()["c"]
     agent.kill()
     wait_until(lambda: job.cluster.lost() == ["c"])
+    assert job.cluster.why_lost("c") == "its agent has ended"
     job.cluster.remove("c")
     job.expect_answers("b", "d")
     record = job.allocation.nodes[2]

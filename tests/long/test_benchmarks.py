@@ -109,6 +109,10 @@ SMALL = {
             "## Cost\n\n| N | transfers |",
         ],
     ),
+    "outsider": Small(
+        "--repeats 1 --block 0.5 --attacks flood",
+        ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
+    ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
     "probes": Small(
         "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",

@@ -55,6 +55,11 @@ def test_up_to_16_nodes_meet_all_others_equally_often(count: int, seed: str) -> 
     assert len(set(met.values())) == 1
 
 
+def test_two_nodes_meet_as_often_in_a_round_as_others_meet_partners() -> None:
+    for sub_rounds in islice(rounds_of(names(2), "train 0"), 3):
+        assert [[set(pair) for pair in pairs] for pairs in sub_rounds] == [[{"node0", "node1"}]] * 3
+
+
 @given(st.integers(17, 60), seeds)
 def test_more_nodes_keep_eight_partners(count: int, seed: str) -> None:
     partners = defaultdict(set)
