@@ -38,8 +38,9 @@ class _Recorder:
         del path, target
         if len(self._seen) >= MAX_NAMES:  # it stays in the list of finders, which may be in use
             return
+        in_library = self._in_library()  # in any case: it forgets the names that are no longer being loaded
         is_new_library = "." not in name and name not in sys.stdlib_module_names
-        if (is_new_library or not self._in_library()) and name not in self._seen:
+        if (is_new_library or not in_library) and name not in self._seen:
             self._seen.add(name)
             with contextlib.suppress(OSError):  # the import goes on in any case
                 os.write(self._descriptor, f"{name}\n".encode())
