@@ -29,6 +29,7 @@ __all__ = [
     "START_NOW",
     "STATUS_STEP",
     "SUBMIT",
+    "TOPOLOGY",
     "TORCHRUN_JOB",
     "TURNS_JOB",
     "WATCHED_JOB",
@@ -130,6 +131,7 @@ SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
 COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
 """``tests/clusters/test_state_copy.py`` runs it."""
+TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
 PROLOG = (_only("docs/guides/operator.md", r"^laggard doctor --past"), _only("docs/guides/operator.md", r"^scontrol "))

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Self
 
-from laggard.collectors.links.peer_collector import gpus_here
-from laggard.collectors.links.peer_copies import PeerCopies
+from laggard.collectors.links.peer_copies import PeerCopies, gpus_here
 from laggard.collectors.links.reading import LinkReading
 
 __all__ = ["PeerCheck"]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
 from laggard.collectors.causes import RULES
-from laggard.collectors.device import GpuDevice, device_makers
-from laggard.collectors.errors import NoDeviceError
+from laggard.collectors.device import GpuDevice
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.nvlinks import NVLINK, NvLinks, errors_of_links
-from laggard.collectors.links.peer_copies import PeerCopies, PeerRound
+from laggard.collectors.links.peer_copies import PeerCopies, PeerRound, gpus_here
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import rounds_of
 from laggard.collectors.probe_schedule import Intrusion
@@ -25,9 +22,8 @@ from laggard.collectors.symptoms import SymptomTracker
 from laggard.kvstore.control import NodeRecord
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["PCIE", "PEER_LINK_TIME", "NodePeers", "PeerLinkCollector", "PeerReport", "gpus_here"]
+__all__ = ["PCIE", "PEER_LINK_TIME", "NodePeers", "PeerLinkCollector", "PeerReport"]
 
-_log = logging.getLogger("laggard.collectors.links")
 
 PEER_LINK_TIME = "peer-links"
 """The metric under which a node's readings are stored: one sample a round."""
@@ -159,19 +155,6 @@ class PeerLinkCollector(CollectorGroup):
     def sample_tags(self) -> Mapping[str, str]:
         """Return the report of the round."""
         return self._report.tags()
-
-
-def gpus_here(names: Collection[str] | None = None) -> list[GpuDevice]:
-    """Return the GPUs that this process may copy between, those of some names or all; none without CuPy."""
-    if find_spec("cupy") is None:
-        _log.info("links between GPUs are not measured: CuPy is not installed")
-        return []
-    try:
-        makers = device_makers()
-    except NoDeviceError:
-        return []
-    devices = [make() for name, make in makers.items() if names is None or name in names]
-    return [device for device in devices if isinstance(device, GpuDevice)]
 
 
 def _tell_people(readings: Iterable[LinkReading]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from laggard.collectors.device import GpuDevice
+from laggard.collectors.device import GpuDevice, device_makers
+from laggard.collectors.errors import NoDeviceError
 from laggard.collectors.links.nvlinks import NvLinks, foreign_share, path_between
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair
 
-__all__ = ["REPEATS", "PeerCopies", "PeerRound"]
+__all__ = ["REPEATS", "PeerCopies", "PeerRound", "gpus_here"]
+
+_log = logging.getLogger("laggard.collectors.links")
 
 REPEATS = 3
 BUFFER_BYTES = 32 << 20
@@ -98,3 +103,16 @@ class PeerCopies:
 def _buffer_of(device: GpuDevice) -> Callable[[], Any]:
     cupy: Any = device.array_module
     return lambda: cupy.empty(BUFFER_BYTES, np.uint8)
+
+
+def gpus_here(names: Collection[str] | None = None) -> list[GpuDevice]:
+    """Return the GPUs that this process may copy between, those of some names or all; none without CuPy."""
+    if find_spec("cupy") is None:
+        _log.info("links between GPUs are not measured: CuPy is not installed")
+        return []
+    try:
+        makers = device_makers()
+    except NoDeviceError:
+        return []
+    devices = [make() for name, make in makers.items() if names is None or name in names]
+    return [device for device in devices if isinstance(device, GpuDevice)]

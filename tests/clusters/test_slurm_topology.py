@@ -13,10 +13,11 @@ from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob
 from tests.clusters.machines import Network
 from tests.clusters.slurm_daemons import SlurmCluster
+from tests.printed import TOPOLOGY
 
 pytestmark = pytest.mark.timeout(600)
 
-TOPOLOGY = """\
+SWITCHES = """\
 SwitchName=leaf1 Nodes=node[1-2]
 SwitchName=leaf2 Nodes=node3
 SwitchName=spine Switches=leaf[1-2]
@@ -37,7 +38,7 @@ PROGRAM = """
 @pytest.fixture(scope="module")
 def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     require(*slurm_daemons.PROGRAMS)
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, topology=TOPOLOGY) as cluster:
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, topology=SWITCHES) as cluster:
         yield cluster
 
 
@@ -52,6 +53,7 @@ def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_the_leaves_are_those_of_the_topology_unless_the_user_names_others(
     slurm: SlurmCluster, start: Callable[..., ClusterJob], tmp_path: Path, groups: str, leaves: dict[str, str]
 ) -> None:
+    assert "SwitchName=leaf1" in slurm.run(*TOPOLOGY.split())
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
     (tmp_path / "groups.yaml").write_text(groups)
     named = ("--groups=groups.yaml",) if groups else ()

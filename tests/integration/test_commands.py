@@ -55,6 +55,7 @@ from tests.printed import (
     START_NOW,
     STATUS_STEP,
     SUBMIT,
+    TOPOLOGY,
     TORCHRUN_JOB,
     TURNS_JOB,
     WATCHED_JOB,
@@ -174,7 +175,7 @@ def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each taken from that test."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
-    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, START_NOW}
+    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, TOPOLOGY, START_NOW}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,

@@ -30,7 +30,8 @@ count = int(sys.argv[1])
 install(*(Board(peers=frozenset(range(count)) - {number}) for number in range(count)))
 
 from laggard.collectors.links import peer_copies
-from laggard.collectors.links.peer_collector import NodePeers, gpus_here
+from laggard.collectors.links.peer_collector import NodePeers
+from laggard.collectors.links.peer_copies import gpus_here
 
 peer_copies.BUFFER_BYTES = 64 << 10
 node = NodePeers(gpus_here())

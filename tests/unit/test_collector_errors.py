@@ -37,6 +37,11 @@ CASES = [
         ImportError,
         "Ray 2.50.1 is too old, the oldest that works is 2.55: pip install 'laggard[ray]', or use --per-node",
     ),
+    (
+        errors.NoInterfaceError("ib0", ["eth0", "lo"]),
+        LookupError,
+        "no network interface fits --link-interface=ib0: there are eth0, lo",
+    ),
     (errors.UnknownNodeError("node4", "10.0.0.4"), LookupError, "Ray has no node node4 at 10.0.0.4"),
     (
         errors.NoClusterError(),

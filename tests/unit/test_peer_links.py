@@ -14,8 +14,8 @@ import pytest
 from laggard.collectors.device import GpuDevice, local_devices
 from laggard.collectors.links import nvlinks
 from laggard.collectors.links.nvlinks import errors_of_links, foreign_share
-from laggard.collectors.links.peer_collector import NodePeers, PeerLinkCollector, PeerReport, gpus_here
-from laggard.collectors.links.peer_copies import BUFFER_BYTES, REPEATS, PeerCopies
+from laggard.collectors.links.peer_collector import NodePeers, PeerLinkCollector, PeerReport
+from laggard.collectors.links.peer_copies import BUFFER_BYTES, REPEATS, PeerCopies, gpus_here
 from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.peer_link_analysis import BUSY_ROUNDS, LEARNED_ROUNDS, PeerLinkAnalysis
 from laggard.detectors.peer_link_judge import PeerLinkJudge
