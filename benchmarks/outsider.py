@@ -1,7 +1,9 @@
 """What an outsider costs a job: steps per second while somebody at another address scans, holds or floods its ports.
 
 The job has two virtual nodes. All its processes share one processor, so that whatever an attack costs them is missing
-from the program; the outsider has the other ones. Its connections come from an address that no node has.
+from the program; the outsider has the other ones. With ``--program-alone`` the program has that processor to itself, as
+on a node that has some to spare, and everything else of the job shares the others with the outsider. The outsider's
+connections come from an address that no node has.
 """
 
 from __future__ import annotations
@@ -116,6 +118,14 @@ class Watched:
                 processor_s += sum(process.cpu_times()[:2])
         return sum(_steps(self._files)), processor_s
 
+    def separate(self, own: int, others: Sequence[int]) -> None:
+        """Leave a processor to the program, and the other ones to the rest of the job."""
+        for processes, processors in ((self._ranks, [own]), (self._servers, others)):
+            for process in processes:
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    for thread in process.threads():
+                        os.sched_setaffinity(thread.id, processors)
+
     def ports(self) -> dict[str, list[Place]]:
         """Return where the job listens, by what does."""
         found: dict[str, list[Place]] = {}
@@ -143,13 +153,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--block", type=float, default=2.0, help="seconds of each block (default: %(default)s)")
     parser.add_argument("--attacks", default="scan,hold,flood", help="which (default: %(default)s)")
     parser.add_argument("--only", default="", help="only the ports whose owner begins so")
+    parser.add_argument("--program-alone", action="store_true", help="leave a processor to the program")
     options = parser.parse_args(argv)
     print(description(), flush=True)
     own, *others = sorted(os.sched_getaffinity(0))
     if others:
         os.sched_setaffinity(0, {own})
     with _job() as job, Outsider(others) as outsider:
-        print(f"the job on processor {own}, the outsider on {others or own}")
+        if options.program_alone and others:
+            job.separate(own, others)
+        of_job = "program" if options.program_alone else "job"
+        print(f"the {of_job} on processor {own}, the outsider on {others or own}")
         ports = job.ports()
         for owner, places in ports.items():
             print(f"{owner}: {', '.join(f'{address}:{port}' for address, port in places)}", flush=True)
