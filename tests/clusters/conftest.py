@@ -12,7 +12,7 @@ import pytest
 
 from tests.clusters import slurm_daemons, sshd
 from tests.clusters.jobs import ClusterJob, Watch, environment
-from tests.clusters.machines import Machine, Network, missing_for_machines
+from tests.clusters.machines import PRIVATE, Machine, Network, missing_for_machines
 from tests.clusters.site import Site
 from tests.clusters.slurm_daemons import SlurmCluster
 
@@ -70,6 +70,16 @@ def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     require(*slurm_daemons.PROGRAMS)
     with SlurmCluster(tmp_path_factory.mktemp("slurm"), network) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def repaired(slurm: SlurmCluster) -> Iterator[None]:
+    """Leave Slurm and its nodes as they were, whatever the test has done to them."""
+    yield
+    slurm.run("scancel", "--user=root", check=False)
+    slurm.repair()
+    for node in slurm.network.nodes.values():
+        node.run("sh", "-c", f"rm -rf {PRIVATE}/*")
 
 
 @pytest.fixture(scope="module")

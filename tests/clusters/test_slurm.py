@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.printed import DOCTORS_ROUNDS, DOWN, IDLE_JOB, PROLOG, REQUEUE, STATU
 
 Start = Callable[..., ClusterJob]
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.usefixtures("repaired"), pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "slurm.md").read_text()
@@ -62,15 +62,6 @@ COUNTING = """
 # A program without Ray: each copy prints its rank; those of the first launch wait to be ended.
 TELL = 'echo "rank $NODE_RANK of $NNODES on $(hostname), primary $MASTER_ADDR"; test $LAGGARD_LAUNCH != 0 || sleep 600'
 RANKS = ("--per-node", "sh", "-c", TELL)
-
-
-@pytest.fixture(autouse=True)
-def _whole_cluster(slurm: SlurmCluster) -> Iterator[None]:
-    yield
-    slurm.run("scancel", "--user=root", check=False)
-    slurm.repair()
-    for node in slurm.network.nodes.values():
-        node.run("sh", "-c", f"rm -rf {PRIVATE}/*")
 
 
 def block(language: str) -> str:

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch
-from tests.clusters.machines import PRIVATE, Machine, Network
+from tests.clusters.machines import Machine, Network
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.processes import command_line
 from tests.waiting import Gate
 
 Start = Callable[..., ClusterJob]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.usefixtures("repaired"), pytest.mark.timeout(600)]
 
 SALLOC = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
 # Each copy prints its rank; those of the first launch wait to be ended.
 TELL = 'echo "rank $NODE_RANK in launch $LAGGARD_LAUNCH on $(hostname)"; test $LAGGARD_LAUNCH != 0 || sleep 600'
 LAGGARD = ("laggard", "--nodes=2", "--resilient", "--per-node", "sh", "-c", TELL)
-
-
-@pytest.fixture(autouse=True)
-def _whole_cluster(slurm: SlurmCluster) -> Iterator[None]:
-    yield
-    slurm.run("scancel", "--user=root", check=False)
-    slurm.repair()
-    for node in slurm.network.nodes.values():
-        node.run("sh", "-c", f"rm -rf {PRIVATE}/*")
 
 
 def sruns(machine: Machine) -> list[psutil.Process]:

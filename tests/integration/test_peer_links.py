@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from laggard.collectors.device_check import DeviceCheck
 from laggard.collectors.supervised_check import peers_here
+from tests.integration.fake_driver import answer_of
 from tests.integration.jobs import RunningJob
 
 Start = Callable[..., RunningJob]
@@ -42,17 +41,7 @@ print(json.dumps([{f"{each.sender}-{each.receiver}": each.path for each in repor
 
 
 def two_rounds(library: Path, count: int, **settings: str) -> tuple[dict[str, str], dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_ROUNDS, str(count)],
-        env={"LD_LIBRARY_PATH": str(library), "FAKE_NVML_COUNT": str(count), **settings},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    paths, causes = json.loads(done.stdout)
+    paths, causes = answer_of(library, TWO_ROUNDS, str(count), FAKE_NVML_COUNT=str(count), **settings)
     return paths, causes
 
 

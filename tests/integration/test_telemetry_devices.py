@@ -18,6 +18,7 @@ from laggard.kvstore.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
 from laggard.kvstore.server import StateServer
 from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.events import EventLog
+from tests.integration.fake_driver import answer_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -49,17 +50,7 @@ print(json.dumps([found, xids]))
 
 
 def read_devices(library: Path, names: list[str] | None = None, wait: str = "", **settings: str) -> tuple[Any, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ALL, json.dumps(names), wait],
-        env={"LD_LIBRARY_PATH": str(library), **settings},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    found, xids = json.loads(done.stdout)
+    found, xids = answer_of(library, READ_ALL, json.dumps(names), wait, **settings)
     return found, xids
 
 
