@@ -234,6 +234,8 @@ class Controller:
     def _run_launches(self, status: JobStatus) -> int:
         self._set_status(status)
         for exclusion in self._roster.excluded:
+            if exclusion.host in self._missing:
+                continue  # the line on lost nodes is about it
             since = duration(time.time() - exclusion.since_s)
             what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
             self._account.tell("excluded", f"{what}, {since} ago by an earlier job")

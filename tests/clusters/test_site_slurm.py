@@ -204,9 +204,10 @@ def test_a_dead_node_at_the_start_does_not_end_a_job_whose_reserve_covers_it(
     wait_for((folder / "allocated").exists, "an allocation")
     site.network.nodes[SECOND].crash()
     (folder / "dead").touch()
-    job.wait_for(f"waiting for {SECOND} by srun: ")
+    job.wait_for(f"waiting for {SECOND}.* by srun: ")
     job.wait_for(f"lost +{SECOND}: no answer by srun .*; the job begins without it")
     job.wait_for(f"launch 0 on {FIRST} {THIRD}")
+    assert "by an earlier job" not in job.output
     (folder / "end").touch()
     assert job.finish() == 0, job.output
     slurm.replace_crashed()
