@@ -11,7 +11,7 @@ from laggard.collectors.device import VIRTUAL_DEVICES
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import Startable
 from laggard.collectors.links.board import LinkBoard
-from laggard.collectors.links.collector import LINK_TIME, LinkCollector, stride_of, tell_failure
+from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector, stride_of, tell_failure
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.detector import Watcher
@@ -22,6 +22,7 @@ from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.slow_link_judge import SlowLinkJudge
+from laggard.detectors.sources import StreamSource
 from laggard.detectors.thresholds import VIRTUAL_MIN_SLOWDOWN
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
@@ -130,7 +131,11 @@ class SlowLinkDetector(Startable):
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
             expected = [(host, "") for host in hosts]
-            self._watchers.append(Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on))
+            # From the beginning, since a node that cannot probe says so only once, perhaps before this.
+            source = StreamSource(session, LINK_TIME, after="-", only={LAUNCH: str(session.environment.launch)})
+            self._watchers.append(
+                Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on, source=source)
+            )
             self._collectors = self._place(launch)
         self._watch_peers(launch)
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import redis
@@ -52,6 +53,8 @@ class StreamSource:
         Id of the last sample to skip; ``None``: what is there now, which may be of an earlier launch, is skipped.
     place
         Returns the device of a sample from its tags.
+    only
+        Tags that a sample must have; others are skipped.
     """
 
     def __init__(
@@ -61,11 +64,13 @@ class StreamSource:
         *,
         after: str | None = None,
         place: Callable[[Mapping[str, str]], DeviceId] = device_of,
+        only: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._series = Series(session.client, session.endpoint, session.environment.launch)
         self._metric = metric
         self._last_id = self._series.last_id(metric) if after is None else after
         self._place = place
+        self._only = only.items()
 
     def read(self) -> Iterator[tuple[DeviceId, Sample]]:
         """Yield new samples."""
@@ -73,7 +78,8 @@ class StreamSource:
         while more:
             found = self._series.read(self._metric, self._last_id, limit=READ_LIMIT)
             for self._last_id, sample in found:
-                yield self._place(sample.tags), sample
+                if self._only <= sample.tags.items():
+                    yield self._place(sample.tags), sample
             more = len(found) == READ_LIMIT
 
 

@@ -29,14 +29,16 @@ from laggard.kvstore.series import Sample, Series
 from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, SEND_TIME
 from laggard.telemetry.sender import Telemetry
 
-__all__ = ["LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
+__all__ = ["LAUNCH", "LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
 LINK_TIME = "links"
 """The metric under which a node's readings are stored: one sample a round."""
 PARTNERS = 3
-_REPORT, _LAUNCH, _LEAF = "report", "launch", "leaf"
+_REPORT, _LEAF = "report", "leaf"
+LAUNCH = "launch"
+"""The tag of a report that has the number of its launch."""
 # Round trips, connecting, and waiting for a partner that is a little late.
 _AROUND_BURSTS_S = 0.02
 
@@ -66,14 +68,14 @@ class LinkReport:
     def tags(self, host: str) -> dict[str, str]:
         """Return the tags of the sample."""
         text = json.dumps([[asdict(each) for each in self.readings], self.failures, asdict(self.symptoms)])
-        return {"host": host, _REPORT: text, _LAUNCH: str(self.launch), _LEAF: self.leaf}
+        return {"host": host, _REPORT: text, LAUNCH: str(self.launch), _LEAF: self.leaf}
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
         """Read what :meth:`tags` returned."""
         readings, failures, symptoms = json.loads(tags[_REPORT])
         found = LinkRound([LinkReading(**each) for each in readings], failures)
-        return cls(found, LinkSymptoms(**symptoms), int(tags[_LAUNCH]), tags[_LEAF])
+        return cls(found, LinkSymptoms(**symptoms), int(tags[LAUNCH]), tags[_LEAF])
 
 
 def stride_of(interval_s: float, max_intrusion: float) -> int:
@@ -201,7 +203,8 @@ def tell_failure(error: NoInterfaceError) -> None:
     """Report, in place of a round, why this node's links are not probed."""
     session = current_session()
     host = session.environment.node
-    tags = LinkReport(LinkRound(), LinkSymptoms()).tags(host) | {ERROR: str(error)}
+    report = LinkReport(LinkRound(), LinkSymptoms(), session.environment.launch)
+    tags = report.tags(host) | {ERROR: str(error)}
     Series(session.client, session.endpoint, session.environment.launch).add(
         [Sample(LINK_TIME, time.time(), (math.nan,), tags)]
     )

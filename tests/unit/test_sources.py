@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laggard.detectors import sources
-from laggard.detectors.sources import AnySource, FedSource
+from laggard.detectors.sources import AnySource, FedSource, StreamSource
 from laggard.kvstore.series import Sample
 from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.gathering import Gathered
@@ -106,3 +106,24 @@ def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(
     assert read(source) == {("node1", "0"): (2.0,)}
     nodes.feed(time.time() + 1e-3, 3.0, host="node1", gpu="0")
     assert read(source) == {}
+
+
+def test_a_stream_is_read_from_its_beginning_or_from_now_on_and_by_the_tags_that_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = [Sample(METRIC, 0.0, (float(at),), {"host": "node1", "launch": str(at % 2)}) for at in range(4)]
+
+    def following(*_: object) -> SimpleNamespace:
+        def read_after(_: str, after: str, *, limit: int) -> list[tuple[str, Sample]]:
+            return [(str(at), each) for at, each in enumerate(written) if after == "-" or at > int(after)][:limit]
+
+        return SimpleNamespace(read=read_after, last_id=lambda _: "1")
+
+    monkeypatch.setattr(sources, "Series", following)
+
+    def values(**settings: Any) -> list[float]:
+        return [sample.values[0] for _, sample in StreamSource(session(), METRIC, **settings).read()]
+
+    assert values() == [2.0, 3.0]
+    assert values(after="-") == [0.0, 1.0, 2.0, 3.0]
+    assert values(after="-", only={"launch": "1"}) == [1.0, 3.0]
