@@ -84,6 +84,9 @@ _log = logging.getLogger("laggard.resilience.agent")
 
 LOOK_INTERVAL_S = 1.0
 LEASE_S = 300.0
+# Before its first command, an agent waits for so much longer: the controller begins once all nodes have answered, or
+# have been given up.
+OTHERS_S = 90.0
 ORDERLY_STOP_S = 2.0
 EXIT_TERMINATED = 128 + signal.SIGTERM
 # After SIGTERM: longer than the controller, which is told the same, gives the program to save.
@@ -110,14 +113,18 @@ class Answers(Protocol):
 
 
 class Agent:
-    """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds."""
+    """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds.
 
-    def __init__(self, commands: IO[bytes], answers: Answers, lease_s: float = LEASE_S) -> None:
+    Before the first command it may be silent for ``others_s`` seconds more.
+    """
+
+    def __init__(self, commands: IO[bytes], answers: Answers, lease_s: float = LEASE_S, others_s: float = 0.0) -> None:
         self._commands = commands
         self._answers = answers
         self._lease_s = lease_s
         self._sending = threading.Lock()
-        self._looked_s = self._heard_s = time.monotonic()
+        self._looked_s = time.monotonic()
+        self._heard_s = self._looked_s + others_s
         self._selector = selectors.DefaultSelector()
         self._environment: dict[str, str] = {}
         self._directory = Path()
@@ -506,7 +513,7 @@ def _run_dialling(lease_s: float) -> None:
     controller = Dialled(invitation, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
-            Agent(commands, controller.answers, lease_s).run()
+            Agent(commands, controller.answers, lease_s, OTHERS_S).run()
     finally:
         controller.finish()
 

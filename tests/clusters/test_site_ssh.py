@@ -102,6 +102,7 @@ def test_a_host_that_hangs_is_named_and_a_reserve_covers_it(hosts: Site, watch: 
     job.wait_for(f"laggard: waiting for {LAST} by ssh: nothing answers yet")
     assert job.finish() == 0, job.output
     assert f"{LAST}: no answer by ssh (nothing answers yet); the job begins without it" in job.output
+    assert "is back" not in job.output, job.output  # the others have waited for a minute, longer than their lease
     assert ranks(job) == everywhere(FIRST, SECOND, THIRD), job.output
     for node in hosts.network.nodes.values():
         node.run("pkill", "sleep", check=False)  # of the shell that hangs, which ssh cannot end
