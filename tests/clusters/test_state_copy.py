@@ -17,6 +17,7 @@ from tests.clusters.lost_primaries import LostPrimaries
 from tests.clusters.machines import PRIVATE, Network, wait_for
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import COPIED_JOB, REQUEUE, START_NOW
+from tests.waiting import wait_until
 
 Start = Callable[..., ClusterJob]
 
@@ -78,12 +79,12 @@ def numbers_in(file: Path) -> list[int]:
 def wait_for_more(job: ClusterJob, acknowledged: Path, more: int = 20) -> int:
     """Wait for this many commits beyond those that there are; return the last."""
     before = len(numbers_in(acknowledged))
-    job_ended = "the job ended"
-    until_s = time.monotonic() + 120
-    while len(numbers_in(acknowledged)) < before + more:
-        assert job.process.poll() is None, f"{job_ended}:\n{job.output}"
-        assert time.monotonic() < until_s, job.output
-        time.sleep(0.05)
+
+    def are_there() -> bool:
+        assert job.process.poll() is None, f"the job ended:\n{job.output}"
+        return len(numbers_in(acknowledged)) >= before + more
+
+    wait_until(are_there, lambda: job.output)
     return numbers_in(acknowledged)[-1]
 
 

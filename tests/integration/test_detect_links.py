@@ -12,6 +12,8 @@ from tests.integration.jobs import RunningJob
 
 Start = Callable[..., RunningJob]
 
+WATCHED = ("--virtual-gpus=1", "--per-node", "--detect=slow-link", "--detect-interval=1")
+
 # Ends once each node has reported two rounds of readings.
 PROGRAM = """
 import json, os, time
@@ -34,10 +36,7 @@ if os.environ["LAGGARD_NODE"] == "node1":
 def test_the_nodes_of_a_program_without_ray_probe_their_links(start_job: Start) -> None:
     job = start_job(
         "--local-nodes=3",
-        "--virtual-gpus=1",
-        "--per-node",
-        "--detect=slow-link",
-        "--detect-interval=1",
+        *WATCHED,
         program=PROGRAM,
     )
     assert job.finish() == 0, job.everything()
@@ -69,10 +68,7 @@ def test_people_find_the_links_in_telemetry_and_in_the_report(
     (groups := tmp_path / "groups.yaml").write_text("node1: leaf1\nnode2: leaf1\nnode3: leaf2\n")
     job = start_job(
         "--local-nodes=3",
-        "--virtual-gpus=1",
-        "--per-node",
-        "--detect=slow-link",
-        "--detect-interval=1",
+        *WATCHED,
         "--telemetry-level=1",
         f"--groups={groups}",
         "--report-dir=reports",
@@ -98,7 +94,7 @@ def test_a_job_without_devices_may_watch_its_links(start_job: Start) -> None:
 # Prints what the launch's nodes go by, and what they report themselves; the first launch tells what its links have
 # shown, and asks for another.
 LEAVES = """
-import os, time
+import os, signal, time
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.series import Series
@@ -117,19 +113,12 @@ if os.environ["LAGGARD_NODE"] == "node1":
     if launch.launch == 0:
         control.tell_leaves({"node1": "of node1", "node2": "of node1", "elsewhere": "of node1"})
         control.ask("reboot", [])
-while launch.launch == 0:
-    time.sleep(0.1)
+if launch.launch == 0:
+    signal.pause()
 """
 
 
-TWO_LAUNCHES = (
-    "--local-nodes=2",
-    "--virtual-gpus=1",
-    "--per-node",
-    "--resilient",
-    "--detect=slow-link",
-    "--detect-interval=1",
-)
+TWO_LAUNCHES = ("--local-nodes=2", "--resilient", *WATCHED)
 
 
 def test_a_launch_goes_by_the_leaves_that_the_one_before_has_found(start_job: Start) -> None:
