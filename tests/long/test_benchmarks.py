@@ -168,7 +168,7 @@ SMALL = {
         "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
         ["┃ 8 x 2 ", "│ rounds judged, devices in the last ", "│ append-only file "],
     ),
-    "scale --agents": Small("--agents 3", ["┃ 3 agents ┃", "│ all dial again at once "]),
+    "scale --agents": Small("--agents 3", ["┃ 3 agents ", "│ all dial again at once "]),
     "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to first line", "\n│ 1     │"]),
     "state": Small(
         "--gib 0.05 --repeats 1 --transactions 5 --keys 2000",
