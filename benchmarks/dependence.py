@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.job_kinds import DEPENDENT, INTERMITTENT, PHASES, LogSeconds, noisy, quiet, unsteady
+from benchmarks.setting import Setting
 from benchmarks.side_by_side import Outcome, play
 from benchmarks.tables import table
-
-if TYPE_CHECKING:
-    from benchmarks.detection import Setting
 
 __all__ = ["at_times", "dependence", "noisy_steps", "phases", "unsteady_devices"]
 

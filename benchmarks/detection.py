@@ -12,7 +12,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,6 +25,7 @@ from benchmarks.dependence import at_times, dependence, noisy_steps, phases, uns
 from benchmarks.economics import days, intermittent
 from benchmarks.peers import RULES
 from benchmarks.references import references as idle_and_cold
+from benchmarks.setting import Setting
 from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from laggard.collectors.device import DeviceId
@@ -39,35 +39,6 @@ _LEARNING = 8
 _JUDGED = 16
 _WINDOW = 4  # samples that another tool's rule looks at
 _WITHIN = 5
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Pools of real series, and the number of trials of each kind."""
-
-    probe: list[Seconds]  # at least 24 runs
-    probe_short: list[Seconds]  # at least 4 runs
-    steps: list[Seconds]
-    trials: int
-    largest: int  # devices in a job
-
-    @property
-    def healthy(self) -> int:
-        """Number of healthy jobs of each kind."""
-        return max(1, self.trials * 2 // 5)
-
-    @property
-    def long_jobs(self) -> int:
-        """Number of jobs with a thousand rounds."""
-        return max(1, self.trials // 100)
-
-    def part(self, divisor: int, at_least: int = 1) -> int:
-        """Return a fraction of the trials for slow sections, but not fewer than ``at_least`` unless there are fewer."""
-        return min(self.trials, max(at_least, self.trials // divisor))
-
-    def sizes(self, *sizes: int) -> list[int]:
-        """Return the sizes that do not exceed the largest job."""
-        return [size for size in sizes if size <= self.largest]
 
 
 def main(argv: list[str]) -> int:
