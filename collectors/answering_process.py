@@ -56,9 +56,13 @@ class AnsweringProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def kill(self) -> None:
+        """End the process, without waiting for its end."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
+        self.kill()
         # A process that hangs in the driver ends when the driver returns, which may be never.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_DEADLINE_S)

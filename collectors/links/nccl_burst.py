@@ -60,9 +60,9 @@ class NcclEnd:
 
         The first repeat does not count: NCCL connects two ranks when they first send to each other.
         """
-        buffer = self._device.run(lambda: self._cupy.empty(n_bytes, np.uint8))
+        buffer = self._device.run(lambda: self._cupy.zeros(n_bytes, np.uint8))  # not what others left in the memory
 
-        def send() -> None:
+        def send() -> None:  # not as a group: in one, the answer could overtake the burst
             self._send(buffer, n_bytes)
             self._receive(buffer, ANSWER_BYTES)
 

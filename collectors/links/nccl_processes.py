@@ -58,7 +58,9 @@ class NcclProcesses:
 
     def close(self) -> None:
         """End the meeting."""
-        while self._running:
+        for process in self._running.values():
+            process.kill()
+        while self._running:  # each has a GPU's memory to give back
             self._running.popitem()[1].close()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "UNINITIALIZED",
     "Board",
     "CUDARuntimeError",
     "Machine",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 ALLOCATION_UNIT = 512
+UNINITIALIZED = 0xCD
 MODULES = (
     "",
     ".cuda",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import sys
@@ -15,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.first_day_parts import nccl_to_itself
+from laggard.collectors.device import GpuDevice
 from laggard.collectors.device_check import DeviceCheck
 from laggard.collectors.links.nccl_processes import NcclProcesses, nccl_version
 from laggard.resilience.allocation.remote import Transport
@@ -152,6 +152,16 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
         return {}  # another user's
 
 
+def test_a_process_that_ends_at_once_says_why_and_has_the_variables_of_nccl(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("import os\nraise RuntimeError(os.environ['NCCL_SOCKET_IFNAME'])\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    with contextlib.closing(NcclProcesses()) as processes:
+        commands = {"0": {"rank": 0}, "1": {"rank": 1}}
+        found = processes.ask(commands, DEADLINE_S, {"NCCL_SOCKET_IFNAME": "=ib0", "PYTHONPATH": path})
+    why = "the check ended with exit code 1: RuntimeError: =ib0"
+    assert found == {"answers": {}, "failures": {"0": why, "1": why}}
+
+
 def test_where_there_is_no_nccl_it_is_said_what_to_install(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text = Path.write_text
     monkeypatch.setattr(
@@ -203,43 +213,27 @@ def test_a_program_that_uses_a_gpu_is_seen(fake_nvml: Path) -> None:
     assert answer_of(fake_nvml, BOARDS, FAKE_NVML_PID=str(os.getpid())) == [os.getpid()]
 
 
-def real_nccl() -> Any:
-    """Return CuPy's NCCL; skip the test where there is none."""
-    with warnings.catch_warnings():
+def gpus_with_nccl(count: int) -> list[GpuDevice]:
+    """Return so many real GPUs; skip the test where there are fewer, or CuPy finds no NCCL."""
+    devices = real_gpus()
+    if len(devices) < count:
+        pytest.skip(f"NCCL needs {count} GPUs here, since it takes no two ranks on one")
+    with warnings.catch_warnings():  # CuPy says so, too
         warnings.simplefilter("ignore")
-        nccl = importlib.import_module("cupy.cuda.nccl")
-    if not nccl.available:
-        pytest.skip("CuPy finds no NCCL")
-    return nccl
+        if not nccl_version():
+            pytest.skip("CuPy finds no NCCL")
+    return devices[:count]
 
 
 @pytest.mark.gpu
 def test_a_real_gpu_sends_to_itself_by_nccl() -> None:
-    device, nccl = real_gpus()[0], real_nccl()
-    cupy: Any = device.array_module
-    n_bytes = 1 << 20
-
-    def exchange() -> bool:
-        communicator = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0)
-        sent, received = cupy.arange(n_bytes, dtype=np.uint8), cupy.zeros(n_bytes, np.uint8)
-        stream = cupy.cuda.get_current_stream().ptr
-        nccl.groupStart()
-        communicator.send(sent.data.ptr, n_bytes, nccl.NCCL_UINT8, 0, stream)
-        communicator.recv(received.data.ptr, n_bytes, nccl.NCCL_UINT8, 0, stream)
-        nccl.groupEnd()
-        communicator.check_async_error()
-        return bool((sent == received).all())
-
-    assert nccl_version() >= 20_000
-    assert device.run(exchange)
+    (device,) = gpus_with_nccl(1)
+    assert nccl_to_itself(device).endswith(" sends to itself arrives")
 
 
 @pytest.mark.gpu
 def test_two_real_gpus_of_this_machine_send_to_each_other_by_nccl() -> None:
-    ends = [device.gpu for device in real_gpus()][:2]
-    real_nccl()
-    if len(ends) < 2:
-        pytest.skip("NCCL takes no two ranks on one GPU")
+    ends = [device.gpu for device in gpus_with_nccl(2)]
     nodes = {gpu: NcclProcesses() for gpu in ends}
 
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as threads:

@@ -15,7 +15,7 @@ import threading
 from typing import Any, NoReturn
 
 from tests.fake_cupy.cuda.stream import stream_of
-from tests.fake_cupy.machine import the_machine
+from tests.fake_cupy.machine import UNINITIALIZED, the_machine
 
 __all__ = ["ID_BYTES", "STATUS", "NcclCommunicator", "NcclError", "get_unique_id", "get_version"]
 
@@ -79,10 +79,11 @@ class NcclCommunicator:
             _wait_for_ever()
         if self._board.rail_fault == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        own_rate = self._board.rail_bytes_s
+        own_rate, numbers = self._board.rail_bytes_s, self._board.memory_at(sendbuf, count)
+        assert UNINITIALIZED not in numbers, "memory that nobody has set may hold what another process left there"
         try:
             self._other.sendall(_HEADER.pack(count))
-            self._other.sendall(self._board.memory_at(sendbuf, count).data)
+            self._other.sendall(numbers.data)
             (their_rate,) = _REPLY.unpack(_received(self._other, _REPLY.size))
         except ConnectionError:
             self._lose_the_other()
