@@ -29,7 +29,8 @@ JOIN_S = 60.0
 """For two ranks to make a communicator: it takes seconds, see docs/decisions/0051."""
 BURSTS_S = 30.0
 FIRST_BYTES, MOST_BYTES = 4 << 20, 256 << 20
-MOST_FAILURES = 2
+MOST_FAILURES = 3
+"""Of a GPU; one that is well may meet two that are not."""
 
 Ask = Callable[[Mapping[str, object]], Mapping[str, Mapping[str, Any] | None]]
 """Tells nodes what to do, all at once, and returns what each has answered; None: it is gone."""
@@ -201,10 +202,10 @@ class _Course:
             self.readings += self._bursts(joined, self._n_bytes)
 
     def _is_left_out(self, meeting: NcclMeeting) -> bool:
-        """Tell whether one of the ends has failed with two others: it would hold everybody up each time."""
+        """Tell whether one of the ends has failed with three others: it would hold everybody up each time."""
         for host, gpu in meeting.ends:
             if self._strikes[host, gpu] >= MOST_FAILURES:
-                self.failures[meeting] = f"left out, since {host} gpu {gpu} has failed with two others"
+                self.failures[meeting] = f"left out, since {host} gpu {gpu} has failed with {MOST_FAILURES} others"
                 return True
         return False
 

@@ -111,7 +111,7 @@ class Board:
     rate_to
         Bytes per second of a copy to another board, by its number, where that is not the usual rate.
     rail_bytes_s
-        Bytes per second that it sends or receives by NCCL.
+        Bytes per second that it sends by NCCL.
     rail_fault
         What goes wrong with NCCL on it: ``never joins``, ``cannot join``, ``hangs`` or ``dies``; empty: nothing.
     """

@@ -95,7 +95,7 @@ def checked(hosts: Sequence[str], n_gpus: int) -> dict[tuple[str, str], DeviceCh
     return {(host, gpu): DeviceCheck(gpu, seconds={"gemm_fp32": [1e-3]}) for host in hosts for gpu in gpus}
 
 
-def test_the_doctor_names_the_node_and_the_rail_that_is_slow(
+def test_the_doctor_names_the_node_that_sends_slowly_and_the_rail(
     set_up: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transports = set_up({"node1": [HEALTHY] * 2, "node2": [HEALTHY, SLOW], "node3": [HEALTHY] * 2})
@@ -106,8 +106,8 @@ def test_the_doctor_names_the_node_and_the_rail_that_is_slow(
 
     assert result.return_value == 0, result.output
     slow = re.findall(r"nccl gpu1: link (\S+) to (\S+): 0.005 GB/s, 10 times as slow as the median", result.output)
-    assert sorted(slow) == [("node2", "node[1,3]"), ("node[1,3]", "node2")], result.output
-    assert "nccl gpu0" not in result.output
+    assert slow == [("node2", "node[1,3]")], result.output
+    assert result.output.count("nccl gpu") == 1
     assert "nccl: 12 links measured: median 0.05 GB/s (gpu0, gpu1)" in result.output
     assert re.search(r"^6 links measured: median .* MB/s, round trip ", result.output, re.MULTILINE)
 

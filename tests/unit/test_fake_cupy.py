@@ -40,7 +40,7 @@ CLASSES = [
     "cuda.Stream",
 ]
 # By these the tests look into the stand-in, and the stand-in into itself.
-OURS = {"ID_BYTES", "in_stream_order", "stream_of", "host", "mem", "multiply"}
+OURS = {"ID_BYTES", "UNINITIALIZED", "in_stream_order", "stream_of", "host", "mem", "multiply"}
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ class Nodes:
     versions
         Their versions of NCCL; None: it does not answer.
     rates
-        Bytes per second that a GPU sends and receives.
+        Bytes per second that a GPU sends.
     trouble
         What keeps a GPU from a step, if anything does.
     steps
@@ -89,7 +89,6 @@ class Nodes:
     rates: Mapping[tuple[str, str], float] = field(default_factory=dict)
     trouble: Callable[[str, str, Mapping[str, Any]], str] = lambda *_: ""
     steps: list[dict[tuple[str, str], dict[str, Any]]] = field(default_factory=list)
-    partners: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
     def __call__(self, commands: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
         if all(each == {"nccl": "version"} for each in commands.values()):
@@ -116,12 +115,8 @@ class Nodes:
         if "rank" in command:
             return {"id": f"{host}/{gpu}" if command["rank"] == 0 else ""}
         if "id" in command:
-            one, _, other = command["id"].partition("/")
-            if (one, other) != (host, gpu):
-                self.partners |= {(host, gpu): (one, other), (one, other): (host, gpu)}
             return {}
-        ends = (host, gpu), self.partners[host, gpu]
-        return {"seconds": command["n_bytes"] / min(self.rates.get(end, 40e9) for end in ends)}
+        return {"seconds": command["n_bytes"] / self.rates.get((host, gpu), 40e9)}
 
 
 def rails_on(n_nodes: int, n_gpus: int) -> Rails:
@@ -137,6 +132,13 @@ def test_every_gpu_sends_to_those_of_its_number_both_ways() -> None:
     ways = [(each.path, each.sender, each.receiver) for each in found.readings]
     assert len(ways) == len(set(ways)) == 2 * 4 * 3
     assert (found.failures, found.remarks) == ({}, [])
+
+
+def test_a_reading_is_of_the_gpu_that_sent() -> None:
+    found = check_nccl(nodes(4, rates={("node2", "1"): 4e9}), rails_on(4, 2), {}, 8)
+    slow = {(each.path, each.sender) for each in found.readings if each.duration_s > 2 * each.n_bytes / 40e9}
+    assert slow == {("gpu1", "node2")}
+    assert sum(each.sender == "node2" for each in found.readings) == 2 * 3
 
 
 def test_a_gpu_meets_so_many_others_at_most() -> None:
@@ -196,14 +198,21 @@ def test_of_two_ends_that_fail_both_reasons_are_told() -> None:
     assert found.readings == []
 
 
-def test_a_gpu_that_has_failed_with_two_others_holds_up_nobody_else() -> None:
+def test_a_gpu_that_has_failed_with_three_others_holds_up_nobody_else() -> None:
     told = nodes(6, trouble=lambda host, *_: "no answer within 60 s" * (host == "node2"))
     found = check_nccl(told, rails_on(6, 1), {}, 8)
-    assert sum(("node2", "0") in step for step in told.steps) == 2
+    assert sum(("node2", "0") in step for step in told.steps) == 3
     assert sorted(found.failures.values()) == sorted(
-        ["node2: no answer within 60 s"] * 2 + ["left out, since node2 gpu 0 has failed with two others"] * 3
+        ["node2: no answer within 60 s"] * 3 + ["left out, since node2 gpu 0 has failed with 3 others"] * 2
     )
     assert len(found.readings) == 5 * 4
+
+
+def test_a_gpu_that_is_well_is_not_left_out_for_two_that_are_not() -> None:
+    broken = {"node3", "node8"}  # which node6 meets first
+    told = nodes(8, trouble=lambda host, *_: "broken" * (host in broken))
+    found = check_nccl(told, rails_on(8, 1), {}, 8)
+    assert len(found.readings) == 6 * 5
 
 
 def test_a_node_that_is_gone_fails_its_meetings() -> None:

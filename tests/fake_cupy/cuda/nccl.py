@@ -1,6 +1,6 @@
 """CuPy's ``cupy.cuda.nccl``: communicators of two ranks, between which bytes really go, over loopback.
 
-What an operation takes is virtual: the bytes at the slower of both boards' rates, by the sender's clock. A board's
+What sending takes is virtual: the bytes at the sender's rate. A board's
 :attr:`~tests.fake_cupy.machine.Board.rail_fault` says what goes wrong, and where.
 """
 
@@ -23,7 +23,6 @@ NCCL_UINT8 = 1
 ID_BYTES = 128
 _ID = struct.Struct("!8sH")
 _HEADER = struct.Struct("!Q")
-_REPLY = struct.Struct("!d")
 STATUS = {
     2: "NCCL_ERROR_SYSTEM_ERROR: unhandled system error (run with NCCL_DEBUG=INFO for details)",
     6: "NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error",
@@ -79,15 +78,14 @@ class NcclCommunicator:
             _wait_for_ever()
         if self._board.rail_fault == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        own_rate, numbers = self._board.rail_bytes_s, self._board.memory_at(sendbuf, count)
+        numbers = self._board.memory_at(sendbuf, count)
         assert UNINITIALIZED not in numbers, "memory that nobody has set may hold what another process left there"
         try:
             self._other.sendall(_HEADER.pack(count))
             self._other.sendall(numbers.data)
-            (their_rate,) = _REPLY.unpack(_received(self._other, _REPLY.size))
         except ConnectionError:
             self._lose_the_other()
-        self._board.works("nccl_send", stream_of(stream), count / min(own_rate, their_rate))
+        self._board.works("nccl_send", stream_of(stream), count / self._board.rail_bytes_s)
 
     def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
         assert (datatype, peer) == (NCCL_UINT8, 1 - self._rank)
@@ -95,7 +93,6 @@ class NcclCommunicator:
             (n_bytes,) = _HEADER.unpack(_received(self._other, _HEADER.size))
             assert n_bytes == count
             self._board.memory_at(recvbuf, count)[:] = memoryview(_received(self._other, count))
-            self._other.sendall(_REPLY.pack(self._board.rail_bytes_s))
         except ConnectionError:
             self._lose_the_other()
         self._board.works("nccl_recv", stream_of(stream), 0.0)
