@@ -1,5 +1,6 @@
-"""CuPy's ``cupy.cuda.nccl``: communicators of two ranks, between which bytes really go, over loopback.
+"""CuPy's ``cupy.cuda.nccl``: communicators of two ranks, between which bytes really go.
 
+They go over the network that ``NCCL_SOCKET_IFNAME`` asks for, or over loopback.
 What sending takes is virtual: the bytes at the sender's rate. A board's
 :attr:`~tests.fake_cupy.machine.Board.rail_fault` says what goes wrong, and where.
 """
@@ -14,6 +15,7 @@ import struct
 import threading
 from typing import Any, NoReturn
 
+from laggard.collectors.links.interfaces import address_on
 from tests.fake_cupy.cuda.stream import stream_of
 from tests.fake_cupy.machine import UNINITIALIZED, the_machine
 
@@ -21,7 +23,7 @@ __all__ = ["ID_BYTES", "STATUS", "NcclCommunicator", "NcclError", "get_unique_id
 
 NCCL_UINT8 = 1
 ID_BYTES = 128
-_ID = struct.Struct("!8sH")
+_ID = struct.Struct("!8s4sH")
 _HEADER = struct.Struct("!Q")
 STATUS = {
     2: "NCCL_ERROR_SYSTEM_ERROR: unhandled system error (run with NCCL_DEBUG=INFO for details)",
@@ -48,8 +50,10 @@ def get_version() -> int:
 
 def get_unique_id() -> bytes:
     """Listen for the other rank; the id is a secret, and where."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    unique_id = _ID.pack(secrets.token_bytes(8), listener.getsockname()[1]).ljust(ID_BYTES, b"\0")
+    address = address_on(os.environ.get("NCCL_SOCKET_IFNAME", "lo"))
+    listener = socket.create_server((address, 0))
+    where = socket.inet_aton(address), listener.getsockname()[1]
+    unique_id = _ID.pack(secrets.token_bytes(8), *where).ljust(ID_BYTES, b"\0")
     _listeners[unique_id] = listener
     return unique_id
 
@@ -69,7 +73,8 @@ class NcclCommunicator:
             self._other, _ = _listeners.pop(commId).accept()
             assert _received(self._other, ID_BYTES) == commId
         else:
-            self._other = socket.create_connection(("127.0.0.1", _ID.unpack(commId[: _ID.size])[1]))
+            _, address, port = _ID.unpack(commId[: _ID.size])
+            self._other = socket.create_connection((socket.inet_ntoa(address), port))
             self._other.sendall(commId)
 
     def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
