@@ -1,4 +1,7 @@
-"""A child process that answers line by line, each within a deadline, because a call into a driver may never return."""
+"""A child process that answers line by line, each within a deadline, because a call into a driver may never return.
+
+The kernel kills it when this process dies: a process that waits in a driver would notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import IO, Self, cast
+
+from laggard.kvstore.child_process import dies_with_parent
 
 __all__ = ["AnsweringProcess"]
 
@@ -19,7 +24,7 @@ KILL_DEADLINE_S = 1.0
 
 
 class AnsweringProcess:
-    """A child process that runs a module of ours, and the lines it prints.
+    """A child process that runs a module of ours, the lines it is sent, and those that it prints.
 
     Parameters
     ----------
@@ -34,25 +39,41 @@ class AnsweringProcess:
     def __init__(self, module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            dies_with_parent([sys.executable, "-P", "-m", module, *arguments]),
+            bufsize=0,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=dict(environ),
         )
-        assert self._process.stdout is not None  # noqa: S101 - for the type checker
-        self._pipe = self._process.stdout
+        self._commands = cast("IO[bytes]", self._process.stdin)
+        self._pipe = cast("IO[bytes]", self._process.stdout)
         self._rest = b""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def kill(self) -> None:
+        """End the process, without waiting for its end."""
         self._process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        self.kill()
         # A process that hangs in the driver ends when the driver returns, which may be never.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_DEADLINE_S)
+        self._commands.close()
         self._pipe.close()
         self._errors.close()
+
+    def say(self, line: str) -> None:
+        """Send it a line; if it has ended, :meth:`line` says so."""
+        with contextlib.suppress(BrokenPipeError):
+            self._commands.write(line.encode() + b"\n")
 
     def line(self, wait_s: float) -> bytes:
         """Return the next line.

@@ -22,6 +22,7 @@ from laggard.collectors.device import listed_devices
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.faults import faults_of
 from laggard.collectors.metrics.nvml import nvml_handle
+from laggard.collectors.probing import is_of_this_job
 from laggard.collectors.symptoms import SymptomReader, link_states
 
 __all__ = ["Board", "Boards"]
@@ -43,6 +44,8 @@ class Board:
         What is wrong with it, whatever the probes measure.
     is_hidden
         Whether this process may not open it.
+    processes
+        PIDs of the processes that compute on it and are not of this job, as far as they can be seen from here.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Board:
     n_links: int | None = None
     faults: tuple[str, ...] = ()
     is_hidden: bool = False
+    processes: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Return it as a line of JSON."""
@@ -59,7 +63,7 @@ class Board:
     def from_json(cls, text: str | bytes) -> Self:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
-        return cls(**{**fields, "faults": tuple(fields["faults"])})
+        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("faults", "processes")}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,9 @@ def read_board(number: int, names: Sequence[str] | None) -> Board:
     except DriverUnavailableError as error:
         return Board(name, uuid, faults=(error.reason,))
     links = [] if _is_sliced(handle) else link_states(handle)
-    return Board(name, uuid, sum(links) if links else None, faults_of(snapshot.values, snapshot.links_down))
+    faults = faults_of(snapshot.values, snapshot.links_down)
+    processes = tuple(sorted(pid for pid in snapshot.processes if not is_of_this_job(pid)))
+    return Board(name, uuid, sum(links) if links else None, faults, processes=processes)
 
 
 def _is_sliced(handle: Any) -> bool:

@@ -22,11 +22,12 @@ class LinkReading:
     n_bytes
         How many bytes were sent.
     latency_s
-        Median of the round trips of 64 bytes, in seconds; 0 between GPUs.
+        Median of the round trips of 64 bytes, in seconds; 0 between GPUs and by NCCL.
     foreign_share
         Bytes that others carried on the NIC or the GPU's links meanwhile, over ``n_bytes``; the larger of both ends.
     path
-        What joins two GPUs, as :func:`~laggard.collectors.links.nvlinks.path_between` says; empty between nodes.
+        What joins two GPUs, as :func:`~laggard.collectors.links.nvlinks.path_between` says; the rail of two nodes, such
+        as ``gpu3``, by NCCL; empty over TCP.
     """
 
     round: int

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, cast
 
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
@@ -20,24 +21,40 @@ from laggard.collectors.links.schedule import circle
 from laggard.kvstore.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.resilience.command.nccl_check import Ask, NcclCheck, Rails, check_nccl
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = ["LinkCheck", "check_links"]
+__all__ = ["LinkCheck", "check_links", "variables_of_nccl"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
 DEADLINE_S = 120.0
+"""For each answer of a node."""
 PARTNERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCheck:
-    """What was measured: one reading of each link, and why there are others of which there is none."""
+    """What was measured: one reading of each link, and why there are others of which there is none.
+
+    Attributes
+    ----------
+    readings, failures
+        Over TCP.
+    nccl
+        By NCCL.
+    """
 
     readings: Sequence[LinkReading] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
+    nccl: NcclCheck = field(default_factory=NcclCheck)
 
 
-def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
+def check_links(
+    transports: Mapping[str, Transport | None],
+    names: Mapping[str, str],
+    interface: str = "",
+    rails: Rails | None = None,
+) -> LinkCheck:
     """Return the times of bursts that the nodes send each other, each node one at a time.
 
     Parameters
@@ -48,6 +65,8 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
         The name or address to look up for each host.
     interface
         Which network is measured; empty: that of these addresses.
+    rails
+        The GPUs that send by NCCL; None: nothing is measured by NCCL.
     """
     hosts = list(transports)
     if len(hosts) < 2:
@@ -62,11 +81,12 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
     with contextlib.ExitStack() as processes, ThreadPoolExecutor(len(hosts), "link-check") as threads:
         nodes = {host: processes.enter_context(_started(host, transport)) for host, transport in transports.items()}
 
-        def ask(command: Callable[[str], object]) -> dict[str, dict[str, Any] | None]:
-            asked = {host: threads.submit(node.ask, command(host)) for host, node in nodes.items()}
+        def ask(commands: Mapping[str, object]) -> dict[str, dict[str, Any] | None]:
+            asked = {host: threads.submit(nodes[host].ask, command) for host, command in commands.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        listening = ask(lambda host: {"host": host, "address": addresses[host], "key": key, "interface": interface})
+        begin = {"key": key, "interface": interface}
+        listening = ask({host: {"host": host, "address": addresses[host], **begin} for host in hosts})
         silent = {
             host: "no answer" if answer is None else answer["failure"]
             for host, answer in listening.items()
@@ -75,20 +95,32 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
         listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
-        meetings = circle(sorted(listens), PARTNERS)
-        partners = {host: [_partner(host, pairs) for pairs in meetings] for host in hosts}
-        n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
-        for number in range(2):  # the first only to choose the number of bytes
-            terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}
-            found = ask(lambda host, terms=terms: terms | {"partners": partners[host]})  # type: ignore[misc]
-            check = _check_of(found, silent)
-            if check.readings:
-                rate = statistics.median(each.n_bytes / each.duration_s for each in check.readings)
-                n_bytes = bytes_for(rate)
-        return check
+        check = _over_tcp(ask, listens, silent)
+        if rails is None:
+            return check
+        return replace(check, nccl=check_nccl(ask, rails.on(listens), variables_of_nccl(interface), PARTNERS))
 
 
-def _check_of(found: Mapping[str, dict[str, Any] | None], silent: Mapping[str, str]) -> LinkCheck:
+def _over_tcp(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
+    meetings = circle(sorted(listens), PARTNERS)
+    partners = {host: [_partner(host, pairs) for pairs in meetings] for host in listens}
+    n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
+    for number in range(2):  # the first only to choose the number of bytes
+        terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}
+        check = _check_of(ask({host: terms | {"partners": partners[host]} for host in listens}), silent)
+        if check.readings:
+            rate = statistics.median(each.n_bytes / each.duration_s for each in check.readings)
+            n_bytes = bytes_for(rate)
+    return check
+
+
+def variables_of_nccl(interface: str) -> dict[str, str]:
+    """Return NCCL's variables, which ssh does not pass on."""
+    given = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+    return given | ({"NCCL_SOCKET_IFNAME": interface} if interface else {})
+
+
+def _check_of(found: Mapping[str, Mapping[str, Any] | None], silent: Mapping[str, str]) -> LinkCheck:
     readings = [LinkReading(**each) for answer in found.values() if answer for each in answer["links"]]
     failures = {
         f"{host} to {partner}": str(why)
@@ -106,33 +138,37 @@ def _partner(host: str, pairs: Sequence[tuple[str, str]]) -> str | None:
 class _Node:
     """The process on a node, which answers line by line."""
 
-    def __init__(self, commands: IO[bytes], answers: IO[bytes]) -> None:
-        self._commands, self._answers = commands, answers
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
 
     def ask(self, command: object) -> dict[str, Any] | None:
-        """Send a command and return the answer; None if the process has ended."""
+        """Send a command and return the answer; None if the process has ended, or did not answer in time."""
+        commands, answers = (cast("IO[bytes]", pipe) for pipe in (self._process.stdin, self._process.stdout))
+        deadline = threading.Timer(DEADLINE_S, self._process.kill)
+        deadline.start()
         try:
-            self._commands.write(json.dumps(command).encode() + b"\n")
-            self._commands.flush()
-        except OSError:
+            commands.write(json.dumps(command).encode() + b"\n")
+            commands.flush()
+            for line in answers:  # a login shell may print others
+                if line.startswith(b'{"links"'):
+                    return dict(json.loads(line))
+        except BrokenPipeError:
             return None
-        for line in self._answers:  # a login shell may print others
-            if line.startswith(b'{"links"'):
-                return dict(json.loads(line))
+        finally:
+            deadline.cancel()
         return None
 
 
 @contextlib.contextmanager
 def _started(host: str, transport: Transport | None) -> Iterator[_Node]:
-    """Run the node's part while the block lasts, and no longer than the deadline."""
+    """Run the node's part while the block lasts."""
     argv = [*env_command(**{NODE: host}), *CHECK_COMMAND]
     command = argv if transport is None else transport.command(host, argv)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes, cwd="/") as process:  # type: ignore[call-overload]
-        deadline = threading.Timer(DEADLINE_S, process.kill)
-        deadline.start()
         try:
-            yield _Node(cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
+            yield _Node(process)
         finally:
-            deadline.cancel()
+            with contextlib.suppress(BrokenPipeError):  # of what it was sent and did not read
+                process.stdin.close()
             process.kill()

@@ -10,11 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from tests.fake_cupy.cuda.memory import MemoryPointer
 from tests.fake_cupy.cuda.stream import Stream, get_current_stream
-from tests.fake_cupy.machine import Board, Memory, the_machine
+from tests.fake_cupy.machine import UNINITIALIZED, Board, Memory, the_machine
 
 __all__ = ["arange", "array", "asarray", "current", "empty", "full", "ndarray", "zeros"]
-
-UNINITIALIZED = 0xCD
 
 
 class ndarray(NDArrayOperatorsMixin):  # noqa: N801 - CuPy's name

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "UNINITIALIZED",
     "Board",
     "CUDARuntimeError",
     "Machine",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 ALLOCATION_UNIT = 512
+UNINITIALIZED = 0xCD
 MODULES = (
     "",
     ".cuda",
@@ -35,6 +37,7 @@ MODULES = (
     ".cuda.driver",
     ".cuda.graph",
     ".cuda.memory",
+    ".cuda.nccl",
     ".cuda.pinned_memory",
     ".cuda.runtime",
     ".cuda.stream",
@@ -107,6 +110,10 @@ class Board:
         The boards that it can reach directly.
     rate_to
         Bytes per second of a copy to another board, by its number, where that is not the usual rate.
+    rail_bytes_s
+        Bytes per second that it sends by NCCL.
+    rail_fault
+        What goes wrong with NCCL on it: ``never joins``, ``cannot join``, ``hangs`` or ``dies``; empty: nothing.
     """
 
     number: int = 0
@@ -124,6 +131,8 @@ class Board:
     events_count_waiting: bool = True
     peers: frozenset[int] = frozenset()
     rate_to: dict[int, float] = field(default_factory=dict)
+    rail_bytes_s: float = 50e9
+    rail_fault: str = ""
     peak_bytes: int = 0
     log: list[Work] = field(default_factory=list)
 
@@ -219,7 +228,10 @@ class Memory:
 
 
 class Machine:
-    """Boards, and which of them a thread uses now."""
+    """Boards, and which of them a thread uses now; whether there is NCCL, and which."""
+
+    has_nccl = True
+    nccl_version = 22703
 
     def __init__(self, boards: tuple[Board, ...]) -> None:
         self.boards = boards
