@@ -27,10 +27,9 @@ def lines_on_links(check: LinkCheck) -> list[str]:
     lines = _first_lines(failures, len(failures) - MAX_SHOWN, "not measured")
     if not check.readings:
         return lines
-    usual_s = statistics.median(each.duration_s for each in check.readings)
-    slow = _slow(check.readings, usual_s)
-    lines += _slowest([("", group, usual_s) for group in _of_one_node(slow)], len(slow), MB)
-    usual = min(check.readings, key=lambda each: abs(each.duration_s - usual_s))
+    usual = _median_of_nodes(check.readings)
+    slow = _slow(check.readings, usual.duration_s)
+    lines += _slowest([("", group, usual.duration_s) for group in _of_one_node(slow)], len(slow), MB)
     latency_s = statistics.median(each.latency_s for each in check.readings)
     count = counted(len(check.readings), "link", "links")
     return [*lines, f"{count} measured: median {_range([_rate(usual, MB)])} MB/s, round trip {1e6 * latency_s:.0f} us"]
