@@ -19,7 +19,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from laggard.kvstore.certificates import Authority, Certificate
@@ -27,7 +27,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["AgentListener", "allow_descriptors"]
+__all__ = ["AgentListener", "Callers", "allow_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -87,6 +87,30 @@ class _Unproven:
     greeting: bytes = b""
 
 
+class Callers:
+    """The addresses from which agents have dialled, which need not be those by which their nodes are reached."""
+
+    def __init__(self) -> None:
+        self._addresses: set[str] = set()
+        self._followers: list[Callable[[str], None]] = []
+        self._changing = threading.Lock()
+
+    def add(self, address: str) -> None:
+        """Note an address, and tell all who follow."""
+        with self._changing:
+            if address not in self._addresses:
+                self._addresses.add(address)
+                for tell in self._followers:
+                    tell(address)
+
+    def follow(self, tell: Callable[[str], None]) -> None:
+        """Tell of each address: of those that are known at once, and of later ones when they are."""
+        with self._changing:
+            self._followers.append(tell)
+            for address in self._addresses:
+                tell(address)
+
+
 class AgentListener:
     """Listens for agents, in a thread of its own, until it is closed.
 
@@ -94,10 +118,13 @@ class AgentListener:
     ----------
     address
         Of this machine, at which the agents reach it.
+    callers
+        Is told from where they dial.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, callers: Callers) -> None:
         self._address = address
+        self._callers = callers
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
         self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
@@ -219,6 +246,7 @@ class AgentListener:
         try:
             if not hmac.compare_digest(connection.read(SECRET_BYTES), invited.secret):
                 raise ConnectionError("it does not know its secret")
+            self._callers.add(plain.getpeername()[0])
             (n_received,) = COUNT.unpack(connection.read(COUNT.size))
             connection.set_timeout(PROGRESS_S)
             with invited.admitting:

@@ -172,11 +172,14 @@ def _run_job(
             port=options.state_port,
             fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
+            nodes=[node.address for node in allocation.nodes],
         )
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
+    if isinstance(allocation, RemoteAllocation):
+        allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry
     card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
     controller: Controller | None = None

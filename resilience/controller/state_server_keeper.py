@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +27,7 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.memory import oom_kills
 from laggard.kvstore.server import Fsync, StateServer
+from laggard.kvstore.server_guard import ServerGuard
 from laggard.resilience.agent.awake import AwakeClock
 
 __all__ = ["StateKeeper"]
@@ -62,6 +63,8 @@ class StateKeeper:
     ----------
     directory, job, host, port, fsync, on_loading
         As for `StateServer.start`; the first start calls ``on_loading``, later ones add to ``messages``.
+    nodes
+        Addresses of the job's nodes: their connections do not wait behind those of strangers.
 
     Attributes
     ----------
@@ -82,6 +85,7 @@ class StateKeeper:
         port: int | None = None,
         fsync: Fsync = "always",
         on_loading: Callable[[str], None] = lambda _: None,
+        nodes: Iterable[str] = (),
     ) -> None:
         self._server = StateServer.start(
             directory,
@@ -92,6 +96,8 @@ class StateKeeper:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
+        self._guard = ServerGuard(self._server.endpoint, nodes)
+        self._guard.stand(self._server.pid)
         self.changed = threading.Condition()
         self.messages: deque[str] = deque()
         self.failure: KVStoreError | None = None
@@ -118,6 +124,10 @@ class StateKeeper:
     def pid(self) -> int:
         """Process id of the server that runs now, or ran last."""
         return self._server.pid
+
+    def admit(self, *addresses: str) -> None:
+        """Have connections from further addresses not wait behind those of strangers."""
+        self._guard.admit(*addresses)
 
     def flush_to_disk(self, deadline_s: float) -> None:
         """Wait until everything that was acknowledged is on disk, and for a server that is being restarted.
@@ -148,6 +158,7 @@ class StateKeeper:
         self._awake_clock.stop()
         self._thread.join(LOAD_DEADLINE_S)
         self._watcher.join(LOAD_DEADLINE_S)
+        self._guard.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +214,9 @@ class StateKeeper:
         began_s = time.monotonic()
         if exit_code == -signal.SIGKILL:
             self._check_memory(str(died.directory))
+        self._guard.withdraw()
         server = self._start_again(died)
+        self._guard.stand(server.pid)
         with self.changed:
             self._server = server
             self._answered_s = self._awake_clock.now_s()

@@ -19,7 +19,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Invitation, proof_of
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.allocation import agent_listener
-from laggard.resilience.allocation.agent_listener import MAX_UNPROVEN, AgentListener
+from laggard.resilience.allocation.agent_listener import MAX_UNPROVEN, AgentListener, Callers
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -28,7 +28,7 @@ N_LINES = 3000
 
 @pytest.fixture
 def listener() -> Iterator[AgentListener]:
-    listener = AgentListener("127.0.0.1")
+    listener = AgentListener("127.0.0.1", Callers())
     yield listener
     listener.close()
 

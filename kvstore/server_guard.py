@@ -1,0 +1,159 @@
+"""The queue for strangers at the state server's port: the server takes everything, so strangers come to us first.
+
+A stranger may be one of ours: somebody who looks at the job from a login node, or a node that calls from an address
+that nobody has heard of. So what strangers send is passed on to the server, a few at a time, and whoever has logged in
+within some seconds comes to the server itself from then on. The server's list of its clients says who has: it shows
+another name than the default user's only then, with TLS too, of which we see nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable
+
+import redis
+
+from laggard.kvstore.borrowed_sockets import second_queues
+from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.strangers import STRANGERS_PAUSE_S, Places, SecondQueue
+
+__all__ = ["ServerGuard"]
+
+_log = logging.getLogger(__name__)
+
+PLACES = 16
+PROOF_S = 3.0
+# Between two looks at the server's clients, of which there may be thousands.
+ASK_S = 0.5
+_ANSWER_S = 1.0
+_CHUNK_BYTES = 1 << 16
+_DEFAULT_USER = "default"
+
+
+class ServerGuard:
+    """Stands at a state server's port, from each `stand` to the next `withdraw`.
+
+    Parameters
+    ----------
+    endpoint
+        The server's.
+    known
+        Addresses of the job's nodes, which come to the server itself.
+    """
+
+    def __init__(self, endpoint: Endpoint, known: Iterable[str]) -> None:
+        self._place = endpoint.host, endpoint.port
+        self._known = {endpoint.host, *known}
+        self._client = endpoint.connect(timeout_s=_ANSWER_S)
+        self._queue: SecondQueue | None = None
+        self._places = Places(PLACES)
+        self._changing = threading.Lock()
+        self._asking = threading.Lock()
+        self._asked_s = 0.0
+        self._logged_in: frozenset[str] = frozenset()
+        self._own_calls: set[tuple[str, int]] = set()
+
+    def stand(self, pid: int) -> None:
+        """Take strangers' connections in place of this process, the server. Where that is impossible, do nothing."""
+        with self._changing:
+            try:
+                (self._queue,) = second_queues(pid, self._known)
+            except (OSError, ValueError) as error:  # this kernel does not allow it, or it does not listen on IPv4
+                _log.debug("the state server takes strangers' connections itself: %s", error)
+                return
+            threading.Thread(target=self._accept, args=(self._queue.listener,), name="guard", daemon=True).start()
+
+    def withdraw(self) -> None:
+        """Leave the port, since the server has ended: its successor could not listen there."""
+        with self._changing:
+            if self._queue is not None:
+                self._queue.close()
+            self._queue = None
+
+    def admit(self, *addresses: str) -> None:
+        """Let connections from further addresses come to the server itself."""
+        with self._changing:
+            self._known.update(addresses)
+            if self._queue is not None:
+                self._queue.admit(*addresses)
+
+    def close(self) -> None:
+        """Withdraw for good."""
+        self.withdraw()
+        self._client.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                stranger, where = listener.accept()
+            except OSError:
+                return  # it was closed
+            threading.Thread(target=self._serve, args=(stranger, where), name="stranger", daemon=True).start()
+            time.sleep(STRANGERS_PAUSE_S)
+
+    def _serve(self, stranger: socket.socket, where: tuple[str, int]) -> None:
+        with stranger, socket.socket() as server:
+            if where in self._own_calls:
+                return  # the server has ended, so that we have called ourselves
+            server.bind((self._place[0], 0))
+            own = server.getsockname()
+            self._own_calls.add(own)
+            try:
+                server.connect(self._place)
+                self._pass_on(stranger, server, where[0])
+            except OSError as error:
+                _log.debug("the server cannot be reached for a stranger: %s", error)
+            finally:
+                self._own_calls.discard(own)
+
+    def _pass_on(self, stranger: socket.socket, server: socket.socket, address: str) -> None:
+        """Pass everything on until either end closes; or a little while, for somebody who does not log in."""
+        copies = [
+            threading.Thread(target=_copy, args=ends, name="stranger", daemon=True)
+            for ends in ((stranger, server), (server, stranger))
+        ]
+        for copy in copies:
+            copy.start()
+        with self._places.taken_by(stranger):
+            if self._logs_in(server, copies[0]):
+                self.admit(address)
+            else:
+                _shut(stranger, server)
+        for copy in copies:
+            copy.join()
+
+    def _logs_in(self, server: socket.socket, copy: threading.Thread) -> bool:
+        host, port = server.getsockname()
+        until_s = time.monotonic() + PROOF_S
+        while copy.is_alive() and time.monotonic() < until_s:
+            copy.join(ASK_S)
+            if copy.is_alive() and f"{host}:{port}" in self._clients_logged_in():
+                return True
+        return False
+
+    def _clients_logged_in(self) -> frozenset[str]:
+        """Return from where clients have logged in, as was known a moment ago."""
+        with self._asking:
+            if time.monotonic() - self._asked_s > ASK_S / 2:
+                with contextlib.suppress(redis.RedisError):  # it is busy; those who wait for it are given up
+                    clients = self._client.client_list()
+                    self._logged_in = frozenset(each["addr"] for each in clients if each["user"] != _DEFAULT_USER)
+                self._asked_s = time.monotonic()
+            return self._logged_in
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(_CHUNK_BYTES):
+            sink.sendall(data)
+    _shut(source, sink)
+
+
+def _shut(*connections: socket.socket) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
