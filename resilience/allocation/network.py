@@ -15,6 +15,7 @@ from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
 
 __all__ = [
+    "addresses_of",
     "claim_port",
     "free_port",
     "is_this_machine",
@@ -50,6 +51,14 @@ def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
     primary, *others = names
     addresses = {host: _address_of(host, name) for host, name in names.items() if host != primary}
     return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
+
+
+def addresses_of(name: str) -> list[str]:
+    """Return all IPv4 addresses of a name or address, which may be none."""
+    try:
+        return socket.gethostbyname_ex(name)[2]
+    except OSError:
+        return []
 
 
 def is_this_machine(name: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from laggard.resilience.allocation.network import addresses_of
 from laggard.resilience.allocation.slurm_text import (
     PARTS_FORMAT,
     JobPart,
@@ -251,20 +251,13 @@ def _controllers() -> Collection[str]:
     said = _output_of(("scontrol", "show", "config"), STATE_DEADLINE_S)
     found = set[str]()
     for names in controllers_of_config(said):
-        of_one = {address for name in names for address in _addresses_of(name)}
+        of_one = {address for name in names for address in addresses_of(name)}
         if not of_one:
             raise ResourceManagerError("scontrol", f"names a controller without an address: {' '.join(names)}")
         found |= of_one
     if not found:
         raise ResourceManagerError("scontrol", "names no controller")
     return found
-
-
-def _addresses_of(name: str) -> list[str]:
-    try:
-        return socket.gethostbyname_ex(name)[2]
-    except OSError:
-        return []
 
 
 @functools.cache
