@@ -60,18 +60,19 @@ class SrunGuards:
 
     def _guard(self, pid: int) -> None:
         with contextlib.ExitStack() as stack:
+            stack.callback(self._pids.discard, pid)
+            if (controllers := self._controllers()) is None:
+                _log.debug("strangers reach process %d: who else has to is not known", pid)
+                return
             try:
                 process = os.pidfd_open(pid)
                 stack.callback(os.close, process)
-                stack.callback(self._pids.discard, pid)
                 while not self._is_launched(pid):
                     if _has_ended(process, LOOK_MS):
                         return
-                if (controllers := self._controllers()) is None:
-                    return
                 queues = self._stand(pid, {*controllers, *_own_addresses()})
             except OSError as error:  # it has ended, or this kernel does not allow it
-                _log.debug("srun takes strangers' connections: %s", error)
+                _log.debug("strangers reach process %d: %s", pid, error)
                 return
             stack.callback(self._withdraw, queues)
             _has_ended(process, None)
