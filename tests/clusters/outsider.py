@@ -99,8 +99,9 @@ def main(seconds: float, spared: set[int], addresses: list[str]) -> None:
         print(json.dumps({"attack": attack.__name__, "ports": ports}), flush=True)
         until_s = time.monotonic() + seconds
         with concurrent.futures.ThreadPoolExecutor(len(places)) as threads:
-            counts = threads.map(lambda place: attack(*place, until_s), places)  # noqa: B023 - it ends in this round
-            print(json.dumps({"ended": attack.__name__, "begun": [*zip(places, counts, strict=True)]}), flush=True)
+            counts = [threads.submit(attack, *place, until_s) for place in places]
+        begun = [(*place, count.result()) for place, count in zip(places, counts, strict=True)]
+        print(json.dumps({"ended": attack.__name__, "begun": begun}), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_an_outsider_who_scans_holds_and_floods_every_port_takes_no_node_from_a_
         job.wait_for("rank . in launch 1", times=2)
         begun.append(next(attack)["begun"])
     came_about = collections.Counter[tuple[str, int]]()
-    for (address, port), count in [each for attack_ in begun for each in attack_]:
+    for address, port, count in [each for of_attack in begun for each in of_attack]:
         came_about[address, port] += count
     # Nobody takes them, and the kernel no more than that.
     assert max(came_about[place] for place in of_srun) <= STRANGERS_BACKLOG + 1, came_about
