@@ -19,9 +19,10 @@ import psutil
 
 from benchmarks import outsider_attack
 from benchmarks.outsider_job import COUNTER, END
+from laggard.kvstore.connection import is_loopback
 from tests.clusters import slurm_daemons
 from tests.clusters.jobs import ClusterJob, environment
-from tests.clusters.machines import missing_for_machines
+from tests.clusters.machines import Machine, missing_for_machines
 from tests.clusters.site import NODES, UID, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.integration.jobs import RunningJob
@@ -44,8 +45,6 @@ OWNERS = {
     "srun": "srun",
     "laggard": "agents' port",
 }
-# It listens for Slurm's daemons, and is the user's own.
-NOT_OURS = "salloc"
 LISTENING = "0A"
 ANY = "0.0.0.0"  # noqa: S104 - of others
 
@@ -147,8 +146,8 @@ class Watched:
             with contextlib.suppress(psutil.Error, OSError):
                 line = " ".join(process.cmdline())
                 owner = next((owner for word, owner in OWNERS.items() if word in line), line)
-                places = _listens_at(process.pid)
-                found.setdefault(owner, set()).update((address if ip == ANY else ip, port) for ip, port in places)
+                places = {(address if ip == ANY else ip, port) for ip, port in _listens_at(process.pid)}
+                found.setdefault(owner, set()).update(each for each in places if _is_near(each[0], address))
         # The controller has the second queue at the ports of others.
         found["agents' port"].difference_update(*(places for owner, places in found.items() if owner != "agents' port"))
         return {owner: sorted(places) for owner, places in sorted(found.items()) if places}
@@ -156,6 +155,11 @@ class Watched:
     def works(self) -> bool:
         """Whether the program works, and all nodes watch their links."""
         return min(_steps(self._files)) > N_FIRST_STEPS and len(self.ports().get("link probes", [])) >= N_NODES
+
+
+def _is_near(ip: str, address: str) -> bool:
+    """Whether an outsider can reach an address of a machine: loopback only where he is on it."""
+    return is_loopback(address) or not is_loopback(ip)
 
 
 def _listens_at(pid: int) -> list[Place]:
@@ -234,16 +238,19 @@ def slurm_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]:
         job = ClusterJob(site.network.login, folder, variables, *site.as_user(*command))
 
         def machines() -> dict[str, list[psutil.Process]]:
-            return {each.address: _of_user(each.processes()) for each in (site.network.login, *of_job)}
+            # On the login machine `srun` runs our command on the primary. Our command there has inherited a port of
+            # salloc's, which is not ours.
+            sruns = [each for each in _of_user(site.network.login) if each.name() == "srun"]
+            return {site.network.login.address: sruns, **{each.address: _of_user(each) for each in of_job}}
 
         watched = stack.enter_context(_watched(folder, job, machines))
         yield watched, stack.enter_context(Outsider(last.address, last.command(*_pinned(outsiders))))
 
 
-def _of_user(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+def _of_user(machine: Machine) -> list[psutil.Process]:
     found = []
-    for process in processes:
+    for process in machine.processes():
         with contextlib.suppress(psutil.Error):
-            if process.uids().real == UID and process.name() != NOT_OURS:
+            if process.uids().real == UID:
                 found.append(process)
     return found

@@ -13,7 +13,6 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterable
 
 import redis
 
@@ -41,13 +40,11 @@ class ServerGuard:
     ----------
     endpoint
         The server's.
-    known
-        Addresses of the job's nodes, which come to the server itself.
     """
 
-    def __init__(self, endpoint: Endpoint, known: Iterable[str]) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._place = endpoint.host, endpoint.port
-        self._known = {endpoint.host, *known}
+        self._known = {endpoint.host}
         self._client = endpoint.connect(timeout_s=_ANSWER_S)
         self._queue: SecondQueue | None = None
         self._places = Places(PLACES)
@@ -75,7 +72,7 @@ class ServerGuard:
             self._queue = None
 
     def admit(self, *addresses: str) -> None:
-        """Let connections from further addresses come to the server itself."""
+        """Let connections from these addresses, such as those of the job's nodes, come to the server itself."""
         with self._changing:
             self._known.update(addresses)
             if self._queue is not None:

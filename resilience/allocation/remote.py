@@ -104,7 +104,7 @@ class RemoteAllocation:
     Attributes
     ----------
     callers : Callers
-        From where agents have dialled.
+        From where the nodes call.
     """
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
@@ -121,8 +121,8 @@ class RemoteAllocation:
         self._channels: dict[str, Channel] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
         self._listener: AgentListener | None = None
-        self._guards = SrunGuards(addresses.values(), transport.controllers)
-        self.callers = Callers()
+        self._guards = SrunGuards(transport.controllers)
+        self.callers = Callers(addresses.values())
         self.callers.follow(self._guards.admit)
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 import psutil
 
@@ -31,14 +31,12 @@ class SrunGuards:
 
     Parameters
     ----------
-    nodes
-        Addresses of the job's nodes.
     controllers
         Returns those of Slurm's controllers; ``None`` if they cannot be learned: then nothing is guarded.
     """
 
-    def __init__(self, nodes: Iterable[str], controllers: Callable[[], Collection[str] | None]) -> None:
-        self._nodes = set(nodes)
+    def __init__(self, controllers: Callable[[], Collection[str] | None]) -> None:
+        self._nodes: set[str] = set()
         self._controllers = controllers
         self._queues: list[SecondQueue] = []
         self._pids: set[int] = set()
@@ -51,12 +49,12 @@ class SrunGuards:
                 self._pids.add(pid)
                 threading.Thread(target=self._guard, args=(pid,), name="srun-guard", daemon=True).start()
 
-    def admit(self, address: str) -> None:
-        """Let a node call from a further address."""
+    def admit(self, *addresses: str) -> None:
+        """Let nodes call from these addresses, too."""
         with self._changing:
-            self._nodes.add(address)
+            self._nodes.update(addresses)
             for queue in self._queues:
-                queue.admit(address)
+                queue.admit(*addresses)
 
     def _guard(self, pid: int) -> None:
         with contextlib.ExitStack() as stack:

@@ -82,7 +82,9 @@ def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
         # We forward a Ctrl-C of the terminal ourselves; with --pty, srun reads it as a key and needs the terminal.
         start_new_session=not on_terminal,
     )
-    SrunGuards(addresses_of(reached_by), Srun().controllers).guard(step.pid)
+    guards = SrunGuards(Srun().controllers)
+    guards.admit(*addresses_of(reached_by))
+    guards.guard(step.pid)
 
     def forward(signum: int, _: FrameType | None) -> None:
         # When Slurm ends the job, it has already signalled the primary; a second signal there means "at once".

@@ -172,12 +172,12 @@ def _run_job(
             port=options.state_port,
             fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
-            nodes=[node.address for node in allocation.nodes],
         )
     except PortTakenError as taken:
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
+    keeper.admit(*(node.address for node in allocation.nodes))
     if isinstance(allocation, RemoteAllocation):
         allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,8 +63,6 @@ class StateKeeper:
     ----------
     directory, job, host, port, fsync, on_loading
         As for `StateServer.start`; the first start calls ``on_loading``, later ones add to ``messages``.
-    nodes
-        Addresses of the job's nodes: their connections do not wait behind those of strangers.
 
     Attributes
     ----------
@@ -85,7 +83,6 @@ class StateKeeper:
         port: int | None = None,
         fsync: Fsync = "always",
         on_loading: Callable[[str], None] = lambda _: None,
-        nodes: Iterable[str] = (),
     ) -> None:
         self._server = StateServer.start(
             directory,
@@ -96,7 +93,7 @@ class StateKeeper:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
-        self._guard = ServerGuard(self._server.endpoint, nodes)
+        self._guard = ServerGuard(self._server.endpoint)
         self._guard.stand(self._server.pid)
         self.changed = threading.Condition()
         self.messages: deque[str] = deque()
@@ -126,7 +123,7 @@ class StateKeeper:
         return self._server.pid
 
     def admit(self, *addresses: str) -> None:
-        """Have connections from further addresses not wait behind those of strangers."""
+        """Have connections from these addresses, such as those of the job's nodes, not wait behind strangers' ones."""
         self._guard.admit(*addresses)
 
     def flush_to_disk(self, deadline_s: float) -> None:

@@ -40,7 +40,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateServ
 
 @pytest.fixture
 def guard(server: StateServer) -> Iterator[ServerGuard]:
-    guard = ServerGuard(server.endpoint, [NODE])
+    guard = ServerGuard(server.endpoint)
+    guard.admit(NODE)
     guard.stand(server.pid)
     yield guard
     guard.close()
@@ -139,7 +140,7 @@ def test_those_who_hold_connections_keep_nobody_out(server: StateServer, guard: 
 def test_where_the_kernel_lends_no_socket_the_server_takes_everything(
     server: StateServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = ServerGuard(server.endpoint, [NODE])
+    guard = ServerGuard(server.endpoint)
     with (
         patch.object(server_guard, "second_queues", side_effect=PermissionError(1, "Operation not permitted")),
         caplog.at_level(logging.DEBUG, server_guard.__name__),
@@ -161,7 +162,8 @@ def test_once_the_server_is_dead_callers_are_dropped(server: StateServer) -> Non
 
 def test_a_server_that_is_restarted_is_guarded_again_and_nothing_is_left_behind(tmp_path: Path) -> None:
     before = descriptors()
-    with StateKeeper(tmp_path / "state", job="test", host=OWN, nodes=[NODE]) as keeper:
+    with StateKeeper(tmp_path / "state", job="test", host=OWN) as keeper:
+        keeper.admit(NODE)
         with client(keeper.endpoint, STRANGER) as connection:
             log_in(connection, keeper.endpoint)
             wait_until(lambda: STRANGER in keeper._guard._known)

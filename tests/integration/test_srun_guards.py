@@ -81,8 +81,15 @@ def controllers() -> Collection[str]:
     return [CONTROLLER]
 
 
+def guards_of(*nodes: str) -> SrunGuards:
+    """Return guards that know these nodes."""
+    guards = SrunGuards(controllers)
+    guards.admit(*nodes)
+    return guards
+
+
 def test_only_nodes_and_controllers_reach_it(srun: FakeSrun) -> None:
-    guards = SrunGuards([NODE], controllers)
+    guards = guards_of(NODE)
     with guarded(srun, guards), contextlib.ExitStack() as stack:
         for port in srun.ports:
             place = ("127.0.0.1", port)
@@ -96,7 +103,7 @@ def test_only_nodes_and_controllers_reach_it(srun: FakeSrun) -> None:
 
 
 def test_nothing_changes_before_a_node_has_reached_it(srun: FakeSrun) -> None:
-    guards = SrunGuards([NODE], controllers)
+    guards = guards_of(NODE)
     guards.guard(srun.process.pid)
     with call(STRANGER, ("127.0.0.1", srun.ports[0])):
         assert srun.next_line() == STRANGER
@@ -108,7 +115,7 @@ def test_nothing_changes_before_a_node_has_reached_it(srun: FakeSrun) -> None:
 
 
 def test_its_ports_are_free_once_it_has_ended(srun: FakeSrun) -> None:
-    with guarded(srun, SrunGuards([NODE], controllers)):
+    with guarded(srun, guards_of(NODE)):
         srun.end()
         wait_until(lambda: srun.listeners() == [0] * N_PORTS)
 
@@ -124,7 +131,8 @@ def test_where_it_cannot_be_guarded_it_takes_everything(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(srun_guards, "second_queues", refuse)
-    guards = SrunGuards([NODE], asked)
+    guards = SrunGuards(asked)
+    guards.admit(NODE)
     with call(NODE, ("127.0.0.1", srun.ports[0])):
         assert srun.next_line() == NODE
         with caplog.at_level(logging.DEBUG, "laggard.resilience.allocation"):
