@@ -29,7 +29,7 @@ from laggard.logs import LOG_VARIABLE
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
-from laggard.resilience.agent.handshake import own_gpus
+from laggard.resilience.agent.handshake import TOWARDS, own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.allocation.agent_listener import AgentListener, Callers, allow_descriptors
 from laggard.resilience.allocation.base import (
@@ -169,6 +169,8 @@ class RemoteAllocation:
 
     def _learn(self, host: str, handshake: Handshake) -> None:
         self._n_cpus[host] = handshake.n_cpus
+        if handshake.address:
+            self.callers.add(handshake.address)
         if not self._virtual:
             self._set_gpus(host, handshake.gpus)
 
@@ -301,7 +303,7 @@ class RemoteAllocation:
         return pending
 
     def _handshake_command(self, mark: str) -> list[str]:
-        command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND]
+        command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND, f"{TOWARDS}{self.nodes[0].address}"]
         return command if self._virtual else [*command, "--gpus"]
 
     def _start(self, host: str) -> PendingAgent:
