@@ -18,7 +18,7 @@ import redis
 from laggard.kvstore import server_guard
 from laggard.kvstore.connection import Endpoint
 from laggard.kvstore.server import StateServer
-from laggard.kvstore.server_guard import PLACES, ServerGuard
+from laggard.kvstore.server_guard import PLACES, ServerGuard, user_of
 from laggard.kvstore.server_program import choose_program
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from tests.integration.flood import STRANGER, call, flooded
@@ -187,6 +187,28 @@ def descriptors() -> set[str]:
         with contextlib.suppress(FileNotFoundError):
             found.add(str(link.readlink()))
     return {name for name in found if name.startswith(("socket:", "anon_inode:[pidfd]"))}
+
+
+CLIENTS = b"""\
+id=3 addr=127.0.0.1:6000 laddr=127.0.0.1:6379 fd=8 name=user=laggard age=0 cmd=hello user=default redir=-1 resp=2
+id=5 addr=127.0.0.1:600 laddr=127.0.0.1:6000 fd=9 name= age=0 idle=0 flags=N db=0 cmd=client user=laggard resp=2
+id=6 addr=127.0.0.7:6000 laddr=127.0.0.1:6379 fd=9 name= age=0 cmd=psync user=laggard-copy-0f
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "user"),
+    [
+        (("127.0.0.1", 6000), "default"),
+        (("127.0.0.1", 600), "laggard"),
+        (("127.0.0.7", 6000), "laggard-copy-0f"),
+        (("127.0.0.1", 60), ""),
+        (("27.0.0.1", 6000), ""),
+        (("127.0.0.1", 6379), ""),
+    ],
+)
+def test_the_servers_list_says_who_has_logged_in(address: tuple[str, int], user: str) -> None:
+    assert user_of(address, CLIENTS) == user
 
 
 def test_an_endpoint_of_another_server_may_have_the_default_user(server: StateServer) -> None:
