@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 import time
+from typing import Any, cast
 
 import redis
 
@@ -137,7 +138,7 @@ class ServerGuard:
             if time.monotonic() - self._asked_s >= ASK_S:
                 with contextlib.suppress(redis.RedisError):  # it is busy; those who wait for it are given up
                     # In two words, so that the library does not read thousands of lines for one of them.
-                    self._clients = self._client.execute_command("CLIENT", "LIST")
+                    self._clients = cast("Any", self._client).execute_command("CLIENT", "LIST")
                 self._asked_s = time.monotonic()
             return self._clients
 
