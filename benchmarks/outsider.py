@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.machine import description
-from benchmarks.outsider_sites import Outsider, Place, Watched, slurm_site, virtual_site
+from benchmarks.outsider_sites import Outsider, Place, Watched, missing_for_slurm, slurm_site, virtual_site
 from benchmarks.tables import table
 
 __all__ = ["main"]
@@ -46,6 +46,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--program-alone", action="store_true", help="leave a processor to the program")
     options = parser.parse_args(argv)
     print(description(), flush=True)
+    if options.slurm and (missing := missing_for_slurm()):
+        print(f"the Slurm cluster is skipped: it {missing}")
+        return 0
     own, *others = sorted(os.sched_getaffinity(0))
     if others:
         os.sched_setaffinity(0, {own})

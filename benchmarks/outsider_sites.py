@@ -28,13 +28,13 @@ from tests.clusters.slurm_daemons import SlurmCluster
 from tests.integration.jobs import RunningJob
 from tests.waiting import wait_until
 
-__all__ = ["Outsider", "Place", "Watched", "slurm_site", "virtual_site"]
+__all__ = ["Outsider", "Place", "Watched", "missing_for_slurm", "slurm_site", "virtual_site"]
 
 OUTSIDERS_ADDRESS = "127.1.1.1"
 N_NODES = 2
 N_FIRST_STEPS = 10
 OPTIONS = ("--virtual-gpus=1", "--detect=slow-link", "--telemetry-level=2", "--per-node")
-PROGRAM = Path(__file__).with_name("outsider_job.py")
+PROGRAM = Path(__file__).resolve().with_name("outsider_job.py")
 # What is in the command line of whatever listens; the first that fits.
 OWNERS = {
     "kvstore.shards.server": "shard servers",
@@ -214,11 +214,14 @@ def virtual_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]
             yield watched, outsider
 
 
+def missing_for_slurm() -> str | None:
+    """Return why there can be no Slurm cluster here; None if there can."""
+    return missing_for_machines(*slurm_daemons.PROGRAMS)
+
+
 @contextlib.contextmanager
 def slurm_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]:
     """Have the job run on nodes of a Slurm cluster, and an outsider on another node, on these processors."""
-    if missing := missing_for_machines(*slurm_daemons.PROGRAMS):
-        raise SystemExit(f"a Slurm cluster {missing}")
     with tempfile.TemporaryDirectory(prefix="lb-") as name, contextlib.ExitStack() as stack:
         shared = Path(name)
         shared.chmod(0o755)
