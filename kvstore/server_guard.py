@@ -85,30 +85,29 @@ class ServerGuard:
         self._client.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
+        while listener.fileno() >= 0:
+            with contextlib.suppress(OSError):  # it is closed, or no descriptor is left for a while
                 stranger, where = listener.accept()
-            except OSError:
-                return  # it was closed
-            threading.Thread(target=self._serve, args=(stranger, where), name="stranger", daemon=True).start()
+                threading.Thread(target=self._serve, args=(stranger, where), name="stranger", daemon=True).start()
             time.sleep(STRANGERS_PAUSE_S)
 
     def _serve(self, stranger: socket.socket, where: tuple[str, int]) -> None:
-        with stranger, socket.socket() as server:
-            if where in self._own_calls:
-                return  # the server has ended, so that we have called ourselves
-            server.bind((self._place[0], 0))
-            own = server.getsockname()
-            self._own_calls.add(own)
+        if where in self._own_calls:
+            stranger.close()  # the server has ended, so that we have called ourselves
+            return
+        with stranger, socket.socket() as server, contextlib.ExitStack() as stack:
             try:
+                server.bind((self._place[0], 0))
+                own = server.getsockname()
+                self._own_calls.add(own)
+                stack.callback(self._own_calls.discard, own)
                 server.connect(self._place)
-                self._pass_on(stranger, server, where[0])
             except OSError as error:
-                _log.debug("the server cannot be reached for a stranger: %s", error)
-            finally:
-                self._own_calls.discard(own)
+                _log.debug("the state server cannot be reached for a stranger: %s", error)
+                return
+            self._pass_on(stranger, where[0], server, own)
 
-    def _pass_on(self, stranger: socket.socket, server: socket.socket, address: str) -> None:
+    def _pass_on(self, stranger: socket.socket, address: str, server: socket.socket, own: tuple[str, int]) -> None:
         """Pass everything on until either end closes; or a little while, for somebody who does not log in."""
         copies = [
             threading.Thread(target=_copy, args=ends, name="stranger", daemon=True)
@@ -117,23 +116,23 @@ class ServerGuard:
         for copy in copies:
             copy.start()
         with self._places.taken_by(stranger):
-            if self._logs_in(server, copies[0]):
+            if self._logs_in(own, copies[0]):
                 self.admit(address)
             else:
                 _shut(stranger, server)
         for copy in copies:
             copy.join()
 
-    def _logs_in(self, server: socket.socket, copy: threading.Thread) -> bool:
+    def _logs_in(self, own: tuple[str, int], copy: threading.Thread) -> bool:
         until_s = time.monotonic() + PROOF_S
         while copy.is_alive() and time.monotonic() < until_s:
             copy.join(ASK_S)
-            if copy.is_alive() and user_of(server.getsockname(), self._list_clients()) not in ("", _DEFAULT_USER):
+            if copy.is_alive() and user_of(own, self._list_clients()) not in ("", _DEFAULT_USER):
                 return True
         return False
 
     def _list_clients(self) -> bytes:
-        """Return the server's list of its clients, as it was a moment ago."""
+        """Return the server's list of its clients, no older than those who ask about theirs."""
         with self._asking:
             if time.monotonic() - self._asked_s >= ASK_S:
                 with contextlib.suppress(redis.RedisError):  # it is busy; those who wait for it are given up
