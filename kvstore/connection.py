@@ -44,6 +44,8 @@ class Endpoint:
     authority : str
         Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not
         encrypted.
+    user : str
+        Whom the password belongs to; empty: the server's default user.
     """
 
     host: str
@@ -51,6 +53,7 @@ class Endpoint:
     job: str
     password: str = field(repr=False)
     authority: str = field(default="", repr=False)
+    user: str = ""
 
     def __post_init__(self) -> None:
         if not _JOB_ID.fullmatch(self.job):
@@ -93,6 +96,7 @@ class Endpoint:
             connection_class=redis.SSLConnection if self.encrypted else redis.Connection,
             host=self.host,
             port=self.port,
+            username=self.user or None,
             password=self.password,
             socket_connect_timeout=timeout_s,
             socket_timeout=timeout_s,

@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator
 
-__all__ = ["STRANGERS_BACKLOG", "STRANGERS_PAUSE_S", "Places", "TwoQueues", "divert", "program_for", "second_listener"]
+__all__ = ["STRANGERS_BACKLOG", "STRANGERS_PAUSE_S", "Places", "SecondQueue", "TwoQueues", "program_for"]
 
 STRANGERS_PAUSE_S = 0.05
 """Between two connections from unknown addresses."""
@@ -43,40 +43,60 @@ def program_for(addresses: Collection[str]) -> list[Instruction]:
     return program if len(program) <= _MAX_INSTRUCTIONS else [(_RETURN, 0, 0, _KNOWN)]
 
 
-def divert(listener: socket.socket, known: Collection[str]) -> None:
-    """From now on, send connections from other than the known addresses to the second listener of a port.
-
-    Raises
-    ------
-    OSError
-        If the kernel does not let us.
-    """
+def _divert(listener: socket.socket, known: Collection[str]) -> None:
     program = program_for(known)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
     value = struct.pack("HP", len(program), ctypes.addressof(code))
     listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, value)
 
 
-def second_listener(first: socket.socket, known: Collection[str]) -> socket.socket:
-    """Return another listener at the port of a first one, for connections from other than the known addresses.
+class SecondQueue:
+    """Another listener at a port that has one: from now on, all but known addresses come to it.
+
+    Parameters
+    ----------
+    first
+        The other one, for IPv4. It may be closed here if somebody else has it open.
+    known
+        Addresses that go on coming to the first one.
+
+    Attributes
+    ----------
+    listener : socket.socket
+        What to accept from.
 
     Raises
     ------
     OSError
         If the kernel does not let us; then everything comes to the first one, as before.
     """
-    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    second = socket.socket(first.family)
-    try:
-        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        second.bind(first.getsockname())
-        second.listen(STRANGERS_BACKLOG)
-        divert(second, known)
-    except BaseException:
-        second.close()
-        raise
-    return second
+
+    def __init__(self, first: socket.socket, known: Collection[str]) -> None:
+        self._lock = threading.Lock()
+        self._known = set(known)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self.listener = socket.socket(first.family)
+        try:
+            self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.listener.bind(first.getsockname())
+            self.listener.listen(STRANGERS_BACKLOG)
+            _divert(self.listener, self._known)
+        except BaseException:
+            self.listener.close()
+            raise
+
+    def admit(self, *addresses: str) -> None:
+        """Let further addresses use the first queue, such as that of somebody who has proved himself."""
+        with self._lock:
+            if not self._known.issuperset(addresses):
+                self._known.update(addresses)
+                with contextlib.suppress(OSError):  # it is closed
+                    _divert(self.listener, self._known)
+
+    def close(self) -> None:
+        """Listen no more; whoever waits in ``accept`` gets an `OSError`."""
+        _close(self.listener)
 
 
 class TwoQueues:
@@ -99,28 +119,29 @@ class TwoQueues:
     """
 
     def __init__(self, address: str, known: Collection[str] = (), backlog: int = 128) -> None:
-        self._lock = threading.Lock()
-        self._addresses = {address, *known}
         first = socket.create_server((address, 0), backlog=backlog)
         self.port = int(first.getsockname()[1])
         self.queues = [(first, 0.0)]
+        self._second: SecondQueue | None = None
         with contextlib.suppress(OSError):  # this kernel has no second queue
-            self.queues.append((second_listener(first, self._addresses), STRANGERS_PAUSE_S))
+            self._second = SecondQueue(first, {address, *known})
+            self.queues.append((self._second.listener, STRANGERS_PAUSE_S))
 
     def admit(self, *addresses: str) -> None:
         """Let further addresses use the first queue, such as that of somebody who has proved himself."""
-        with self._lock:
-            if len(self.queues) > 1 and not self._addresses.issuperset(addresses):
-                self._addresses.update(addresses)
-                with contextlib.suppress(OSError):  # it is closed
-                    divert(self.queues[0][0], self._addresses)
+        if self._second is not None:
+            self._second.admit(*addresses)
 
     def close(self) -> None:
         """Listen no more; whoever waits in ``accept`` gets an `OSError`."""
         for listener, _ in reversed(self.queues):
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
+            _close(listener)
+
+
+def _close(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 class Places:

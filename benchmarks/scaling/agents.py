@@ -25,7 +25,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent import ALIVE
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Dialled, Invitation
-from laggard.resilience.allocation.agent_listener import AgentListener
+from laggard.resilience.allocation.agent_listener import AgentListener, Callers
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.step import REDIAL_S
 from laggard.resilience.decision.pace import Pace
@@ -80,7 +80,7 @@ def measure_agents(n_agents: int, for_s: float = 20.0) -> AgentsSeen:
     pace = Pace.of_job(n_agents)
     command = [sys.executable, "-P", "-m", "benchmarks.scaling.agents", str(pace.interval_s)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    listener = AgentListener("127.0.0.1")
+    listener = AgentListener("127.0.0.1", Callers())
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         for _ in range(-(-n_agents // PER_PROCESS))

@@ -19,15 +19,18 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import cast
 
 from laggard.kvstore.certificates import Authority, Certificate
+from laggard.kvstore.strangers import STRANGERS_PAUSE_S, TwoQueues
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["AgentListener", "allow_descriptors"]
+__all__ = ["AgentListener", "Callers", "allow_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -87,6 +90,35 @@ class _Unproven:
     greeting: bytes = b""
 
 
+class Callers:
+    """The addresses from which a job's nodes call: those by which they are reached, and those from which agents dial.
+
+    Parameters
+    ----------
+    nodes
+        The former.
+    """
+
+    def __init__(self, nodes: Iterable[str] = ()) -> None:
+        self._addresses = set(nodes)
+        self._admitting: list[Callable[..., None]] = []
+        self._changing = threading.Lock()
+
+    def add(self, address: str) -> None:
+        """Have all who follow admit a further address."""
+        with self._changing:
+            if address not in self._addresses:
+                self._addresses.add(address)
+                for admit in self._admitting:
+                    admit(address)
+
+    def follow(self, admit: Callable[..., None]) -> None:
+        """Call this with the addresses that are known, and with each later one."""
+        with self._changing:
+            self._admitting.append(admit)
+            admit(*self._addresses)
+
+
 class AgentListener:
     """Listens for agents, in a thread of its own, until it is closed.
 
@@ -94,22 +126,27 @@ class AgentListener:
     ----------
     address
         Of this machine, at which the agents reach it.
+    callers
+        From where they dial: others wait in the queue for strangers until they have proved themselves.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, callers: Callers) -> None:
         self._address = address
+        self._callers = callers
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
-        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
-        self._listener.settimeout(0.0)
-        self._port = int(self._listener.getsockname()[1])
+        self._queues = TwoQueues(address, backlog=_BACKLOG)
+        callers.follow(self._queues.admit)
+        self._resting: dict[socket.socket, float] = {}  # until when nobody is taken from which queue
         self._invited: dict[bytes, _Invited] = {}
         self._turns = threading.BoundedSemaphore(MAX_TURNS)
         self._unproven: dict[int, _Unproven] = {}  # by descriptor, the oldest first
         self._woken, self._wake = socket.socketpair()
         self._closed = threading.Event()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        for listener, pause_s in self._queues.queues:
+            listener.settimeout(0.0)
+            self._selector.register(listener, selectors.EVENT_READ, pause_s)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._listen, name="agent-listener", daemon=True)
         self._thread.start()
@@ -118,12 +155,12 @@ class AgentListener:
         """Return an invitation with which one agent, and nobody else, gets to a channel."""
         agent, secret = secrets.token_bytes(16), secrets.token_bytes(SECRET_BYTES)
         self._invited[agent] = _Invited(secret, channel)
-        return Invitation(self._address, self._port, self._certificate.authority, agent.hex(), secret.hex())
+        return Invitation(self._address, self._queues.port, self._certificate.authority, agent.hex(), secret.hex())
 
     def invite_together(self, channels: Mapping[str, Channel]) -> Invitation:
         """Return one invitation for the agents of many nodes, from which each derives its own."""
         together = Invitation(
-            self._address, self._port, self._certificate.authority, "", secrets.token_hex(SECRET_BYTES)
+            self._address, self._queues.port, self._certificate.authority, "", secrets.token_hex(SECRET_BYTES)
         )
         for node, channel in channels.items():
             own = together.of_node(node)
@@ -144,22 +181,36 @@ class AgentListener:
             self._wake.close()
 
     def _listen(self) -> None:
-        with self._listener, self._woken, self._selector:
+        with contextlib.closing(self._queues), self._woken, self._selector:
             while not self._closed.is_set():
-                oldest = next(iter(self._unproven.values()), None)
-                wait_s = None if oldest is None else max(0.0, oldest.since_s + PROOF_S - time.monotonic())
-                for key, _ in self._selector.select(wait_s):
-                    if key.fileobj is self._listener:
-                        self._accept()
+                for key, _ in self._selector.select(self._wait_s()):
+                    if key.data is not None:
+                        self._accept(cast("socket.socket", key.fileobj), key.data)
                     elif (unproven := self._unproven.get(key.fd)) is not None:
                         self._read_greeting(unproven)
                 self._drop_late()
+                self._end_rests()
             while self._unproven:
                 self._drop(next(iter(self._unproven.values())))
 
-    def _accept(self) -> None:
+    def _wait_s(self) -> float | None:
+        """Return how long nothing is to do unless somebody calls."""
+        due_s = [unproven.since_s + PROOF_S for unproven in islice(self._unproven.values(), 1)]
+        due_s += self._resting.values()
+        return max(0.0, min(due_s) - time.monotonic()) if due_s else None
+
+    def _end_rests(self) -> None:
+        for listener, until_s in list(self._resting.items()):
+            if until_s <= time.monotonic():
+                del self._resting[listener]
+                self._selector.register(listener, selectors.EVENT_READ, STRANGERS_PAUSE_S)
+
+    def _accept(self, listener: socket.socket, pause_s: float) -> None:
+        if pause_s:
+            self._selector.unregister(listener)
+            self._resting[listener] = time.monotonic() + pause_s
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except BlockingIOError:
             return
         except OSError as error:  # no descriptor is left: others of this process's will be free again
@@ -219,6 +270,7 @@ class AgentListener:
         try:
             if not hmac.compare_digest(connection.read(SECRET_BYTES), invited.secret):
                 raise ConnectionError("it does not know its secret")
+            self._callers.add(plain.getpeername()[0])
             (n_received,) = COUNT.unpack(connection.read(COUNT.size))
             connection.set_timeout(PROGRESS_S)
             with invited.admitting:

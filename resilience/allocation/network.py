@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 
 from laggard.kvstore.connection import is_loopback
+from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
 
 __all__ = [
+    "addresses_of",
     "claim_port",
     "free_port",
     "is_this_machine",
@@ -25,7 +27,6 @@ __all__ = [
     "resolve_addresses",
 ]
 
-_ANY_PORT = 9  # nothing is sent there
 _CONNECT_TIMEOUT_S = 1.0
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Above these, clusters give ports to services.
@@ -52,6 +53,14 @@ def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
     return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
 
 
+def addresses_of(name: str) -> list[str]:
+    """Return all IPv4 addresses of a name or address, which may be none."""
+    try:
+        return socket.gethostbyname_ex(name)[2]
+    except OSError:
+        return []
+
+
 def is_this_machine(name: str) -> bool:
     """Return whether a name or an address is one of this machine's."""
     try:
@@ -74,11 +83,9 @@ def _address_of(host: str, name: str) -> str:
 
 def _own_address(others: Iterable[str]) -> str:
     """Return the address at which the others reach us, which our own name may not give: it is often 127.0.1.1."""
-    for other in others:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((other, _ANY_PORT))
-            return str(probe.getsockname()[0])
-    return f"{loopback_network()}.1"  # there are no others, so nothing needs to be reachable from outside
+    other = next(iter(others), None)
+    # Without others nothing needs to be reachable from outside.
+    return f"{loopback_network()}.1" if other is None else own_address(other)
 
 
 def free_port(address: str) -> int:

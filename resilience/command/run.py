@@ -86,7 +86,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.primary, as_typed, may_move=options.state_copy)
+        return run_on_primary(allocation.nodes, as_typed, may_move=options.state_copy)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper))
     if options.ray_port and port_is_taken(options.ray_port):
@@ -177,6 +177,9 @@ def _run_job(
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
+    keeper.admit(*(node.address for node in allocation.nodes))
+    if isinstance(allocation, RemoteAllocation):
+        allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry
     card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
     controller: Controller | None = None

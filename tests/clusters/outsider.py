@@ -1,17 +1,18 @@
-"""What a user of another machine does to a job's ports: ``python outsider.py SECONDS ADDRESS ...``; no imports of ours.
+"""What a user of another machine does to a job's ports: ``outsider.py SECONDS SPARED ADDRESS ...``; no imports of ours.
 
-It finds every open port of each address, holds connections to all of them after two bytes, and then floods them. What
-it is about to do is printed, with the ports by address.
+It finds every open port of each address, holds connections to all of them after two bytes, and then floods them; but
+those spared, such as ``22,80``. What it is about to do is printed, with the ports by address, and how many connections
+came about.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import selectors
 import socket
 import sys
-import threading
 import time
 from typing import cast
 
@@ -51,25 +52,34 @@ def open_ports(address: str) -> list[int]:
             close(asking)
 
 
-def hold(address: str, port: int, until_s: float) -> None:
-    """Hold connections that have sent two bytes, and open those again that are closed."""
+def hold(address: str, port: int, until_s: float) -> int:
+    """Hold connections that have sent two bytes, and open those again that are closed; return how many there were."""
+    n_begun = 0
     with contextlib.ExitStack() as stack:
         while time.monotonic() < until_s:
-            held = [stack.enter_context(begun) for begun in (_begin(address, port) for _ in range(HELD)) if begun]
+            held: list[socket.socket] = []
+            while len(held) < HELD and time.monotonic() < until_s:
+                if (begun := _begin(address, port)) is not None:
+                    held.append(stack.enter_context(begun))
+            n_begun += len(held)
             for connection in held:
                 connection.settimeout(max(0.01, min(3.0, until_s - time.monotonic())))
                 with contextlib.suppress(OSError):
                     while connection.recv(1 << 16):
                         pass
             stack.close()
+    return n_begun
 
 
-def flood(address: str, port: int, until_s: float) -> None:
-    """Open connections, send what means nothing, and close them."""
+def flood(address: str, port: int, until_s: float) -> int:
+    """Open connections, send what means nothing, and close them; return how many there were."""
+    n_begun = 0
     while time.monotonic() < until_s:
         if (connection := _begin(address, port)) is not None:
+            n_begun += 1
             with connection, contextlib.suppress(OSError):
                 connection.sendall(b"\xff\x00?" * 500)
+    return n_begun
 
 
 def _begin(address: str, port: int) -> socket.socket | None:
@@ -81,18 +91,18 @@ def _begin(address: str, port: int) -> socket.socket | None:
     return connection
 
 
-def main(seconds: float, addresses: list[str]) -> None:
-    ports = {address: open_ports(address) for address in addresses}
+def main(seconds: float, spared: set[int], addresses: list[str]) -> None:
+    print(json.dumps({"attack": "scan"}), flush=True)
+    ports = {address: [port for port in open_ports(address) if port not in spared] for address in addresses}
     places = [(address, port) for address, found in ports.items() for port in found]
     for attack in (hold, flood):
         print(json.dumps({"attack": attack.__name__, "ports": ports}), flush=True)
         until_s = time.monotonic() + seconds
-        threads = [threading.Thread(target=attack, args=(*place, until_s)) for place in places]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(len(places)) as threads:
+            counts = [threads.submit(attack, *place, until_s) for place in places]
+        begun = [(*place, count.result()) for place, count in zip(places, counts, strict=True)]
+        print(json.dumps({"ended": attack.__name__, "begun": begun}), flush=True)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2:])
+    main(float(sys.argv[1]), {int(port) for port in sys.argv[2].split(",")}, sys.argv[3:])

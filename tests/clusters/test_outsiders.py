@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 
+from laggard.kvstore.strangers import STRANGERS_BACKLOG
 from tests.clusters import outsider, slurm_daemons
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch
+from tests.clusters.machines import Machine, wait_for
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
+from tests.processes import command_line
 
 Start = Callable[..., ClusterJob]
 
 pytestmark = pytest.mark.timeout(600)
 
-FIRST, SECOND, _, LAST = NODES
+FIRST, SECOND, THIRD, LAST = NODES
 NOBODY = "65534"
 # Of slurmctld and slurmd, which are the site's.
 SITES_PORTS = {26817, 26818}
 # Longer than `srun` waits for the rest of a message, and than an agent may be silent.
 ATTACK_S = 14.0
 PROGRAM = 'echo "rank $NODE_RANK in launch $LAGGARD_LAUNCH"; until test -e end; do sleep 0.2; done'
+# A node's `srun` has one port for what its tasks write, and two for what Slurm says about them.
+PORTS_OF_SRUN = 3
 
 
 @pytest.fixture(scope="module")
@@ -41,33 +48,73 @@ def slurm(site: Site) -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def attack(site: Site) -> list[dict[str, Any]]:
-    """Attack the job's nodes as another user from the last node; return what was attacked how."""
-    nodes = site.network.nodes
+@contextlib.contextmanager
+def attacked(site: Site, *machines: Machine) -> Iterator[Iterator[dict[str, Any]]]:
+    """Attack some machines as another user from the last node; yield what is done there, as it is done."""
     script = shutil.copy(Path(outsider.__file__), site.folder / "outsider.py")
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-I", str(script)]
-    argv = nodes[LAST].command(*command, str(ATTACK_S), nodes[FIRST].address, nodes[SECOND].address)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    spared = ",".join(map(str, SITES_PORTS))
+    addresses = [machine.address for machine in machines]
+    argv = site.network.nodes[LAST].command(*command, str(ATTACK_S), spared, *addresses)
+    attacking = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    with attacking, cast("IO[str]", attacking.stdout) as said:
+        yield map(json.loads, said)
+        said.read()
+    assert attacking.returncode == 0
 
 
-def test_an_outsider_who_holds_and_floods_every_port_takes_no_node_from_a_job(
+def listeners_of_srun(machine: Machine) -> Mapping[int, int]:
+    """Return how many sockets listen on each of the ports of a machine's ``srun``."""
+    sruns = [process for process in machine.processes() if process.name() == "srun"]
+    own = {str(link.readlink()) for each in sruns for link in Path(f"/proc/{each.pid}/fd").iterdir()}
+    lines = [line.split() for line in machine.run("cat", "/proc/net/tcp").splitlines()[1:]]
+    listening = [
+        (int(fields[1].rpartition(":")[2], 16), f"socket:[{fields[9]}]") for fields in lines if fields[3] == "0A"
+    ]
+    ports = {port for port, inode in listening if inode in own}
+    return collections.Counter(port for port, _ in listening if port in ports)
+
+
+def is_guarded(machine: Machine) -> bool:
+    """Whether there is a second queue at each port of a machine's ``srun``."""
+    found = listeners_of_srun(machine)
+    return len(found) >= PORTS_OF_SRUN and set(found.values()) == {2}
+
+
+def test_an_outsider_who_scans_holds_and_floods_every_port_takes_no_node_from_a_job(
     slurm: SlurmCluster, site: Site, start_as_user: Start
 ) -> None:
     watch = Watch(site.network)
-    salloc = ("salloc", "--nodes=2", "--exclusive", "--no-kill", f"--nodelist={FIRST},{SECOND}")
-    options = ("--resilient", "--exhaust-resources", "--virtual-gpus=1", "--per-node")
-    job = start_as_user(slurm.network.login, slurm.environment, *salloc, "laggard", *options, "sh", "-c", PROGRAM)
+    login, first, second = site.network.login, site.network.nodes[FIRST], site.network.nodes[SECOND]
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", f"--nodelist={FIRST},{SECOND},{THIRD}")
+    options = ("--nodes=2", "--idle=1", "--resilient", "--virtual-gpus=1", "--per-node")
+    job = start_as_user(login, slurm.environment, *salloc, "laggard", *options, "sh", "-c", PROGRAM)
     job.wait_for("rank . in launch 0", times=2)
-    attacked = attack(site)
-    assert [each["attack"] for each in attacked] == ["hold", "flood"]
-    ports = {address: set(found) - SITES_PORTS for address, found in attacked[0]["ports"].items()}
-    # The state server, the agents' port, and at least one of srun's.
-    assert len(ports[site.network.nodes[FIRST].address]) >= 3, ports
+    wait_for(lambda: is_guarded(first) and is_guarded(login), "a guard at each port of srun")
+    of_srun = {(each.address, port) for each in (login, first) for port in listeners_of_srun(each)}
+    with attacked(site, login, first, second) as attack:
+        assert next(attack) == {"attack": "scan"}
+        ports = next(attack)["ports"]
+        assert of_srun <= {(address, port) for address, found in ports.items() for port in found}
+        assert len(ports[first.address]) >= PORTS_OF_SRUN + 2, "those of the state server and for agents, too"
+        begun = [next(attack)["begun"]]
+        assert next(attack)["attack"] == "flood"
+        assert not re.search("relaunch|lost|excluded .*node", job.output), job.output
+        # What srun says of its tasks still comes, and what the program writes.
+        (agent,) = [p for p in second.processes() if "laggard.resilience.agent.agent" in command_line(p)]
+        agent.kill()
+        job.wait_for("rank . in launch 1", times=2)
+        begun.append(next(attack)["begun"])
+    came_about = collections.Counter[tuple[str, int]]()
+    for address, port, count in [each for of_attack in begun for each in of_attack]:
+        came_about[address, port] += count
+    # Nobody takes them, and the kernel no more than that.
+    assert max(came_about[place] for place in of_srun) <= STRANGERS_BACKLOG + 1, came_about
+    assert sum(count > STRANGERS_BACKLOG + 1 for count in came_about.values()) >= 2, "others are taken"
     (site.home / "work" / "end").touch()
     assert job.finish() == 0, job.output
-    assert not re.search("relaunch|lost|excluded .*node", job.output), job.output
-    assert "launch 1" not in job.output
+    assert f"{SECOND} is lost (its agent has ended)" in job.output, job.output
+    assert job.output.count("is lost") == job.output.count(f"{SECOND} is lost"), job.output
+    assert "launch 2" not in job.output
     watch.expect_no_processes()
     site.clean()

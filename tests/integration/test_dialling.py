@@ -11,15 +11,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 
 import pytest
 
 from laggard.kvstore.certificates import Authority
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Invitation, proof_of
+from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.allocation import agent_listener
-from laggard.resilience.allocation.agent_listener import MAX_UNPROVEN, AgentListener
+from laggard.resilience.allocation.agent_listener import MAX_UNPROVEN, AgentListener, Callers
+from tests.integration.flood import STRANGER, flooded
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -28,7 +31,7 @@ N_LINES = 3000
 
 @pytest.fixture
 def listener() -> Iterator[AgentListener]:
-    listener = AgentListener("127.0.0.1")
+    listener = AgentListener("127.0.0.1", Callers())
     yield listener
     listener.close()
 
@@ -256,6 +259,30 @@ def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> N
         flooding.set()
         for thread in threads:
             thread.join(DEADLINE_S)
+
+
+def test_who_floods_from_an_address_of_no_node_hardly_reaches_the_listener(listener: AgentListener) -> None:
+    invitation = listener.invite(Channel(lambda _: False))
+    with flooded((invitation.address, invitation.port)), closing(Ends(listener)) as ends:
+        wait_until(lambda: ends.controller.is_connected)
+        assert len(listener._unproven) < MAX_UNPROVEN
+
+
+def test_an_agent_that_dials_from_an_unknown_address_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    dial = partial(socket.create_connection, source_address=(STRANGER, 0))
+    monkeypatch.setattr(socket, "create_connection", dial)
+    callers, known = Callers(["127.0.0.7"]), list[str]()
+    callers.follow(lambda *addresses: known.extend(addresses))
+    assert known == ["127.0.0.7"]
+    with closing(AgentListener("127.0.0.1", callers)) as listener, closing(Ends(listener)) as ends:
+        wait_until(lambda: ends.controller.is_connected)
+        ends.controller.detach()
+        wait_until(lambda: ends.controller.is_connected)
+    assert known == ["127.0.0.7", STRANGER]
+
+
+def test_a_node_says_from_where_it_calls_the_primary() -> None:
+    assert own_address("127.0.0.9") == "127.0.0.1"
 
 
 def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +14,12 @@ from laggard.collectors.links.gate import Gate
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.transfer import LinkCall, LinkListener
 from laggard.kvstore.server import StateServer
-from laggard.kvstore.strangers import STRANGERS_BACKLOG, STRANGERS_PAUSE_S, Places, TwoQueues, program_for
+from laggard.kvstore.strangers import STRANGERS_BACKLOG, Places, TwoQueues
+from tests.integration.flood import STRANGER, call, flooded
 from tests.integration.shard_nodes import ShardNodes
 from tests.waiting import DEADLINE_S
 
-OWN, KNOWN, STRANGER = "127.0.0.1", "127.0.0.7", "127.9.9.9"
-N_FLOOD = 300
+OWN, KNOWN = "127.0.0.1", "127.0.0.7"
 KEY = key_of("a secret", "job", 0)
 
 
@@ -32,27 +30,6 @@ def queues() -> Iterator[TwoQueues]:
         listener.settimeout(DEADLINE_S)
     yield queues
     queues.close()
-
-
-def call(source: str, place: tuple[str, int]) -> socket.socket:
-    """Connect from an address."""
-    return socket.create_connection(place, timeout=DEADLINE_S, source_address=(source, 0))
-
-
-@contextlib.contextmanager
-def flooded(place: tuple[str, int]) -> Iterator[list[socket.socket]]:
-    """Have a stranger open connections to a port; yield those that the kernel took, which are few in that time."""
-    with contextlib.ExitStack() as stack:
-        began_s = time.monotonic()
-        calling = [stack.enter_context(socket.socket()) for _ in range(N_FLOOD)]
-        for each in calling:
-            each.settimeout(0.0)
-            each.bind((STRANGER, 0))
-            each.connect_ex(place)  # on one machine the kernel answers, or drops it, before this returns
-        _, taken, _ = select.select([], calling, [], 0)
-        took_s = time.monotonic() - began_s
-        assert len(taken) <= STRANGERS_BACKLOG + 2 + took_s / STRANGERS_PAUSE_S
-        yield taken
 
 
 @pytest.mark.parametrize(("source", "number"), [(OWN, 0), (KNOWN, 0), (STRANGER, 1)])
@@ -78,12 +55,6 @@ def test_the_kernel_drops_a_flood_and_nobody_known_waits_for_it(queues: TwoQueue
             connection, where = queues.queues[0][0].accept()
             connection.close()
             assert where[0] == KNOWN
-
-
-def test_more_addresses_than_the_kernel_takes_share_one_queue() -> None:
-    addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(3000)]
-    assert len(program_for(addresses[:2000])) == 4002
-    assert program_for(addresses) == [(0x06, 0, 0, 0)]
 
 
 def test_in_a_full_room_the_oldest_makes_place() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
+from benchmarks.outsider_sites import missing_for_slurm
 from tests.printed import printed_benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +113,12 @@ SMALL = {
     "outsider": Small(
         "--repeats 1 --block 0.5 --attacks flood",
         ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
+    ),
+    "outsider --slurm": Small(
+        "--repeats 1 --block 0.5 --attacks flood",
+        ["| flood | agents' port | ", "| flood | srun | ", "| flood | state server | "]
+        if missing_for_slurm() is None
+        else ["the Slurm cluster is skipped: it needs "],
     ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
     "probes": Small(

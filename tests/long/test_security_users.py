@@ -138,6 +138,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             environment = running.process_of("node1", "raylet/raylet").environ()
             endpoint_file = Path(environment["LAGGARD_ENDPOINT_FILE"])
             command = psutil.Process(running.process.pid)
+            # The command first: at the state server's port it has the queue for strangers.
             processes = [command, *command.children(recursive=True)]
             listening: dict[tuple[str, int], str] = {}
             for ports in seen_of(processes, listening_of):
