@@ -90,7 +90,8 @@ def device_map(service: Service, call: Call) -> Reply:
             models[device] = each.tags.get("model", "")
     # Of several series of one device, such as those of its processes or ranks, the map shows the mean.
     newest = {device: (sum(each) / len(each), models[device]) for device, each in values.items()}
-    return Reply(map_of(metric, newest))
+    has_devices = is_probe(metric) or any(gpu for _, gpu in newest)
+    return Reply(map_of(metric, newest, service.reach().devices if has_devices else ()))
 
 
 def curve(service: Service, call: Call) -> Reply:

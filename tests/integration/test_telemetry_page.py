@@ -206,7 +206,8 @@ def job(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> 
     client = endpoint.connect()
     begin_launch(client, endpoint, 0)
     nodes = tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2))
-    Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (), ()))
+    reserve = NodeRecord("node3", "127.0.0.1", ("0", "1"))
+    Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (reserve,), ()))
     journal = Journal(None)
     journal.write("job", name="train", format=1)
     journal.write("failure", sentence="rank 1 on node2 failed: out of memory", host="node2")
@@ -235,7 +236,11 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         now_us = round(time.time() * SECOND_US)
         for series in device_series(now_us - np.arange(20, dtype=np.int64)[::-1] * SECOND_US, 2, 2, ("node2", "1")):
             job.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
-        tab.wait_for("document.querySelector('#map-legend').textContent.includes('4 devices')")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('6 devices')")
+        tab.measure("document.querySelector('#map').focus()")
+        for _ in range(6):
+            tab.press("ArrowRight")
+        assert text(tab, "#map-text") == "node3 gpu 1: no reading, not in use"
 
 
 _ANSWERED = """(() => {
