@@ -287,3 +287,10 @@ def test_what_the_page_asks_for_is_checked(replay: str) -> None:
         with refusal.value as answer:
             assert answer.code == 400
             assert json.loads(answer.read())["error"]["message"]
+
+
+def test_the_map_has_devices_without_a_reading_too(replay: str) -> None:
+    for metric, n_squares in (("gpu-probe-time", 1000), ("load_average", 0)):
+        address = f"{replay}page/map?metric={metric}&end={(T0 - 1) * 1000}"
+        with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:  # noqa: S310
+            assert json.load(answer)["values"] == [None] * n_squares
