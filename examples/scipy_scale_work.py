@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import signal
 import sys
 import time
@@ -21,6 +20,9 @@ from typing import Any
 from laggard.interrupts import ended_by_interrupts
 
 with ended_by_interrupts():  # Ctrl-C prints no traceback here either
+    import multiprocessing
+    from multiprocessing import resource_tracker
+
     import numpy as np
     import psutil
     from numpy.typing import NDArray
@@ -98,12 +100,20 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
     """
     if not given.distributed:
         print("using multiprocessing on this node", flush=True)
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: Ctrl-C is for us alone
         # Forked from a process that has the libraries loaded: hundreds of workers take seconds, and share the memory.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["scipy.signal", "laggard.resilience.job", "laggard.telemetry.sender"])
-        local: AbstractContextManager[Any] = context.Pool(given.num_workers)
+        # Ctrl-C is for us alone: the workers inherit that it is blocked, and we act on it once they have been started.
+        pressed: list[int] = []
+        handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        resource_tracker.ensure_running()  # now, since its start unblocks Ctrl-C
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        local = context.Pool(given.num_workers)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, handler)
+        if pressed:
+            local.terminate()
+            raise KeyboardInterrupt
         return local
     nodes = Job.current(local=False).nodes
     import ray

@@ -6,6 +6,7 @@ its own; the processes of one run find their number by the process that started 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -35,6 +36,7 @@ DEFAULT_FILE = "laggard-state.db"
 # The children of a process find its launch here.
 _LAUNCH = "LAGGARD_LOCAL_LAUNCH"
 _BUSY_S = 60.0
+_PRIVATE_FILE = 0o600
 # SQLite takes values of up to 1 GB; smaller ones need less memory at a time.
 _CHUNK_BYTES = 64 << 20
 # How launchers say how many processes there are in all, and on this machine.
@@ -139,6 +141,8 @@ class FileLayout:
     @classmethod
     def begin_launch(cls, path: Path, run: str) -> int:
         """Create the file if it is missing, and return the number of a run, a new one if the run is not known yet."""
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            path.touch(mode=_PRIVATE_FILE)
         with _opened(path, "BEGIN IMMEDIATE") as file:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 file.execute(statement)

@@ -53,10 +53,13 @@ def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
     """
     torch = sys.modules["torch"]
     _check_kind(torch, tensor)
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.element_size() == 1:  # of some of these dtypes, PyTorch can copy nothing that is not contiguous
+        plain = plain.view(torch.uint8)
+    plain = plain.cpu()
     order = _order_in_memory(plain)
     dense = plain.permute(order).contiguous()
-    name = str(plain.dtype).removeprefix("torch.")
+    name = str(tensor.dtype).removeprefix("torch.")
     return [name, list(plain.shape), order if order != sorted(order) else None], _bytes_of(torch, dense)
 
 
@@ -106,8 +109,10 @@ def _check_kind(torch: Any, tensor: Tensor) -> None:
     if kind is not torch.Tensor:
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise TensorError(f"{name} is not a supported type; use a plain torch.Tensor, such as its to_local()")
-    if tensor.is_quantized:
+    if tensor.is_quantized or str(tensor.dtype).startswith("torch.q"):
         raise TensorError(f"a quantized tensor ({tensor.dtype}) is not supported; use its int_repr() and its scale")
+    if tensor.is_nested:
+        raise TensorError("a nested tensor is not supported; use its unbind()")
     if tensor.layout is not torch.strided:
         raise TensorError(f"a tensor of layout {tensor.layout} is not supported; use its to_dense()")
     if tensor.is_meta:
@@ -131,7 +136,7 @@ def _order_in_memory(tensor: Tensor) -> list[int]:
 
 def _bytes_of(torch: Any, dense: Tensor) -> memoryview:
     if math.prod(dense.shape) == 0:
-        return memoryview(b"")
+        return memoryview(bytearray())
     # Not reshape: PyTorch leaves an axis of length 1 any stride.
     flat = dense.as_strided([dense.numel()], [1])
     view: memoryview = flat.view(torch.uint8).numpy().data

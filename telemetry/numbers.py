@@ -93,19 +93,24 @@ def number_of(value: object) -> float | Pending:
     """
     if value is None:
         raise NotANumberError("None")
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, np.ndarray):
+        if value.size != 1:
+            raise NotANumberError(f"an array of shape {value.shape}")
+        value = value.item()
+    if isinstance(value, (str, bytes, bytearray)):
         raise NotANumberError(f"text ({value!r:.{_LONGEST_SHOWN}})")
-    if isinstance(value, np.ndarray) and value.size != 1:
-        raise NotANumberError(f"an array of shape {value.shape}")
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _of_tensor(torch, value)
     if type(value).__module__.partition(".")[0] == "cupy":
         raise NotANumberError("an array on a GPU; add its float() where the program waits for the GPU anyway")
+    torch: Any = sys.modules.get("torch")
     try:
-        return float(value.item() if isinstance(value, np.ndarray) else value)  # type: ignore[arg-type]
+        if torch is not None and isinstance(value, torch.Tensor):
+            return _of_tensor(torch, value)
+        return float(value)  # type: ignore[arg-type]
+    except NotANumberError:
+        raise
     except Exception as error:  # noqa: BLE001 - converting a program's object may raise anything
-        raise NotANumberError(f"{type(value).__name__}: {error}") from None
+        first_line, _, _ = str(error).partition("\n")  # PyTorch's errors may have a hundred
+        raise NotANumberError(f"{type(value).__name__}: {first_line}") from None
 
 
 def _of_tensor(torch: Any, tensor: Any) -> float | Pending:

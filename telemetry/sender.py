@@ -111,7 +111,7 @@ class Telemetry:
         try:
             if telemetry_level > self._level:
                 return
-        except TypeError:  # not a number: no launch has a level that keeps it
+        except Exception:  # noqa: BLE001 - not a number, such as an array: no launch has a level that keeps it
             return
         try:
             if type(ts_data) is not float:

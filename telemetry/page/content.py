@@ -91,12 +91,18 @@ def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
     return launches
 
 
-def map_of(metric: str, newest: Mapping[tuple[str, str], tuple[float, str]]) -> dict[str, Any]:
-    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model."""
-    devices = sorted(newest, key=lambda device: (natural(device[0]), natural(device[1])))
+def map_of(
+    metric: str, newest: Mapping[tuple[str, str], tuple[float, str]], known: Iterable[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model.
+
+    Of ``known``, those without a value are on it too.
+    """
+    devices = sorted({*newest, *known}, key=lambda device: (natural(device[0]), natural(device[1])))
     hosts = list(dict.fromkeys(host for host, _ in devices))
     number = {host: at for at, host in enumerate(hosts)}
-    values = np.array([newest[device][0] for device in devices])
+    read = [newest.get(device, (math.nan, "")) for device in devices]
+    values = np.array([value for value, _ in read])
     return {
         "unit": unit_of(metric),
         "is_probe": is_probe(metric),
@@ -104,7 +110,7 @@ def map_of(metric: str, newest: Mapping[tuple[str, str], tuple[float, str]]) -> 
         "host_of": [number[host] for host, _ in devices],
         "gpus": [gpu for _, gpu in devices],
         "values": numbers(values),
-        "ratios": numbers(ratios_to_peers(values, [newest[device][1] for device in devices])),
+        "ratios": numbers(ratios_to_peers(values, [model for _, model in read])),
     }
 
 
@@ -112,9 +118,8 @@ def ratios_to_peers(values: Floats, models: list[str]) -> Floats:
     """Return each value over the median of its model; NaN where there is no peer, or the median is not above 0."""
     ratios = np.full(len(values), np.nan)
     for model in dict.fromkeys(models):
-        of_model = np.array([each == model for each in models], np.bool_)
-        middle = np.median(values[of_model])
-        if of_model.sum() > 1 and middle > 0:
+        of_model = np.array([each == model for each in models], np.bool_) & np.isfinite(values)
+        if of_model.sum() > 1 and (middle := np.median(values[of_model])) > 0:
             ratios[of_model] = values[of_model] / middle
     return ratios
 

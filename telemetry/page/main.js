@@ -185,7 +185,8 @@ async function loadMap(job, shown, isStale) {
   };
   deviceMap.show(devices, colour, describe, state.selected);
   performance.mark("devices drawn");
-  const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
+  const read = values.length ? [reading(low, answer.unit), reading(high, answer.unit)] : ["no reading", ""];
+  const ends = isRatio ? ["20 % faster", "twice as slow"] : read;
   const notes = [counted(devices.length, "device", "devices")];
   if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
   if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");

@@ -52,6 +52,8 @@ class Reach:
         When it ended; None while the job runs.
     nodes, missing
         The nodes in use, and those of them that do not answer; both empty if unknown.
+    devices
+        All devices that the job has had, those of the reserve and of excluded nodes too; empty if unknown.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Reach:
     ended_us: int | None = None
     nodes: Collection[str] = ()
     missing: Collection[str] = ()
+    devices: Collection[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class FollowedJob:
         self._began_us = _now_us()
         self._launch: int | None = None
         self._record: LaunchRecord | None = None
+        self._devices: frozenset[tuple[str, str]] = frozenset()
 
     def update(self) -> None:
         """Look for a new launch, and record it as an event, unless a server before this one has done so."""
@@ -51,11 +52,14 @@ class FollowedJob:
         except NoLaunchRecordError:
             return  # not written yet
         self._launch = launch
+        nodes_at_hand = (*self._record.nodes, *self._record.reserve)
+        self._devices |= {(node.hostname, gpu) for node in nodes_at_hand for gpu in node.devices}
         nodes = joined([node.hostname for node in self._record.nodes])
         left_out = f", without {joined(self._record.excluded)}" if self._record.excluded else ""
         text = f"{launch} began on {nodes}{left_out}"
         if not any(event.kind == "launch" and event.text == text for event in self._all_events()):
-            self._events.add(Event(_now_us(), "launch", text))
+            began_s = self._record.began_s
+            self._events.add(Event(_now_us() if began_s is None else round(began_s * SECOND_US), "launch", text))
 
     def nodes(self) -> set[str]:
         """Return the nodes of the current launch."""
@@ -68,9 +72,14 @@ class FollowedJob:
     def reach(self, watch: NodeWatch) -> Reach:
         """Return since when there has been something to see, and on which nodes."""
         first = min((event.time_us for event in self._all_events()), default=self._began_us)
-        began_us, nodes = min(first, self._began_us), self.nodes()
-        missing = self._missing(watch.health())
-        return Reach(self._events.job or "a job", began_us, _now_us(), nodes=nodes, missing=missing)
+        return Reach(
+            self._events.job or "a job",
+            min(first, self._began_us),
+            _now_us(),
+            nodes=self.nodes(),
+            missing=self._missing(watch.health()),
+            devices=self._devices,
+        )
 
     def health(self, watch: NodeWatch) -> Mapping[str, Any]:
         """Return whether all nodes of the launch answer, and how each node is."""

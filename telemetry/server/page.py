@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def device_map(service: Service, call: Call) -> Reply:
             models[device] = each.tags.get("model", "")
     # Of several series of one device, such as those of its processes or ranks, the map shows the mean.
     newest = {device: (sum(each) / len(each), models[device]) for device, each in values.items()}
-    return Reply(map_of(metric, newest))
+    return Reply(map_of(metric, newest, _known_devices(service, metric, newest)))
 
 
 def curve(service: Service, call: Call) -> Reply:
@@ -124,6 +124,14 @@ def curve(service: Service, call: Call) -> Reply:
             ],
         }
     )
+
+
+def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+    """Return the devices that a metric's map has though they may have no newest reading; none if it is of nodes."""
+    if devices := service.reach().devices:
+        return devices if is_probe(metric) or any(gpu for _, gpu in newest) else ()
+    tags = [dict(tags) for _, tags in service.source.series_keys(metric)]  # a dump does not say what the job had
+    return {(each["host"], each["gpu"]) for each in tags if {"host", "gpu"} <= each.keys()}
 
 
 def peers_of(series: list[TimeSeries], chosen: list[TimeSeries]) -> list[TimeSeries]:

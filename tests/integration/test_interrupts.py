@@ -75,6 +75,14 @@ def test_while_it_loads(arguments: list[str], slow_libraries: str) -> None:
         assert interrupted(process) == (130, "")
 
 
+def test_while_workers_are_started() -> None:
+    script = str(EXAMPLES / "scipy_scale_work.py")
+    with started(sys.executable, script, "--size=32", "--mem=65536", "--runtime=1000") as process:
+        line_of(process, "using multiprocessing")
+        code, err = interrupted(process)
+        assert (code, "Traceback" in err) == (130, False), err
+
+
 def test_while_a_sub_command_loads(slow_libraries: str, tmp_path: Path) -> None:
     (tmp_path / "redis.py").write_text((Path(slow_libraries) / "ray.py").read_text())
     with started(sys.executable, "-m", "laggard", "status", PYTHONPATH=str(tmp_path)) as process:

@@ -206,7 +206,8 @@ def job(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> 
     client = endpoint.connect()
     begin_launch(client, endpoint, 0)
     nodes = tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2))
-    Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (), ()))
+    reserve = NodeRecord("node3", "127.0.0.1", ("0", "1"))
+    Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (reserve,), ()))
     journal = Journal(None)
     journal.write("job", name="train", format=1)
     journal.write("failure", sentence="rank 1 on node2 failed: out of memory", host="node2")
@@ -235,7 +236,11 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         now_us = round(time.time() * SECOND_US)
         for series in device_series(now_us - np.arange(20, dtype=np.int64)[::-1] * SECOND_US, 2, 2, ("node2", "1")):
             job.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
-        tab.wait_for("document.querySelector('#map-legend').textContent.includes('4 devices')")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('6 devices')")
+        tab.measure("document.querySelector('#map').focus()")
+        for _ in range(6):
+            tab.press("ArrowRight")
+        assert text(tab, "#map-text") == "node3 gpu 1: no reading, not in use"
 
 
 _ANSWERED = """(() => {
@@ -282,3 +287,10 @@ def test_what_the_page_asks_for_is_checked(replay: str) -> None:
         with refusal.value as answer:
             assert answer.code == 400
             assert json.loads(answer.read())["error"]["message"]
+
+
+def test_the_map_has_devices_without_a_reading_too(replay: str) -> None:
+    for metric, n_squares in (("gpu-probe-time", 1000), ("load_average", 0)):
+        address = f"{replay}page/map?metric={metric}&end={(T0 - 1) * 1000}"
+        with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:  # noqa: S310
+            assert json.load(answer)["values"] == [None] * n_squares

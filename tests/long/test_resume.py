@@ -157,6 +157,7 @@ def test_a_callback_goes_on_after_a_relaunch(
     assert job.finish() == 0, job.everything()
     assert "was killed by SIGKILL" in job.account
     assert re.search(r"launch 1, resuming from \S+-20\n", job.output)
+    assert "weights_only" not in job.output, "Lightning asks for no choice at each checkpoint"
     assert len(steps(job.output)) == 4
 
 

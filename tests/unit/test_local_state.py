@@ -49,6 +49,7 @@ def test_a_program_without_the_launcher_keeps_state_in_a_file_and_says_so_once(t
     assert first.stdout == "0 0 False 1 1 ()\n", first.stderr
     assert second.stdout == "1 1 True 2 1 ()\n"
     file = tmp_path / "laggard-state.db"
+    assert file.stat().st_mode & 0o777 == 0o600, "its values are the user's alone"
     assert first.stderr == (
         f"not in a laggard job: State is in {file}, and this is its run 0 "
         "(delete it to start afresh; 'laggard PROGRAM' runs the program as a job)\n"

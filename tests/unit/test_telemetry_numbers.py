@@ -7,7 +7,7 @@ import math
 import sys
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,6 +34,8 @@ REFUSED = {
     "None": None,
     r"text \('0.5'\)": "0.5",
     "text": b"1",
+    r"text \('1.5'\)": np.array("1.5"),
+    r"text \(bytearray": bytearray(b"1"),
     r"an array of shape \(2,\)": np.zeros(2),
     "list: ": [1.0],
     "complex: ": 1j,
@@ -67,6 +69,34 @@ def test_outside_a_job_nothing_is_kept_and_nothing_raised(monkeypatch: pytest.Mo
         telemetry.add_data("loss", "text", telemetry_level=level)
         telemetry.add_data("loss", 1.5, telemetry_level=level)
     assert (telemetry.level, telemetry.dropped) == (0, 0)
+
+
+def test_a_level_that_is_no_number_drops_the_sample() -> None:
+    Telemetry().add_data("loss", 1.5, telemetry_level=cast("int", np.ones(2)))
+
+
+@pytest.mark.filterwarnings("ignore")  # nested tensors are a prototype
+def test_a_tensor_that_pytorch_reads_no_number_from_is_refused_in_one_line() -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+    unreadable = [
+        torch.nested.nested_tensor([torch.ones(1)]),
+        torch.ones(1, dtype=torch.uint8).view(torch.uint4),
+        torch.ones(1, dtype=torch.uint8).view(torch.bits8),
+    ]
+    for tensor in unreadable:
+        with pytest.raises(NotANumberError, match=r"\ATensor: .*\Z"):
+            number_of(tensor)
+
+
+def test_a_function_that_is_mapped_over_a_batch_is_not_stopped() -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+    def of_each(value: Any) -> Any:
+        with pytest.raises(NotANumberError, match="vmap"):
+            number_of(value)
+        return value + 1
+
+    assert torch.func.vmap(of_each)(torch.ones(3)).tolist() == [2, 2, 2]
 
 
 def test_a_tensor_is_read_at_once_and_leaves_its_graph_behind() -> None:

@@ -16,7 +16,7 @@ from laggard.kvstore.timeseries import TimeSeries
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
-from laggard.telemetry.page.content import accused, accused_of, ratios_to_peers
+from laggard.telemetry.page.content import accused, accused_of, map_of, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
@@ -45,6 +45,23 @@ def test_a_device_is_compared_with_its_own_model_only() -> None:
 
     assert ratios[:3] == pytest.approx([1.0, 1.2, 1.0])
     assert np.isnan(ratios[3:]).all()
+
+
+def test_a_device_without_a_reading_has_a_place_on_the_map_and_is_no_peer() -> None:
+    newest = {("node1", "0"): (1.0, ""), ("node1", "1"): (1.0, ""), ("node2", "0"): (3.0, "")}
+    known = [("node10", "0"), ("node1", "0"), ("node2", "1")]
+
+    found = map_of("gpu-probe-time", newest, known)
+
+    assert [(found["hosts"][at], gpu) for at, gpu in zip(found["host_of"], found["gpus"], strict=True)] == [
+        ("node1", "0"),
+        ("node1", "1"),
+        ("node2", "0"),
+        ("node2", "1"),
+        ("node10", "0"),
+    ]
+    assert (found["values"], found["ratios"]) == ([1, 1, 3, None, None], [1, 1, 3, None, None])
+    assert map_of("gpu-probe-time", {}, known)["ratios"] == [None] * 3
 
 
 def test_the_band_is_of_the_peers_of_what_is_chosen() -> None:
