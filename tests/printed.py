@@ -24,6 +24,7 @@ __all__ = [
     "RESUME_JOBS",
     "RESUME_NODE",
     "SECTIONS_JOB",
+    "SHELL",
     "SSH_CHECK",
     "SSH_JOB",
     "START_NOW",
@@ -141,6 +142,7 @@ SUBMIT = _only("docs/guides/slurm.md", r"^sbatch job\.sh")
 ARRAY = _only("docs/guides/slurm.md", r"^sbatch --array")
 HETEROGENEOUS = _only("docs/guides/slurm.md", r"^sbatch .* : ")
 INSIDE_SRUN = _only("docs/guides/slurm.md", r"^srun -N2 laggard")
+SHELL = _only("docs/guides/slurm.md", r"^srun .*--pty bash")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
 """``test_slurm.py``, ``test_site_slurm.py`` and ``test_state_copy.py`` in ``tests/clusters`` run them, with the ids and

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -144,6 +145,19 @@ class SlurmCluster:
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
         self._start(name, self.network.nodes[name], "slurmd", "-D", "-N", name)
+
+    @contextlib.contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Have a node's daemon stand still, until the end of the block."""
+        entered = psutil.Process(self._daemons[name].pid)  # stops with its child, but does not go on with it
+        (slurmd,) = entered.children()
+        slurmd.suspend()
+        try:
+            wait_for(lambda: entered.status() == psutil.STATUS_STOPPED, "a daemon that stands still")
+            yield
+        finally:
+            slurmd.resume()
+            entered.resume()
 
     def run(self, *argv: str, check: bool = True) -> str:
         """Run a command on the login machine."""

@@ -54,10 +54,11 @@ def test_a_step_asks_for_all_gpus_of_its_node_and_for_no_share_of_them(
     said: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said.said = {"scontrol": GPUS}
-    for name in ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND"):
+    for name in ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SRUN_CPUS_PER_TASK", "SLURM_LABELIO"):
         monkeypatch.setenv(name, "1")
     command = Srun().command("n1", ["true"])
-    assert command[:4] == ["env", "--unset=SLURM_GPUS_PER_TASK", "--unset=SLURM_GPU_BIND", "srun"]
+    assert command[:3] == ["env", "--unset=SLURM_GPUS_PER_TASK", "--unset=SLURM_GPU_BIND"]
+    assert command[3:6] == ["--unset=SRUN_CPUS_PER_TASK", "--unset=SLURM_LABELIO", "srun"]
     assert "--gpus=4" in command
     assert not [word for word in Srun().command("n2", ["true"]) if word.startswith("--gpus")]
     assert len(said.asked) == 1
@@ -123,6 +124,23 @@ def test_a_missing_command_of_slurm_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert slurm_time_left_s() is None
     with pytest.raises(ResourceManagerError, match="sinfo is not on PATH, though this is a Slurm job"):
         Srun().words_on(["n1"])
+
+
+def test_slurm_is_asked_about_everything_whatever_the_user_wants_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_PARTITION", "SINFO_PARTITION", "SQUEUE_FORMAT2", "SLURM_TOPO_LEN", "SQUEUE_ALL"):
+        monkeypatch.setenv(name, "7")
+    for command in ("squeue", "scontrol"):
+        (tmp_path / command).write_text("#!/bin/sh\n/usr/bin/env | grep -E 'SQUEUE|SINFO|SCONTROL|TOPO|JOB' | sort\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    whole = ["SCONTROL_ALL=1", "SINFO_ALL=1", "SLURM_JOB_ID=3", "SLURM_TOPO_LEN=1000000000", "SQUEUE_ALL=1"]
+    assert slurm._output_of(["squeue"], 20).split() == whole
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho Node n1 not found; exit 1\n")  # on its standard output
+    with pytest.raises(ResourceManagerError, match=r"^scontrol failed: Node n1 not found$"):
+        slurm._output_of(["scontrol", "show", "node", "n1"], 20)
 
 
 def test_the_nodes_of_a_job_that_has_ended_are_not_to_be_had(said: Answers) -> None:
