@@ -17,6 +17,7 @@ __all__ = [
     "IDLE_JOB",
     "INSIDE_SRUN",
     "LINK_JOB",
+    "LOSE_PRIMARIES",
     "MAIN_JOB",
     "PRELOAD_JOB",
     "PROLOG",
@@ -131,7 +132,8 @@ SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
 COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
-"""``tests/clusters/test_state_copy.py`` runs it."""
+LOSE_PRIMARIES = _only("docs/restart.md", r"lost_primaries")
+"""``tests/clusters/test_state_copy.py`` runs them."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")

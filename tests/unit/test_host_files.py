@@ -34,6 +34,10 @@ def names(*lines: str) -> list[str]:
         ("node1, node[2, 4] slots=2", [Host("node1"), Host("node2"), Host("node4")]),
         ("node-2.site.org  # the big one", [Host("node-2.site.org")]),
         ("\tnode_1\r", [Host("node_1")]),
+        ("a[1-2]b[01-02]-ib max_slots=8", [Host(f"a{a}b{b}-ib") for a in "12" for b in ("01", "02")]),
+        ("node1 slots=4 username=ada", [Host("node1", "ada")]),
+        ("node1:4 user=ada", [Host("node1", "ada")]),
+        ("bob@node1:2222 user=ada", [Host("node1", "bob", 2222)]),
     ],
 )
 def test_a_line_of_a_host_file_names_hosts_as_people_write_them(text: str, hosts: list[Host]) -> None:
@@ -53,6 +57,11 @@ def test_a_host_that_comes_again_is_one_node_in_the_place_of_its_first_line() ->
         (["^node1"], "hosts, line 1: '^node1' is not a valid host name: use letters, digits, dots and dashes"),
         (["a@b@c"], "hosts, line 1: 'a@b@c' is not a valid host name"),
         (["a:b"], "hosts, line 1: 'a:b' is not a valid host name"),
+        (["a user=-oProxyCommand=reboot"], "hosts, line 1: 'a' has no valid user"),
+        (["2001:db8::7 slots=8"], "hosts, line 1: '2001:db8::7' is an IPv6 address: name the host, or give its IPv4"),
+        (["ada@[::1]:2222"], "hosts, line 1: 'ada@[::1]:2222' is an IPv6 address"),
+        (["fe80::1%eth0"], "hosts, line 1: 'fe80::1%eth0' is an IPv6 address"),
+        (["node1:2:3"], "hosts, line 1: 'node1:2:3' is not a valid host name"),
         (["@node1"], "hosts, line 1: '@node1' has no valid user: write user@host"),
         (["ada@"], "hosts, line 1: 'ada@' is not a valid host name"),
         (["-l@node1"], "hosts, line 1: '-l@node1' has no valid user"),
