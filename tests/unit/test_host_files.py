@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,16 @@ def test_pbs_and_lsf_say_which_hosts_a_job_has(tmp_path: Path) -> None:
     assert [host.name for host in hosts_of_lsf(given | {"LSB_DJOB_HOSTFILE": str(file)})][1] == "r1n2.site.org"
     with pytest.raises(UsageError, match=r"PBS_NODEFILE=.*missing cannot be read"):
         hosts_of_pbs({"PBS_NODEFILE": str(tmp_path / "missing")})
+
+
+def test_the_host_file_of_the_guide_is_read_as_its_table_says() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "ssh.md").read_text()
+    (block,) = re.findall(r"```text\n(.*?)```", guide, re.DOTALL)
+    several = [Host(f"node{number}-ib") for number in ("05", "06", "07", "08", "12")]
+    first = [Host("node1"), Host("node2"), Host("node3", "ada", 2222), Host("node4", None, 2222)]
+    assert parse_hosts(block.splitlines(), "hosts") == (*first, *several)
+    rows = re.findall(r"^\| (`node1.*?) \| (.*?) \|$", guide, re.MULTILINE)
+    logins = {means: {parse_hosts([line], "hosts") for line in re.findall(r"`(.*?)`", forms)} for forms, means in rows}
+    assert logins.pop("a user") == {(Host("node1", "ada"),)}
+    assert set().union(*logins.values()) == {(Host("node1"),)}
+    assert len(logins) == 2
