@@ -40,6 +40,6 @@ def test_a_configuration_that_hangs_is_named(programs: Path, monkeypatch: pytest
 
 @pytest.mark.usefixtures("programs")
 def test_a_missing_ssh_is_named_but_for_lsf_which_has_a_remote_shell_of_its_own() -> None:
-    with pytest.raises(AllocationError, match="^ssh is not on PATH"):
+    with pytest.raises(AllocationError, match=r"^ssh is not on PATH"):
         Ssh(HOSTS).names_of(HOSTS)
     assert Blaunch().names_of(HOSTS) == {"spare": "spare", "node2": "node2"}
