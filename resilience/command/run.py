@@ -89,7 +89,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed, may_move=options.state_copy)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
-    settings = options.settings(max(1, len(allocation.nodes) - book_keeper))
+    varies = options.manager(os.environ) in {"slurm", "ray"}
+    settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
     if options.ray_port and port_is_taken(options.ray_port):
         taken = f"port {options.ray_port} for Ray's head is taken"
         raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
