@@ -153,7 +153,7 @@ class Srun:
         except ResourceManagerError as error:
             _log.info("the job is not requeued, or its nodes cannot be chosen: %s", error)
             return ""
-        return change
+        return change if avoided else f"none any more ({change})"
 
 
 def check_runs_once(environ: Mapping[str, str]) -> None:

@@ -36,7 +36,7 @@ _SOUND = {"allocated", "mixed", "idle", "completing", "reserved", "planned", "bl
 _NOT_RESPONDING = "*"
 _FLAGS = "*~#!%$@^-+"
 # States in which nobody is ending the job: https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
-_LIVING = {"RUNNING", "SUSPENDED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT", "EXPEDITING"}
+_LIVING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT", "EXPEDITING"}
 _NO_REASON = {"", "none", "(null)"}
 
 

@@ -178,10 +178,12 @@ def test_a_drained_node_is_never_swapped_in_and_comes_back_when_it_is_resumed(
     watch.expect_no_processes()
 
 
-def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_gets_others(
+def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_they_are_well(
     slurm: SlurmCluster, site: Site, watch: Watch, start_as_user: Start
 ) -> None:
-    script(site, *COPIES, "--nodes=2", "--resilient", "--state-dir=state", "train.py", "quick", SECOND)
+    site.write("work/quarantine", "86400")
+    options = ("--nodes=2", "--resilient", "--state-dir=state", "--quarantine=$(cat quarantine)")
+    script(site, *COPIES, *options, "train.py", "quick", SECOND)
     submit = ("sbatch", "--nodes=3", "--wait", "--output=said", "job.sh")
     job = start_as_user(slurm.network.login, slurm.environment, *submit)
     wait_for(lambda: "launch 1 on" in output(site, "said"), "a launch without the accused node", 120)
@@ -190,9 +192,18 @@ def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_gets_others(
     wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job", 120)
     assert f"from this job when it is started again: ExcNodeList={SECOND}" in output(site, "said")
     assert f"ExcNodeList={SECOND} " in slurm.run("scontrol", "--oneliner", "show", "job", number)
+    site.write("work/quarantine", "1")
     slurm.run("scontrol", "update", f"job={number}", "StartTime=now")
     wait_for(lambda: "launch 2 on" in output(site, "said"), "a launch of the requeued job", 120)
     assert f"launch 2 on {FIRST} {THIRD}, saved 1" in output(site, "said")
+    slurm.run(*REQUEUE.split(), number)
+    none = "from this job when it is started again: none any more"
+    wait_for(lambda: none in output(site, "said"), "a requeued job that takes its node back", 120)
+    wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job", 120)
+    slurm.run("scontrol", "update", f"job={number}", "StartTime=now")
+    wait_for(lambda: "launch 3 on" in output(site, "said"), "a launch of the job that was requeued twice", 120)
+    assert f"launch 3 on {FIRST} {THIRD}, saved 2" in output(site, "said")
+    assert re.search(rf"launch +3 on .*; reserve: {SECOND}", output(site, "said")), output(site, "said")
     (site.home / "work" / "end").touch()
     assert job.finish() == 0, output(site, "said")
     watch.expect_no_processes()

@@ -161,6 +161,8 @@ def test_a_requeued_job_asks_for_other_nodes_and_says_so(said: Answers) -> None:
     assert Srun().avoid({"n2"}, set(), 2) == "ExcNodeList=n2"
     assert list(said.asked[-1]) == ["scontrol", "update", "JobId=2_5", "ExcNodeList=n2"]
     assert Srun().avoid({"n2"}, set(), 3) == ""  # n4 is down: there would be too few
+    said.said["job"] = "JobId=3 A=b\n   Partition=main ExcNodeList=n2\n"
+    assert Srun().avoid(set(), {"n2"}, 2) == "none any more (ExcNodeList=)"
     said.said["update"] = None  # it is not requeued, so Slurm refuses
     assert Srun().avoid({"n2"}, set(), 2) == ""
 

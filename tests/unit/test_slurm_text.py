@@ -54,6 +54,7 @@ def test_the_task_whose_number_is_that_of_the_array_knows_its_own_state() -> Non
     [
         (["RUNNING"], "59:00", TimeToSave(3540, "59 min 0 s before the time limit")),
         (["RUNNING"], "UNLIMITED", TimeToSave()),
+        (["STOPPED"], "UNLIMITED", TimeToSave()),  # scancel --signal=STOP
         (["RUNNING", "COMPLETING"], "59:00", TimeToSave(0, "Slurm ends the job")),
         (["COMPLETING"], "0:00", TimeToSave(0, "the time limit is reached")),
         (["TIMEOUT"], "0:00", TimeToSave(0, "the time limit is reached")),
