@@ -74,6 +74,8 @@ class SlurmCluster:
         After how many seconds Slurm calls a silent node down.
     topology
         The content of topology.conf, of a tree; empty: there is none.
+    shell_on_node
+        Whether ``salloc`` gives its shell on the first node.
     """
 
     def __init__(
@@ -84,8 +86,11 @@ class SlurmCluster:
         shares: Mapping[str, str] | None = None,
         slurmd_timeout_s: int = 20,
         topology: str = "",
+        *,
+        shell_on_node: bool = False,
     ) -> None:
         self.folder = folder
+        self._shell_on_node = shell_on_node
         self._slurmd_timeout_s = slurmd_timeout_s
         self._topology = topology
         self._n_gpus = n_gpus
@@ -121,6 +126,8 @@ class SlurmCluster:
                 kind, count = share.split(":")
                 lines.append(f"NodeName={name} Name={kind} Count={count} Flags=nvidia_gpu_env")
             (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
+        if self._shell_on_node:
+            configuration = f"LaunchParameters=use_interactive_step\n{configuration}"
         if self._topology:
             configuration = f"TopologyPlugin=topology/tree\n{configuration}"
             (self.folder / "topology.conf").write_text(self._topology)

@@ -61,7 +61,7 @@ def slurm(site: Site) -> Iterator[SlurmCluster]:
     folder = site.folder / "slurm"
     folder.mkdir()
     # As by default: Slurm itself notices no crash while a test lasts.
-    with SlurmCluster(folder, site.network, slurmd_timeout_s=300) as cluster:
+    with SlurmCluster(folder, site.network, slurmd_timeout_s=300, shell_on_node=True) as cluster:
         yield cluster
 
 
@@ -130,9 +130,11 @@ def test_laggard_inside_srun_says_that_it_belongs_outside(slurm: SlurmCluster, s
     assert "srun runs laggard 2 times, but it belongs outside, and runs srun itself: leave srun out" in job.output
 
 
-def test_a_shell_that_srun_has_started_on_a_terminal_is_outside(slurm: SlurmCluster, start_as_user: Start) -> None:
+@pytest.mark.parametrize("shell", ["salloc --nodes=2 --exclusive", SHELL])
+def test_a_shell_on_the_first_node_is_outside_of_srun(slurm: SlurmCluster, start_as_user: Start, shell: str) -> None:
     """``srun --pty`` counts two tasks, of which only the first has a user."""
-    job = start_as_user(slurm.network.login, slurm.environment, *SHELL.split(), terminal=True)
+    job = start_as_user(slurm.network.login, slurm.environment, *shell.split(), terminal=True)
+    job.wait_for(rf"{FIRST}|\$ ")  # its prompt
     tell = "echo rank $NODE_RANK of $NNODES on $(hostname)"
     job.type(f"laggard {' '.join(COPIES)} sh -c '{tell}'; exit\n")
     assert job.finish() == 0, job.output

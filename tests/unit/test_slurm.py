@@ -11,6 +11,7 @@ from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.allocation import slurm
 from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_time_left_s
+from laggard.resilience.command.cli import main
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 from tests.fake_cupy.machine import Board, cupy_on
 
@@ -176,3 +177,10 @@ def test_laggard_that_srun_starts_several_times_says_that_it_belongs_outside() -
     )
     check_runs_once({"SLURM_STEP_NUM_TASKS": "1"})
     check_runs_once({"SLURM_STEP_NUM_TASKS": "2", slurm.RELAY_MARK: "x"})
+
+
+def test_so_does_the_doctor_of_all_nodes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert main(["doctor", "--all-nodes"]) == 2
+    assert "srun runs laggard 2 times, but it belongs outside" in capfd.readouterr().err
