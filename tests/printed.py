@@ -17,6 +17,7 @@ __all__ = [
     "IDLE_JOB",
     "INSIDE_SRUN",
     "LINK_JOB",
+    "LOSE_PRIMARIES",
     "MAIN_JOB",
     "PRELOAD_JOB",
     "PROLOG",
@@ -24,6 +25,7 @@ __all__ = [
     "RESUME_JOBS",
     "RESUME_NODE",
     "SECTIONS_JOB",
+    "SHELL",
     "SSH_CHECK",
     "SSH_JOB",
     "START_NOW",
@@ -130,7 +132,8 @@ SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
 COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
-"""``tests/clusters/test_state_copy.py`` runs it."""
+LOSE_PRIMARIES = _only("docs/restart.md", r"lost_primaries")
+"""``tests/clusters/test_state_copy.py`` runs them."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")
@@ -141,6 +144,7 @@ SUBMIT = _only("docs/guides/slurm.md", r"^sbatch job\.sh")
 ARRAY = _only("docs/guides/slurm.md", r"^sbatch --array")
 HETEROGENEOUS = _only("docs/guides/slurm.md", r"^sbatch .* : ")
 INSIDE_SRUN = _only("docs/guides/slurm.md", r"^srun -N2 laggard")
+SHELL = _only("docs/guides/slurm.md", r"^srun .*--pty bash")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
 """``test_slurm.py``, ``test_site_slurm.py`` and ``test_state_copy.py`` in ``tests/clusters`` run them, with the ids and

@@ -2,7 +2,7 @@
 
 A host is written as ``[ssh://][user@]host[:port]``, and ``host`` may have ranges. What only says how many processes a
 host should have is skipped, since each host is one node: further words of a line (``slots=8``, ``max_slots=8``, ``8``),
-MPICH's ``host:8``, and repetitions of a host.
+MPICH's ``host:8``, and repetitions of a host. Open MPI's and MPICH's ``username=`` and ``user=`` say as whom to log in.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ MAX_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENTRY = re.compile(r"(ssh://)?(?:([^@\s]*)@)?([^@:\s]*)(?::(\d+))?/?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\\-]*")
+_IPV6 = re.compile(r"(ssh://)?([^@\s]*@)?\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?\]?(:\d+)?/?")
 # What may follow a host on its line: settings of Open MPI and MPICH, or a number (LSF, and SGE with more behind it).
 _REST = re.compile(r"(\s+[\w-]+\s*=\s*\S+)*\s*|\s+\d+(\s.*)?")
+_USER_OF_LINE = re.compile(r"\suser(?:name)?\s*=\s*(\S+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,9 @@ def _hosts_of_line(line: str) -> Iterator[Host]:
     entries, rest = _first_word(line)
     if not _REST.fullmatch(rest):
         raise UsageError(repr(rest.strip()), "follows a host", "name one host, or hosts with commas, on each line")
+    of_line = _USER_OF_LINE.search(rest)
     for entry in split_list(entries):
-        yield from _hosts_of(entry)
+        yield from _hosts_of(entry, of_line and of_line.group(1))
 
 
 def _first_word(line: str) -> tuple[str, str]:
@@ -121,18 +124,21 @@ def _first_word(line: str) -> tuple[str, str]:
     return re.sub(r"\s*,\s*", ",", line[:end]), line[end:]
 
 
-def _hosts_of(entry: str) -> Iterator[Host]:
+def _hosts_of(entry: str, user_of_line: str | None = None) -> Iterator[Host]:
+    if _IPV6.fullmatch(entry):
+        raise UsageError(repr(entry), "is an IPv6 address", "name the host, or give its IPv4 address")
     match = _ENTRY.fullmatch(entry)
     if match is None:
         raise _not_valid(entry)
     scheme, user, names, number = match.groups()
-    if user is not None and not _USER.fullmatch(user):
+    login = user_of_line if user is None else user
+    if login is not None and not _USER.fullmatch(login):
         raise UsageError(repr(entry), "has no valid user", "write user@host")
     port = _port(entry, number, means_port=bool(scheme) or user is not None)
     for name in expand_node_list(names):
         if not _NAME.fullmatch(name):
             raise _not_valid(name)
-        yield Host(name, user, port)
+        yield Host(name, login, port)
     if not names:
         raise _not_valid(entry)
 

@@ -17,6 +17,7 @@ from laggard.resilience.allocation.slurm_text import (
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
+    is_behind_pty,
     leaves_of_topology,
     n_tasks_of_step,
     name_of_job,
@@ -49,7 +50,9 @@ RELAY_MARK = "LAGGARD_RELAY"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
 WORD_DEADLINE_S = 5.0
-_WHOLE_LINES = "SLURM_TOPO_LEN=1000000000"
+# What narrows a user's own look at Slurm would hide our job and its nodes, and so would a hidden partition.
+_NARROWING = ("SQUEUE_", "SINFO_", "SCONTROL_")
+_WHOLE = {"SQUEUE_ALL": "1", "SINFO_ALL": "1", "SCONTROL_ALL": "1", "SLURM_TOPO_LEN": "1000000000"}
 
 _STEP_OPTIONS = (
     "--ntasks-per-node=1",
@@ -64,14 +67,25 @@ _STEP_OPTIONS = (
 )
 # Their names fit into one word of a command line.
 MAX_NODES_OF_STEP = 2000
-# From the job's options; with them srun would give our one task its share of the node's GPUs. Only from the environment
-# can they be taken back.
-_SHARES_OF_GPUS = (
+# Options of srun's that cannot be taken back on its command line. The first are from the job's options: with them srun
+# would give our one task its share of the node's GPUs and processors.
+_NOT_OURS = (
     "SLURM_GPUS_PER_TASK",
     "SLURM_GPUS_PER_SOCKET",
     "SLURM_NTASKS_PER_GPU",
     "SLURM_TRES_PER_TASK",
     "SLURM_GPU_BIND",
+    "SRUN_CPUS_PER_TASK",
+    # From the user: what changes or hides what our processes say, or how long they may run.
+    "SLURM_LABELIO",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
+    "SLURM_STDERRMODE",
+    "SLURM_DEBUG",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_TIMELIMIT",
+    "SRUN_CONTAINER",
 )
 
 
@@ -149,7 +163,7 @@ class Srun:
         except ResourceManagerError as error:
             _log.info("the job is not requeued, or its nodes cannot be chosen: %s", error)
             return ""
-        return change
+        return change if avoided else f"none any more ({change})"
 
 
 def check_runs_once(environ: Mapping[str, str]) -> None:
@@ -161,7 +175,7 @@ def check_runs_once(environ: Mapping[str, str]) -> None:
         If it was.
     """
     n_tasks = n_tasks_of_step(environ)
-    if n_tasks > 1 and RELAY_MARK not in environ:
+    if n_tasks > 1 and RELAY_MARK not in environ and not is_behind_pty(environ, os.getpid()):
         fix = "leave srun out, as in salloc --nodes=2 laggard PROGRAM or in a batch script"
         raise UsageError(f"srun runs laggard {n_tasks} times,", "but it belongs outside, and runs srun itself", fix)
 
@@ -182,8 +196,7 @@ def slurm_leaves() -> dict[str, str]:
     if JOB_ID not in os.environ:
         return {}
     try:
-        # The user's environment may have lines cut off.
-        return leaves_of_topology(_output_of(("env", _WHOLE_LINES, "scontrol", "show", "topology"), STATE_DEADLINE_S))
+        return leaves_of_topology(_output_of(("scontrol", "show", "topology"), STATE_DEADLINE_S))
     except ResourceManagerError as error:
         _log.info("Slurm tells no topology: %s", error)
         return {}
@@ -229,7 +242,7 @@ def _place_of(host: str) -> tuple[int | None, int]:
 
 
 def _step(hosts: Sequence[str], group: int | None, n_gpus: int, argv: Sequence[str]) -> list[str]:
-    unset = [f"--unset={name}" for name in _SHARES_OF_GPUS if name in os.environ]
+    unset = [f"--unset={name}" for name in _NOT_OURS if name in os.environ]
     groups = [] if group is None else [f"--het-group={group}"]
     # Without it, Slurm would want as many for these nodes as the job has on all.
     gpus = [f"--gpus={n_gpus * len(hosts)}"] if n_gpus else []
@@ -272,11 +285,16 @@ def _groups_by_node(_job: str) -> Mapping[str, int]:
 
 
 def _output_of(command: Sequence[str], deadline_s: float) -> str:
+    unnarrowed = {name: value for name, value in os.environ.items() if not name.startswith(_NARROWING)}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_s).stdout
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=deadline_s, env=unnarrowed | _WHOLE
+        )
     except FileNotFoundError as error:
         raise ResourceManagerError(command[0], "is not on PATH, though this is a Slurm job") from error
     except subprocess.TimeoutExpired as error:
         raise ResourceManagerError(command[0], f"did not answer within {deadline_s:g} s") from error
     except subprocess.CalledProcessError as error:
-        raise ResourceManagerError(command[0], f"failed: {error.stderr.strip()}") from error
+        # scontrol complains on its standard output.
+        raise ResourceManagerError(command[0], f"failed: {(error.stderr or error.stdout).strip()}") from error
+    return done.stdout

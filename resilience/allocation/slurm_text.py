@@ -18,6 +18,7 @@ __all__ = [
     "excluded_of_job",
     "gpus_of_job",
     "groups_of_nodes",
+    "is_behind_pty",
     "leaves_of_topology",
     "n_tasks_of_step",
     "name_of_job",
@@ -36,7 +37,7 @@ _SOUND = {"allocated", "mixed", "idle", "completing", "reserved", "planned", "bl
 _NOT_RESPONDING = "*"
 _FLAGS = "*~#!%$@^-+"
 # States in which nobody is ending the job: https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
-_LIVING = {"RUNNING", "SUSPENDED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT", "EXPEDITING"}
+_LIVING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT", "EXPEDITING"}
 _NO_REASON = {"", "none", "(null)"}
 
 
@@ -44,6 +45,15 @@ def n_tasks_of_step(environ: Mapping[str, str]) -> int:
     """Return how many tasks run side by side in the step that we are in; 1 outside of steps."""
     count = environ.get("SLURM_STEP_NUM_TASKS", "")
     return int(count) if count.isdigit() else 1
+
+
+def is_behind_pty(environ: Mapping[str, str], pid: int) -> bool:
+    """Return whether this process was typed into a shell that ``srun --pty`` has started.
+
+    Such a shell is the first task of its step. Those of the other tasks have ended at once, since they have no input.
+    """
+    is_first = environ.get("SLURM_PROCID") == "0" and "SLURM_PTY_PORT" in environ
+    return is_first and environ.get("SLURM_TASK_PID") != str(pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,7 @@ def gpus_of_job(said: str) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     for nodes, gres in re.findall(r"^\s*Nodes=(\S+) .*\bGRES=(\S+)", said, re.MULTILINE):
-        found = re.findall(r"\bgpu(?::[\w.-]+)?:(\d+)(?![\w.:-])", gres)
+        found = re.findall(r"(?:^|,)gpu(?::[^:,()]+)?(?::|\(CNT:)(\d+)(?=[,()]|$)", gres)
         if found:
             counts |= dict.fromkeys(expand_node_list(nodes), sum(map(int, found)))
     return counts

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.host_files import Host
+from laggard.resilience.errors import AllocationError
 
-__all__ = ["Blaunch", "Ssh", "ssh_host_names", "transport_of_lsf"]
+__all__ = ["Blaunch", "Ssh", "transport_of_lsf"]
 
 CONNECT_DEADLINE_S = 8
 CONFIGURATION_DEADLINE_S = 5.0
@@ -47,6 +48,19 @@ class Ssh(Unmanaged):
         options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_DEADLINE_S}"]
         return ["ssh", *options, *_login(self._hosts.get(host, Host(host))), host, remote]
 
+    def names_of(self, hosts: Iterable[Host]) -> dict[str, str]:
+        """Return the name to look up for each host: ssh's configuration may define hosts under other names.
+
+        Raises
+        ------
+        AllocationError
+            If ssh is not there, or its configuration cannot be read in time.
+        """
+        hosts = list(hosts)
+        with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
+            names = threads.map(_host_name, hosts)
+            return {host.name: name for host, name in zip(hosts, names, strict=True)}
+
     def environment(self) -> Mapping[str, str]:
         """Return our environment without what belongs to this login or machine; it is sent through the agent's pipe."""
         return {
@@ -65,6 +79,10 @@ class Blaunch(Ssh):
         """Return the command that runs ``argv`` on a host."""
         return ["blaunch", host, *argv]
 
+    def names_of(self, hosts: Iterable[Host]) -> dict[str, str]:
+        """Return the hosts' own names, by which LSF knows them."""
+        return {host.name: host.name for host in hosts}
+
 
 def transport_of_lsf() -> Ssh:
     """Return how the hosts of an LSF job are reached: by LSF's own remote shell where there is one, else by ssh."""
@@ -76,16 +94,14 @@ def _login(host: Host) -> list[str]:
     return user if host.port is None else [*user, "-p", str(host.port)]
 
 
-def ssh_host_names(hosts: Iterable[Host]) -> dict[str, str]:
-    """Return the name to look up for each host: ssh's configuration may define hosts under other names."""
-    hosts = list(hosts)
-    with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
-        names = threads.map(_host_name, hosts)
-        return {host.name: name for host, name in zip(hosts, names, strict=True)}
-
-
 def _host_name(host: Host) -> str:
     command = ["ssh", "-G", *_login(host), host.name]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=CONFIGURATION_DEADLINE_S)
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=CONFIGURATION_DEADLINE_S)
+    except FileNotFoundError as error:
+        raise AllocationError("ssh is not on PATH, and the other hosts are reached by it: install it") from error
+    except subprocess.TimeoutExpired as error:
+        hangs = f"{shlex.join(command)} does not end within {CONFIGURATION_DEADLINE_S:g} s"
+        raise AllocationError(f"{hangs}: look for Match exec in the configuration of ssh") from error
     names = [line.split(maxsplit=1)[1] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
     return names[0] if names else host.name

@@ -29,8 +29,8 @@ from laggard.errors import LaggardError
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.allocation.remote import Transport
-from laggard.resilience.allocation.slurm import Srun, slurm_node_names
-from laggard.resilience.allocation.ssh import Ssh, ssh_host_names
+from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
+from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
 from laggard.resilience.command.link_check import LinkCheck, check_links
 from laggard.resilience.command.link_lines import lines_on_links, lines_on_nccl
@@ -169,12 +169,14 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Tran
                 "--all-nodes needs a Slurm job (SLURM_JOB_ID is not set): run it inside salloc or sbatch, "
                 "or use --hostlist"
             )
+        check_runs_once(os.environ)
         nodes = slurm_node_names()
         return dict.fromkeys(nodes, Srun()), {node: node for node in nodes}
     if not named:
         return {}, {}
     hosts = named_hosts(options.hostlist, options.hostfile)
-    ssh, names = Ssh(hosts), ssh_host_names(hosts)
+    ssh = Ssh(hosts)
+    names = ssh.names_of(hosts)
     return {host: None if is_this_machine(name) else ssh for host, name in names.items()}, names
 
 

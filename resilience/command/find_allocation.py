@@ -14,7 +14,7 @@ from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_this_node
-from laggard.resilience.allocation.ssh import Ssh, ssh_host_names, transport_of_lsf
+from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.ray.allocation import RayAllocation
 
@@ -74,7 +74,7 @@ def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Els
 
 
 def _of_hosts(hosts: tuple[Host, ...], transport: Ssh, options: JobOptions) -> Allocation:
-    names = ssh_host_names(hosts)
+    names = transport.names_of(hosts)
     may_be_primary = names if options.state_copy else [hosts[0].name]  # with a copy of State any of them may take over
     primary = next((name for name in may_be_primary if is_this_machine(names[name])), None)
     if primary is None:

@@ -29,12 +29,13 @@ from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
 from laggard.resilience.command.take_over import Begun, begin_term, check_not_copied
-from laggard.resilience.controller.controller import Controller, stop_on_signals
+from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.options import JobOptions, UsageError
 from laggard.resilience.folders import Folders, job_folders
@@ -88,7 +89,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.nodes, as_typed, may_move=options.state_copy)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
-    settings = options.settings(max(1, len(allocation.nodes) - book_keeper))
+    varies = options.manager(os.environ) in {"slurm", "ray"}
+    settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
     if options.ray_port and port_is_taken(options.ray_port):
         taken = f"port {options.ray_port} for Ray's head is taken"
         raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
@@ -98,7 +100,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     watched = options.detect or "slow-gpu"
     detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s, interface)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
-    stop_on_signals()
+    signals = StopSignals()
+    signals.listen()
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if book_keeper else 0 :])
@@ -123,7 +126,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             preload=preload,
             leaves=leaves_of_job(groups),
         )
-        return _run_job(plan, allocation, folders, _job_name(program), options, missing, copies)
+        return _run_job(plan, allocation, folders, _job_name(program), options, missing, copies, signals)
 
 
 def _begin_term(copied: Path | None, program: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
@@ -158,6 +161,7 @@ def _run_job(
     options: JobOptions,
     missing: Mapping[str, str],
     begun: Begun | None,
+    signals: StopSignals,
 ) -> int:
     if begun is None:
         check_not_copied(folders.state)
@@ -208,7 +212,7 @@ def _run_job(
                 if begun.taken_over:
                     account.tell("copy", begun.taken_over, "bold green")
                 copies = StateCopies(keeper.endpoint, folders.state.absolute(), begun.record, keeper.changed)
-            controller = Controller(plan, allocation, keeper, account, record, missing, copies)
+            controller = Controller(plan, allocation, keeper, account, record, missing, copies, signals)
             try:
                 exit_code = controller.run()
             finally:

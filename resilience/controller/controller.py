@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import NodeRecord, Request
@@ -33,6 +32,7 @@ from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.decision.events import (
     Decision,
@@ -62,7 +62,7 @@ from laggard.resilience.text import abbreviated, duration
 
 _log = logging.getLogger("laggard.resilience.controller")
 
-__all__ = ["SIGNAL_DEBOUNCE_S", "Controller", "StopRequested", "stop_on_signals"]
+__all__ = ["Controller", "StopRequested"]
 
 # Most events notify us. A node that falls silent and a program that hangs do not, so we look for them this often.
 CHANGE_WAIT_S = 0.5
@@ -71,10 +71,6 @@ LAST_GRACE_S = 5.0
 ENDING_S = 10.0
 # What the resource manager says of a lost node is worth this much of a relaunch, and no more.
 WORD_WAIT_S = 3.0
-# Slurm sends SIGTERM twice in a row when a job runs out of time. A user takes longer to press Ctrl-C a second time.
-SIGNAL_DEBOUNCE_S = 1.0
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     ProgramEnded: "end",
     ProgramFailed: "failure",
@@ -109,6 +105,8 @@ class Controller:
         What is wrong with each node that does not answer, by host name.
     copies
         Keeps a copy of State on another node; ``None``: there is none.
+    signals
+        What this process hears of a stop.
     """
 
     def __init__(
@@ -120,6 +118,7 @@ class Controller:
         record: Path | None = None,
         missing: Mapping[str, str] | None = None,
         copies: StateCopies | None = None,
+        signals: StopSignals | None = None,
     ) -> None:
         self._plan = plan
         self._allocation = allocation
@@ -145,6 +144,7 @@ class Controller:
         self._growth = Growth(plan.settings)
         self._missing = missing or {}
         self._copies = copies
+        self._signals = signals or StopSignals()
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
         self._membership = Membership(self._cluster, plan.settings, self._join)
@@ -437,6 +437,7 @@ class Controller:
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()
         if self._allocation.time_to_save().is_over:  # the other nodes are told to end before we are
+            self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)
         why = [self._cluster.why_lost(host), self._manager.words.get(host, "")]
@@ -482,25 +483,3 @@ class Controller:
             end_descendants(deadline_s=END_DEADLINE_S)
         except ProcessesStillRunningError as error:
             self._account.tell("notice", f"{error}: they are killed, but held in the kernel", "bold yellow")
-
-
-def stop_on_signals() -> None:
-    """Raise :class:`StopRequested` in the main thread at the first Ctrl-C or SIGTERM; at the second, end at once."""
-    asked_s = 0.0
-
-    def stop_now(signum: int, _: FrameType | None) -> None:
-        if time.monotonic() < asked_s + SIGNAL_DEBOUNCE_S:
-            return
-        with contextlib.suppress(ProcessesStillRunningError):  # they are killed, but held in the kernel
-            end_descendants(deadline_s=END_DEADLINE_S)
-        raise SystemExit(128 + signum)
-
-    def stop(signum: int, _: FrameType | None) -> None:
-        nonlocal asked_s
-        asked_s = time.monotonic()
-        for each in _STOP_SIGNALS:
-            signal.signal(each, stop_now)
-        raise StopRequested(signum)
-
-    for each in _STOP_SIGNALS:
-        signal.signal(each, stop)

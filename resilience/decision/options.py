@@ -191,13 +191,15 @@ class JobOptions:
             return 0
         return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
-    def settings(self, total: int) -> Settings:
+    def settings(self, total: int, *, varies: bool = False) -> Settings:
         """Return the policy's settings for these options.
 
         Parameters
         ----------
         total
             Number of nodes in the allocation.
+        varies
+            Whether the allocation may once have had more: with ``exhaust_resources`` the job then begins with fewer.
 
         Raises
         ------
@@ -209,7 +211,7 @@ class JobOptions:
         if self.grow_back and not self.exhaust_resources:
             raise UsageError("--grow-back", "has no effect without --exhaust-resources", "add it, or leave this out")
         return Settings(
-            self._active_nodes(total),
+            self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources),
             self.resilient,
             self.exhaust_resources,
             self.quarantine_s,
@@ -398,7 +400,7 @@ class JobOptions:
         """Return the folder for the job's report; None: below the user's folder for state."""
         return self.report_dir or (None if self.state_dir is None else self.state_dir / "reports")
 
-    def _active_nodes(self, total: int) -> int:
+    def _active_nodes(self, total: int, *, may_be_fewer: bool = False) -> int:
         more = "ask for more nodes" + (" (--local-nodes makes virtual ones)" if total == 1 else "")
         if self.nodes is not None and self.nodes < 1:
             raise UsageError(f"--nodes={self.nodes}", "leaves no node to run on", f"use 1 to {total}")
@@ -406,7 +408,7 @@ class JobOptions:
             use = f"the allocation has {total}, use 0 to {total - 1}, or {more}"
             raise UsageError(f"--idle={self.idle}", "leaves no node to run on", use)
         nodes = total - (self.idle or 0) if self.nodes is None else self.nodes
-        if nodes > total:
+        if nodes > total and not may_be_fewer:
             use = f"use at most {total}, or {more}"
             raise UsageError(f"--nodes={nodes}", f"is more than the allocation of {total}", use)
         if self.idle is not None and nodes + self.idle > total:

@@ -54,10 +54,10 @@ def start_as_user(site: Site) -> Iterator[Callable[..., ClusterJob]]:
     """Start a command as the site's ordinary user, in a folder of its own below the home."""
     jobs: list[ClusterJob] = []
 
-    def start(machine: Machine, base: Mapping[str, str], *argv: str) -> ClusterJob:
+    def start(machine: Machine, base: Mapping[str, str], *argv: str, terminal: bool = False) -> ClusterJob:
         variables = site.environment(environment(dict(base)))
         del variables["LAGGARD_RUNTIME_ROOT"]  # each node has its own /tmp
-        jobs.append(ClusterJob(machine, site.folder_of_user(), variables, *site.as_user(*argv)))
+        jobs.append(ClusterJob(machine, site.folder_of_user(), variables, *site.as_user(*argv), terminal=terminal))
         return jobs[-1]
 
     yield start

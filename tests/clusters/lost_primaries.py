@@ -16,7 +16,9 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ from tests.clusters.jobs import ClusterJob, environment
 from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
 from tests.clusters.sshd import ssh_daemons
 
-__all__ = ["LostPrimaries", "main"]
+__all__ = ["Loss", "LostPrimaries", "Outcome", "main"]
 
 NODES = ("node1", "node2", "node3")
 DISK = f"{PRIVATE}/disk"
+AIM_S = 60  # from a loss until the program counts again
 OPTIONS = (
     f"--hostlist={','.join(NODES)}",
     "--nodes=2",
@@ -86,6 +89,79 @@ PROGRAM = """
 """
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A primary that was lost.
+
+    Attributes
+    ----------
+    how
+        ``cut`` or ``killed``.
+    primary, taker
+        The node, and the one that took over.
+    gap_s
+        The time from the loss to the first commit after it.
+    """
+
+    how: str
+    primary: str
+    taker: str
+    gap_s: float
+
+    def __str__(self) -> str:
+        return f"{self.primary} {self.how}, {self.taker} takes over: commits again after {self.gap_s:.1f} s"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the acknowledged commits.
+
+    Attributes
+    ----------
+    acknowledged
+        How many there were.
+    missing
+        How many of them State does not have.
+    twice
+        How many counts State has twice, or were acknowledged twice.
+    late
+        How many were acknowledged by a primary that another had replaced.
+    """
+
+    acknowledged: int
+    missing: int
+    twice: int
+    late: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int], acknowledged: Sequence[tuple[int, int]]) -> Outcome:
+        """Compare the counts in State with the launches and numbers of the acknowledged commits, in their order."""
+        numbers = [number for _, number in acknowledged]
+        launches = [launch for launch, _ in acknowledged]
+        twice = [len(values) - len(set(values)) for values in (counts, numbers)]
+        late = sum(launch < max(launches[:at], default=0) for at, launch in enumerate(launches))
+        return cls(len(numbers), len(set(numbers).difference(counts)), sum(twice), late)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether all are there, none twice, and none late."""
+        return not (self.missing or self.twice or self.late)
+
+    def __str__(self) -> str:
+        return f"{self.acknowledged} acknowledged commits: {self.missing} missing, {self.twice} twice, {self.late} late"
+
+
+def summary(losses: Sequence[Loss], outcome: Outcome) -> str:
+    """Return what happened, for the documents."""
+    how = Counter(loss.how for loss in losses)
+    gaps_s = [loss.gap_s for loss in losses]
+    return (
+        f"{len(losses)} primaries lost: {how['cut']} cut, {how['killed']} killed; {outcome}; "
+        f"commits again after {statistics.median(gaps_s):.1f} s (median), {max(gaps_s):.1f} s (worst), "
+        f"{sum(gap_s > AIM_S for gap_s in gaps_s)} times after more than {AIM_S} s"
+    )
+
+
 class LostPrimaries:
     """Three machines, of which each can lose its power or its network while it is the primary; use it in a ``with``.
 
@@ -100,15 +176,12 @@ class LostPrimaries:
 
     Attributes
     ----------
-    losses : list of str
+    losses : list of Loss
         What was done.
-    gaps_s : list of float
-        The time from each loss to the first commit after it.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.losses: list[str] = []
-        self.gaps_s: list[float] = []
+        self.losses: list[Loss] = []
         self._folder = folder
         self._chance = random.Random(seed)
         self._jobs: list[ClusterJob] = []
@@ -131,8 +204,8 @@ class LostPrimaries:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
-    def lose(self, count: int, longest_s: float = math.inf) -> int:
-        """Lose this many primaries, or as many as begin within so many seconds; return how many commits there were.
+    def lose(self, count: int, longest_s: float = math.inf) -> Outcome:
+        """Lose this many primaries, or as many as begin within so many seconds; return what became of the commits.
 
         Raises
         ------
@@ -148,9 +221,7 @@ class LostPrimaries:
             primary = self._lose(primary)
         (self._folder / "enough").touch()
         assert self._jobs[-1].finish() == 0, self._said()
-        acknowledged = self._acknowledged()
-        self._expect_all_there(self._read("last"), acknowledged)
-        return len(acknowledged)
+        return self._expect_all_there(self._read("last"), self._acknowledged())
 
     def _lose(self, primary: str) -> str:
         """Lose the primary; return which node has taken over."""
@@ -160,9 +231,9 @@ class LostPrimaries:
         self._wait_for(lambda: len(self._acknowledged()) >= enough, "20 more commits")
         time.sleep(self._chance.uniform(0, 1))  # the moment of the fault, not a wait for an event
         assert "state-copy ended" not in job.output, self._said()
-        how = self._chance.choice(["crash", "cut"])
+        how = self._chance.choice(["killed", "cut"])
         taker = self._chance.choice([name for name in NODES if name != primary])
-        if how == "crash":
+        if how == "killed":
             self._network.nodes[primary].crash()
         else:
             self._network.cut(primary)
@@ -170,9 +241,8 @@ class LostPrimaries:
         acknowledged, counted = self._acknowledged(), self._noted("counted")
         self._start_on(taker)
         self._wait_for(lambda: self._acknowledged()[-1][0] > acknowledged[-1][0], "a commit of a new launch")
-        self.gaps_s.append(time.monotonic() - began_s)
-        self.losses.append(f"{how} of {primary}, {taker} takes over")
-        sys.stdout.write(f"{len(self.losses)}: {self.losses[-1]}: commits again after {self.gaps_s[-1]:.1f} s\n")
+        self.losses.append(Loss(how, primary, taker, time.monotonic() - began_s))
+        sys.stdout.write(f"{len(self.losses)}: {self.losses[-1]}\n")
         sys.stdout.flush()
         self._jobs[-1].wait_for(f"{primary} has it no more: taken over from the copy on")
         counts, step = self._read(f"found{self._acknowledged()[-1][0]}")
@@ -225,36 +295,30 @@ class LostPrimaries:
     def _read(self, name: str) -> Any:
         return json.loads((self._folder / name).read_text())
 
-    def _expect_all_there(self, counts: list[int], acknowledged: list[tuple[int, int]]) -> None:
-        assert counts == list(range(len(counts))), f"doubled or out of order: {counts}\n{self._said()}"
-        lost = {number for _, number in acknowledged}.difference(counts)
-        assert not lost, f"lost: {sorted(lost)}\n{self._said()}"
-        # what an old primary acknowledged late would be behind a later launch, or there twice
-        numbers = [number for _, number in acknowledged]
-        assert numbers == sorted(set(numbers)), f"acknowledged twice or late: {acknowledged}\n{self._said()}"
-        assert acknowledged == sorted(acknowledged), f"acknowledged late: {acknowledged}\n{self._said()}"
+    def _expect_all_there(self, counts: list[int], acknowledged: list[tuple[int, int]]) -> Outcome:
+        outcome = Outcome.of(counts, acknowledged)
+        assert outcome.is_well, f"{outcome}\n{counts}\n{acknowledged}\n{self._said()}"
+        assert counts == list(range(len(counts))), f"out of order: {counts}\n{self._said()}"
+        assert acknowledged == sorted(acknowledged), f"out of order: {acknowledged}\n{self._said()}"
+        return outcome
 
     def _said(self) -> str:
-        return "\n\n".join([*self.losses[-3:], *(f"{job.folder}:\n{job.output}" for job in self._jobs[-2:])])
+        return "\n\n".join([*map(str, self.losses[-3:]), *(f"{job.folder}:\n{job.output}" for job in self._jobs[-2:])])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Lose primaries, and say what became of the commits."""
     parser = argparse.ArgumentParser(prog="python -m tests.clusters.lost_primaries", description=__doc__)
     parser.add_argument("count", type=int, help="how many primaries are lost")
     parser.add_argument("--seed", type=int, default=1, help="of what is lost when (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="lose none after this time")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="lp-", dir="/tmp") as name,
         LostPrimaries(Path(name), options.seed) as primaries,
     ):
-        n_commits = primaries.lose(options.count, options.seconds)
-    gaps_s = primaries.gaps_s
-    print(
-        f"{len(gaps_s)} primaries lost, {n_commits} acknowledged commits, all there, in order, none twice; commits "
-        f"again after {min(gaps_s):.1f}-{max(gaps_s):.1f} s, median {statistics.median(gaps_s):.1f} s"
-    )
+        outcome = primaries.lose(options.count, options.seconds)
+    print(summary(primaries.losses, outcome))
 
 
 if __name__ == "__main__":

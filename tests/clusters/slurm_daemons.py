@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -73,6 +74,8 @@ class SlurmCluster:
         After how many seconds Slurm calls a silent node down.
     topology
         The content of topology.conf, of a tree; empty: there is none.
+    shell_on_node
+        Whether ``salloc`` gives its shell on the first node.
     """
 
     def __init__(
@@ -83,8 +86,11 @@ class SlurmCluster:
         shares: Mapping[str, str] | None = None,
         slurmd_timeout_s: int = 20,
         topology: str = "",
+        *,
+        shell_on_node: bool = False,
     ) -> None:
         self.folder = folder
+        self._shell_on_node = shell_on_node
         self._slurmd_timeout_s = slurmd_timeout_s
         self._topology = topology
         self._n_gpus = n_gpus
@@ -120,6 +126,8 @@ class SlurmCluster:
                 kind, count = share.split(":")
                 lines.append(f"NodeName={name} Name={kind} Count={count} Flags=nvidia_gpu_env")
             (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
+        if self._shell_on_node:
+            configuration = f"LaunchParameters=use_interactive_step\n{configuration}"
         if self._topology:
             configuration = f"TopologyPlugin=topology/tree\n{configuration}"
             (self.folder / "topology.conf").write_text(self._topology)
@@ -144,6 +152,19 @@ class SlurmCluster:
     def start_slurmd(self, name: str) -> None:
         """Start a node's daemon."""
         self._start(name, self.network.nodes[name], "slurmd", "-D", "-N", name)
+
+    @contextlib.contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Have a node's daemon stand still, until the end of the block."""
+        entered = psutil.Process(self._daemons[name].pid)  # stops with its child, but does not go on with it
+        (slurmd,) = entered.children()
+        slurmd.suspend()
+        try:
+            wait_for(lambda: entered.status() == psutil.STATUS_STOPPED, "a daemon that stands still")
+            yield
+        finally:
+            slurmd.resume()
+            entered.resume()
 
     def run(self, *argv: str, check: bool = True) -> str:
         """Run a command on the login machine."""

@@ -16,7 +16,7 @@ from tests.clusters.machines import wait_for
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.integration.jobs import GOES_ON
-from tests.printed import ARRAY, DOWN, HETEROGENEOUS, INSIDE_SRUN, REQUEUE, RESUME_NODE
+from tests.printed import ARRAY, DOWN, HETEROGENEOUS, INSIDE_SRUN, REQUEUE, RESUME_NODE, SHELL
 
 Start = Callable[..., ClusterJob]
 
@@ -61,7 +61,7 @@ def slurm(site: Site) -> Iterator[SlurmCluster]:
     folder = site.folder / "slurm"
     folder.mkdir()
     # As by default: Slurm itself notices no crash while a test lasts.
-    with SlurmCluster(folder, site.network, slurmd_timeout_s=300) as cluster:
+    with SlurmCluster(folder, site.network, slurmd_timeout_s=300, shell_on_node=True) as cluster:
         yield cluster
 
 
@@ -130,6 +130,36 @@ def test_laggard_inside_srun_says_that_it_belongs_outside(slurm: SlurmCluster, s
     assert "srun runs laggard 2 times, but it belongs outside, and runs srun itself: leave srun out" in job.output
 
 
+@pytest.mark.parametrize("shell", ["salloc --nodes=2 --exclusive", SHELL])
+def test_a_shell_on_the_first_node_is_outside_of_srun(slurm: SlurmCluster, start_as_user: Start, shell: str) -> None:
+    """``srun --pty`` counts two tasks, of which only the first has a user."""
+    job = start_as_user(slurm.network.login, slurm.environment, *shell.split(), terminal=True)
+    job.wait_for(rf"{FIRST}|\$ ")  # its prompt
+    tell = "echo rank $NODE_RANK of $NNODES on $(hostname)"
+    job.type(f"laggard {' '.join(COPIES)} sh -c '{tell}'; exit\n")
+    assert job.finish() == 0, job.output
+    assert set(re.findall(r"\] rank (\d of \d on \S+)", job.output)) == {f"0 of 2 on {FIRST}", f"1 of 2 on {SECOND}"}
+
+
+def test_what_narrows_a_users_look_at_slurm_or_changes_srun_does_no_harm(
+    slurm: SlurmCluster, watch: Watch, start_as_user: Start
+) -> None:
+    slurm.run("scontrol", "update", "PartitionName=main", "Hidden=yes")
+    views = {"SQUEUE_PARTITION": "other", "SQUEUE_USERS": "root", "SQUEUE_NAMES": "other", "SINFO_PARTITION": "other"}
+    steps = {"SLURM_LABELIO": "1", "SLURM_STDOUTMODE": "none", "SLURM_DEBUG": "1", "SLURM_TIMELIMIT": "1"}
+    given = [f"{name}={value}" for name, value in (views | steps).items()]
+    salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", "env", *given)
+    tell = ("sh", "-c", "echo rank $NODE_RANK of $NNODES")
+    options = ("--nodes=2", "--resilient", *COPIES)
+    try:
+        job = start_as_user(slurm.network.login, slurm.environment, *salloc, "laggard", *options, *tell)
+        assert job.finish() == 0, job.output
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=main", "Hidden=no")
+    assert sorted(re.findall(r"\] rank (\d of \d)", job.output)) == ["0 of 2", "1 of 2"], job.output
+    watch.expect_no_processes()
+
+
 def test_a_drained_node_is_never_swapped_in_and_comes_back_when_it_is_resumed(
     slurm: SlurmCluster, site: Site, watch: Watch, start_as_user: Start
 ) -> None:
@@ -150,10 +180,12 @@ def test_a_drained_node_is_never_swapped_in_and_comes_back_when_it_is_resumed(
     watch.expect_no_processes()
 
 
-def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_gets_others(
+def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_they_are_well(
     slurm: SlurmCluster, site: Site, watch: Watch, start_as_user: Start
 ) -> None:
-    script(site, *COPIES, "--nodes=2", "--resilient", "--state-dir=state", "train.py", "quick", SECOND)
+    site.write("work/quarantine", "86400")
+    options = ("--nodes=2", "--resilient", "--state-dir=state", "--quarantine=$(cat quarantine)")
+    script(site, *COPIES, *options, "train.py", "quick", SECOND)
     submit = ("sbatch", "--nodes=3", "--wait", "--output=said", "job.sh")
     job = start_as_user(slurm.network.login, slurm.environment, *submit)
     wait_for(lambda: "launch 1 on" in output(site, "said"), "a launch without the accused node", 120)
@@ -162,9 +194,18 @@ def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_gets_others(
     wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job", 120)
     assert f"from this job when it is started again: ExcNodeList={SECOND}" in output(site, "said")
     assert f"ExcNodeList={SECOND} " in slurm.run("scontrol", "--oneliner", "show", "job", number)
+    site.write("work/quarantine", "1")
     slurm.run("scontrol", "update", f"job={number}", "StartTime=now")
     wait_for(lambda: "launch 2 on" in output(site, "said"), "a launch of the requeued job", 120)
     assert f"launch 2 on {FIRST} {THIRD}, saved 1" in output(site, "said")
+    slurm.run(*REQUEUE.split(), number)
+    none = "from this job when it is started again: none any more"
+    wait_for(lambda: none in output(site, "said"), "a requeued job that takes its node back", 120)
+    wait_for(lambda: slurm.run("squeue", "--noheader", "--format=%T").strip() == "PENDING", "a requeued job", 120)
+    slurm.run("scontrol", "update", f"job={number}", "StartTime=now")
+    wait_for(lambda: "launch 3 on" in output(site, "said"), "a launch of the job that was requeued twice", 120)
+    assert f"launch 3 on {FIRST} {THIRD}, saved 2" in output(site, "said")
+    assert re.search(rf"launch +3 on .*; reserve: {SECOND}", output(site, "said")), output(site, "said")
     (site.home / "work" / "end").touch()
     assert job.finish() == 0, output(site, "said")
     watch.expect_no_processes()
@@ -182,6 +223,25 @@ def test_a_warning_before_the_time_limit_gives_the_program_its_whole_grace(
     assert re.search(r"stop +stopped by SIGUSR1, .* before the time limit: ending everything", said), said
     assert re.search(r"the program ended .* s into its 20 s grace period", said), said
     assert "saved in launch 0" in said
+    watch.expect_no_processes()
+
+
+def test_a_job_whose_primary_hears_last_of_its_end_has_time_to_save_nevertheless(
+    slurm: SlurmCluster, site: Site, watch: Watch, start_as_user: Start
+) -> None:
+    """Slurm ends the agents of the other nodes first: what it then sends the primary is no second request."""
+    script(site, *COPIES, "--nodes=2", "--resilient", "--state-dir=state", "train.py", "quick", SECOND)
+    submit = ("sbatch", "--nodes=3", "--wait", "--output=said", "job.sh")
+    start_as_user(slurm.network.login, slurm.environment, *submit)
+    wait_for(lambda: "launch 1 on" in output(site, "said"), "a launch without the accused node", 120)
+    (number,) = set(slurm.run("squeue", "--noheader", "--format=%i").split())
+    with slurm.frozen(FIRST):
+        slurm.run(*REQUEUE.split(), number)
+        wait_for(lambda: "stopped by SIGTERM, Slurm ends the job" in output(site, "said"), "a stop", 120)
+    wait_for(lambda: "2 launches, 1 node excluded" in output(site, "said"), "an end in order", 120)
+    assert f"from this job when it is started again: ExcNodeList={SECOND}" in output(site, "said")
+    assert "saved in launch 1" in output(site, "said")
+    slurm.run("scancel", number)
     watch.expect_no_processes()
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import sshd
+from tests.clusters import lost_primaries, sshd
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch, environment
-from tests.clusters.lost_primaries import LostPrimaries
+from tests.clusters.lost_primaries import Outcome
 from tests.clusters.machines import PRIVATE, Network, wait_for
 from tests.clusters.slurm_daemons import SlurmCluster
-from tests.printed import COPIED_JOB, REQUEUE, START_NOW
+from tests.printed import COPIED_JOB, LOSE_PRIMARIES, REQUEUE, START_NOW
 from tests.waiting import wait_until
 
 Start = Callable[..., ClusterJob]
@@ -123,12 +123,27 @@ def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
     watch.expect_no_processes()
 
 
-def test_primaries_are_lost_one_after_the_other_and_no_acknowledged_commit_is(tmp_path: Path) -> None:
-    """``python -m tests.clusters.lost_primaries 50`` loses more."""
+def test_primaries_are_lost_one_after_the_other_and_no_acknowledged_commit_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command of the documents, which loses more."""
     require(*sshd.PROGRAMS)
-    with LostPrimaries(tmp_path, seed=1) as primaries:
-        assert primaries.lose(3) > 0
-    print(primaries.losses, primaries.gaps_s)
+    *command, count = LOSE_PRIMARIES.split()
+    assert command == ["python", "-m", lost_primaries.__name__]
+    assert int(count) > 3
+    lost_primaries.main(["3"])
+    assert "\n3 primaries lost: " in capsys.readouterr().out
+
+
+def test_a_commit_that_is_missing_twice_or_late_is_counted() -> None:
+    there = [0, 1, 2, 3, 4]
+    noted = [(0, 0), (0, 1), (1, 3), (2, 4)]
+    assert str(Outcome.of(there, noted)) == "4 acknowledged commits: 0 missing, 0 twice, 0 late"
+    assert Outcome.of(there, noted).is_well
+    assert Outcome.of([0, 1, 2, 3], noted) == Outcome(4, 1, 0, 0)
+    assert Outcome.of([*there, 4], [*noted, (2, 4)]) == Outcome(5, 0, 2, 0)
+    assert Outcome.of(there, [(0, 0), (1, 2), (0, 1), (2, 4)]) == Outcome(4, 0, 0, 1)
+    assert not Outcome.of(there, [(0, 0), (1, 2), (0, 1), (2, 4)]).is_well
 
 
 @pytest.mark.usefixtures("own_folders")

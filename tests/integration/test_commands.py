@@ -43,6 +43,7 @@ from tests.printed import (
     IDLE_JOB,
     INSIDE_SRUN,
     LINK_JOB,
+    LOSE_PRIMARIES,
     MAIN_JOB,
     PRELOAD_JOB,
     PROLOG,
@@ -50,6 +51,7 @@ from tests.printed import (
     RESUME_JOBS,
     RESUME_NODE,
     SECTIONS_JOB,
+    SHELL,
     SSH_CHECK,
     SSH_JOB,
     START_NOW,
@@ -175,13 +177,14 @@ def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each taken from that test."""
     by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
-    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, TOPOLOGY, START_NOW}
+    by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, SHELL, TOPOLOGY, START_NOW}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
         COPIED_JOB,
         HOST_FILE_JOB,
         LINK_JOB,
+        LOSE_PRIMARIES,
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob
 
 Start = Callable[..., RunningJob]
 
 
-def test_rays_head_goes_on_without_resources(start_job: Start) -> None:
+@pytest.mark.parametrize(
+    ("options", "instead", "devices"),
+    [
+        (["--local-nodes=3", "--nodes=2"], "node3 comes in from the reserve", 2),
+        (["--local-nodes=2", "--exhaust-resources"], "node2 goes on alone", 1),
+    ],
+    ids=["with a reserve", "of two nodes"],
+)
+def test_rays_head_goes_on_without_resources(
+    start_job: Start, options: Sequence[str], instead: str, devices: int
+) -> None:
     program = """
         import os, ray, signal
         from laggard import AnalysisClient, Job
@@ -32,10 +44,10 @@ def test_rays_head_goes_on_without_resources(start_job: Start) -> None:
             client.reboot(job.primary.hostname)
             signal.pause()
     """
-    job = start_job("--local-nodes=3", "--nodes=2", "--virtual-gpus=1", "--resilient", program=program)
+    job = start_job(*options, "--virtual-gpus=1", "--resilient", program=program)
     job.wait_for("launch 0 of node1 with 2 devices")
-    job.wait_for(r"without the devices of node1 \(the primary\); node3 comes in from the reserve")
+    job.wait_for(rf"without the devices of node1 \(the primary\); {instead}")
     assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
-    assert "launch 1 of node1 with 2 devices" in job.output
+    assert f"launch 1 of node1 with {devices} devices" in job.output
     assert "(primary: node1, without its devices)" in job.account
     assert job.processes() == []

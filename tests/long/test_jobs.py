@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.controller.controller import SIGNAL_DEBOUNCE_S
+from laggard.resilience.controller.stop_signals import SIGNAL_DEBOUNCE_S
 from tests.integration.counting_job import (
     COUNT_FOR_EVER,
     RESILIENT,

@@ -31,6 +31,7 @@ from laggard.resilience.controller import reserve as reserve_module
 from laggard.resilience.controller import resource_manager, state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.shard_servers import ShardServers
+from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
@@ -253,7 +254,7 @@ class Job:
 
     def _run_command(self) -> int:
         plan = self.plan
-        controller_module.stop_on_signals()
+        StopSignals().listen()
         account = _Listener(self)
         try:
             with state_server_keeper.StateKeeper(self.directory, job="job", host="127.0.0.1") as keeper:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def names(*lines: str) -> list[str]:
         ("node1, node[2, 4] slots=2", [Host("node1"), Host("node2"), Host("node4")]),
         ("node-2.site.org  # the big one", [Host("node-2.site.org")]),
         ("\tnode_1\r", [Host("node_1")]),
+        ("a[1-2]b[01-02]-ib max_slots=8", [Host(f"a{a}b{b}-ib") for a in "12" for b in ("01", "02")]),
+        ("node1 slots=4 username=ada", [Host("node1", "ada")]),
+        ("node1:4 user=ada", [Host("node1", "ada")]),
+        ("bob@node1:2222 user=ada", [Host("node1", "bob", 2222)]),
     ],
 )
 def test_a_line_of_a_host_file_names_hosts_as_people_write_them(text: str, hosts: list[Host]) -> None:
@@ -53,6 +58,11 @@ def test_a_host_that_comes_again_is_one_node_in_the_place_of_its_first_line() ->
         (["^node1"], "hosts, line 1: '^node1' is not a valid host name: use letters, digits, dots and dashes"),
         (["a@b@c"], "hosts, line 1: 'a@b@c' is not a valid host name"),
         (["a:b"], "hosts, line 1: 'a:b' is not a valid host name"),
+        (["a user=-oProxyCommand=reboot"], "hosts, line 1: 'a' has no valid user"),
+        (["2001:db8::7 slots=8"], "hosts, line 1: '2001:db8::7' is an IPv6 address: name the host, or give its IPv4"),
+        (["ada@[::1]:2222"], "hosts, line 1: 'ada@[::1]:2222' is an IPv6 address"),
+        (["fe80::1%eth0"], "hosts, line 1: 'fe80::1%eth0' is an IPv6 address"),
+        (["node1:2:3"], "hosts, line 1: 'node1:2:3' is not a valid host name"),
         (["@node1"], "hosts, line 1: '@node1' has no valid user: write user@host"),
         (["ada@"], "hosts, line 1: 'ada@' is not a valid host name"),
         (["-l@node1"], "hosts, line 1: '-l@node1' has no valid user"),
@@ -112,3 +122,16 @@ def test_pbs_and_lsf_say_which_hosts_a_job_has(tmp_path: Path) -> None:
     assert [host.name for host in hosts_of_lsf(given | {"LSB_DJOB_HOSTFILE": str(file)})][1] == "r1n2.site.org"
     with pytest.raises(UsageError, match=r"PBS_NODEFILE=.*missing cannot be read"):
         hosts_of_pbs({"PBS_NODEFILE": str(tmp_path / "missing")})
+
+
+def test_the_host_file_of_the_guide_is_read_as_its_table_says() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "ssh.md").read_text()
+    (block,) = re.findall(r"```text\n(.*?)```", guide, re.DOTALL)
+    several = [Host(f"node{number}-ib") for number in ("05", "06", "07", "08", "12")]
+    first = [Host("node1"), Host("node2"), Host("node3", "ada", 2222), Host("node4", None, 2222)]
+    assert parse_hosts(block.splitlines(), "hosts") == (*first, *several)
+    rows = re.findall(r"^\| (`node1.*?) \| (.*?) \|$", guide, re.MULTILINE)
+    logins = {means: {parse_hosts([line], "hosts") for line in re.findall(r"`(.*?)`", forms)} for forms, means in rows}
+    assert logins.pop("a user") == {(Host("node1", "ada"),)}
+    assert set().union(*logins.values()) == {(Host("node1"),)}
+    assert len(logins) == 2

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
-from laggard.resilience.decision.events import Settings
+from laggard.resilience.decision.events import JobStatus, Settings
 from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.policy import begin
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,18 @@ def test_wrong_usage_is_named(options: JobOptions, message: str) -> None:
         options.settings(options.local_nodes or 1)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_a_job_that_may_go_on_with_fewer_nodes_begins_with_those_that_its_allocation_still_has() -> None:
+    exhausting = JobOptions(nodes=4, resilient=True, exhaust_resources=True)
+    settings = exhausting.settings(3, varies=True)
+    assert settings.nodes == 4
+    begun = begin(settings, ["n1", "n2", "n3"], [], 0.0)
+    assert isinstance(begun, JobStatus)
+    assert begun.roster.active == ("n1", "n2", "n3")
+    for options, varies in ((exhausting, False), (JobOptions(nodes=4, resilient=True), True)):
+        with pytest.raises(UsageError, match="--nodes=4 is more than the allocation of 3"):
+            options.settings(3, varies=varies)
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan", ""])

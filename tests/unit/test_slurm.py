@@ -11,6 +11,7 @@ from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.allocation import slurm
 from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_time_left_s
+from laggard.resilience.command.cli import main
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 from tests.fake_cupy.machine import Board, cupy_on
 
@@ -54,10 +55,11 @@ def test_a_step_asks_for_all_gpus_of_its_node_and_for_no_share_of_them(
     said: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said.said = {"scontrol": GPUS}
-    for name in ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND"):
+    for name in ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SRUN_CPUS_PER_TASK", "SLURM_LABELIO"):
         monkeypatch.setenv(name, "1")
     command = Srun().command("n1", ["true"])
-    assert command[:4] == ["env", "--unset=SLURM_GPUS_PER_TASK", "--unset=SLURM_GPU_BIND", "srun"]
+    assert command[:3] == ["env", "--unset=SLURM_GPUS_PER_TASK", "--unset=SLURM_GPU_BIND"]
+    assert command[3:6] == ["--unset=SRUN_CPUS_PER_TASK", "--unset=SLURM_LABELIO", "srun"]
     assert "--gpus=4" in command
     assert not [word for word in Srun().command("n2", ["true"]) if word.startswith("--gpus")]
     assert len(said.asked) == 1
@@ -125,6 +127,23 @@ def test_a_missing_command_of_slurm_is_named(monkeypatch: pytest.MonkeyPatch) ->
         Srun().words_on(["n1"])
 
 
+def test_slurm_is_asked_about_everything_whatever_the_user_wants_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_PARTITION", "SINFO_PARTITION", "SQUEUE_FORMAT2", "SLURM_TOPO_LEN", "SQUEUE_ALL"):
+        monkeypatch.setenv(name, "7")
+    for command in ("squeue", "scontrol"):
+        (tmp_path / command).write_text("#!/bin/sh\n/usr/bin/env | grep -E 'SQUEUE|SINFO|SCONTROL|TOPO|JOB' | sort\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    whole = ["SCONTROL_ALL=1", "SINFO_ALL=1", "SLURM_JOB_ID=3", "SLURM_TOPO_LEN=1000000000", "SQUEUE_ALL=1"]
+    assert slurm._output_of(["squeue"], 20).split() == whole
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho Node n1 not found; exit 1\n")  # on its standard output
+    with pytest.raises(ResourceManagerError, match=r"^scontrol failed: Node n1 not found$"):
+        slurm._output_of(["scontrol", "show", "node", "n1"], 20)
+
+
 def test_the_nodes_of_a_job_that_has_ended_are_not_to_be_had(said: Answers) -> None:
     said.said = {"squeue": "3|3|TIMEOUT|0:00|n1\n", "scontrol": ""}
     with pytest.raises(AllocationError, match="Slurm has no nodes for job 3: it has ended, so start a new one"):
@@ -143,6 +162,8 @@ def test_a_requeued_job_asks_for_other_nodes_and_says_so(said: Answers) -> None:
     assert Srun().avoid({"n2"}, set(), 2) == "ExcNodeList=n2"
     assert list(said.asked[-1]) == ["scontrol", "update", "JobId=2_5", "ExcNodeList=n2"]
     assert Srun().avoid({"n2"}, set(), 3) == ""  # n4 is down: there would be too few
+    said.said["job"] = "JobId=3 A=b\n   Partition=main ExcNodeList=n2\n"
+    assert Srun().avoid(set(), {"n2"}, 2) == "none any more (ExcNodeList=)"
     said.said["update"] = None  # it is not requeued, so Slurm refuses
     assert Srun().avoid({"n2"}, set(), 2) == ""
 
@@ -156,3 +177,10 @@ def test_laggard_that_srun_starts_several_times_says_that_it_belongs_outside() -
     )
     check_runs_once({"SLURM_STEP_NUM_TASKS": "1"})
     check_runs_once({"SLURM_STEP_NUM_TASKS": "2", slurm.RELAY_MARK: "x"})
+
+
+def test_so_does_the_doctor_of_all_nodes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert main(["doctor", "--all-nodes"]) == 2
+    assert "srun runs laggard 2 times, but it belongs outside" in capfd.readouterr().err

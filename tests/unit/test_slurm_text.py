@@ -11,6 +11,7 @@ from laggard.resilience.allocation.slurm_text import (
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
+    is_behind_pty,
     leaves_of_topology,
     n_tasks_of_step,
     name_of_job,
@@ -54,6 +55,7 @@ def test_the_task_whose_number_is_that_of_the_array_knows_its_own_state() -> Non
     [
         (["RUNNING"], "59:00", TimeToSave(3540, "59 min 0 s before the time limit")),
         (["RUNNING"], "UNLIMITED", TimeToSave()),
+        (["STOPPED"], "UNLIMITED", TimeToSave()),  # scancel --signal=STOP
         (["RUNNING", "COMPLETING"], "59:00", TimeToSave(0, "Slurm ends the job")),
         (["COMPLETING"], "0:00", TimeToSave(0, "the time limit is reached")),
         (["TIMEOUT"], "0:00", TimeToSave(0, "the time limit is reached")),
@@ -136,6 +138,8 @@ JobId=7 JobName=interactive
      Nodes=node6 CPU_IDs=0 Mem=0 GRES=
      Nodes=node7 CPU_IDs=0 Mem=0 GRES=shard:a100:2(2/4,0/4),mps:50(50/100)
      Nodes=node8 CPU_IDs=0 Mem=0 GRES=gpu:a100_3g.20gb:2(IDX:0-1)
+     Nodes=node9 CPU_IDs=0 Mem=0 GRES=gpu:a100_1g.5gb+me:3(IDX:0,2,4),gpu:h100(CNT:1)
+     Nodes=node10 CPU_IDs=0 Mem=0 GRES=gpu(CNT:4),shard(CNT:9),no-gpu:7
    MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
    TresPerNode=gres/gpu:2
 """
@@ -143,6 +147,7 @@ JobId=7 JobName=interactive
 
 def test_gpus_are_counted_for_each_node_and_shares_of_gpus_are_none() -> None:
     wholes = {"node1": 2, "node2": 2, "node3": 3, "nid001-ib": 4, "nid004-ib": 4, "node8": 2}
+    wholes |= {"node9": 4, "node10": 4}  # of some, Slurm knows only how many there are
     assert gpus_of_job(RECORD) == wholes
     assert gpus_of_job("JobId=7\n   JOB_GRES=(null)\n") == {}
 
@@ -225,6 +230,22 @@ def test_bad_nodes_are_avoided_if_the_job_can_be_started_without_them(
     excluded: list[str], bad: set[str], well: set[str], sound: set[str], avoided: list[str]
 ) -> None:
     assert nodes_to_avoid(excluded, bad, well, sound, 2) == avoided
+
+
+@pytest.mark.parametrize(
+    ("more", "is_behind"),
+    [
+        ({"SLURM_PTY_PORT": "33333", "SLURM_PROCID": "0", "SLURM_TASK_PID": "70"}, True),
+        ({"SLURM_PTY_PORT": "33333", "SLURM_PROCID": "0", "SLURM_TASK_PID": "77"}, False),  # srun runs laggard
+        ({"SLURM_PTY_PORT": "33333", "SLURM_PROCID": "1", "SLURM_TASK_PID": "70"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_TASK_PID": "70"}, False),  # a script on each node
+        ({}, False),
+    ],
+)
+def test_a_shell_on_a_terminal_has_one_user_however_many_tasks_its_step_has(
+    more: dict[str, str], is_behind: bool
+) -> None:
+    assert is_behind_pty(more, 77) == is_behind
 
 
 @pytest.mark.parametrize(("count", "n_tasks"), [("2", 2), ("1", 1), ("", 1), (None, 1), ("many", 1)])
