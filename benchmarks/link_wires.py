@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -38,7 +39,7 @@ class WireFault:
     """What happens to the wires, and what only the right verdict says; empty if none is right."""
 
     begin: Callable[[Wires], None]
-    right: str
+    right: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,17 @@ FAULTS: Mapping[str, WireFault] = {
     "receives 30 % slower": _slowed("receives", 1.3),
     "receives 10 % slower": _slowed("receives", 1.1),
     "cable pulled": WireFault(lambda wires: wires.network.cut(SLOW), f"{SLOW}: no other node reaches it"),
-    "other traffic fills its link": WireFault(lambda wires: wires.compete(SLOW, OTHER), ""),
-    "nothing": WireFault(lambda wires: None, ""),
+    "other traffic fills its link": WireFault(lambda wires: wires.compete(SLOW, OTHER)),
+    "nothing": WireFault(lambda wires: wires.slow(SLOW)),
 }
 
 
 def missing() -> str | None:
     """Return why there can be no such machines here; None if they can be made."""
-    return missing_for_machines("tc")
+    reason = missing_for_machines("tc", "chrt")
+    if reason is None and subprocess.run(["chrt", "--fifo", "1", "true"], capture_output=True).returncode != 0:
+        reason = "processes may not have real-time priority here"
+    return reason
 
 
 def rows(repeats: int, only: str = "") -> Iterator[Sequence[object]]:

@@ -31,9 +31,11 @@ with StateServer.start(Path(folder) / "state", job="wires", host=address, encryp
     after, last = "0", "-"
     while True:
         answers = list(control.requests(after, POLL_S))
-        for last, sample in series.read(LINK_TIME, last):
-            reports[sample.tags["host"]] += 1
+        found = series.read(LINK_TIME, last)
+        reports.update(sample.tags["host"] for _, sample in found)
+        last = found[-1][0] if found else last
         print(json.dumps(["rounds", max(reports.values(), default=0)]), flush=True)
-        for after, request in answers:
+        for number, request in answers:
+            after = number
             for each in request.body:
                 print(json.dumps([request.kind, each]), flush=True)

@@ -1,4 +1,4 @@
-"""Real wires: four machines behind a switch, whose rates ``tc`` caps, and what a detector of slow links says of them."""
+"""Real wires: four machines behind a switch, whose rates ``tc`` caps, and what a detector of slow links says."""
 
 from __future__ import annotations
 

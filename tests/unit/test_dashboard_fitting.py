@@ -105,7 +105,7 @@ def cost(target: dict[str, Any], n_points: float) -> tuple[float, float]:
 def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: str, form: str) -> None:
     dashboard = load(name)
     if form == "fitted":
-        dashboard = fitted(dashboard, JobShape(EVERYTHING, N_NODES * N_DEVICES))
+        dashboard = fitted(dashboard, JobShape(EVERYTHING, N_NODES * N_DEVICES, n_nodes=N_NODES))
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
             if target["metric"] == EVENTS:
@@ -115,30 +115,54 @@ def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: s
             assert sent <= MAX_TRAVELLING_SAMPLES // N_NODES, panel["title"]
 
 
-def test_links_have_panels_where_they_are_probed_and_of_many_nodes_the_table_has_the_senders() -> None:
+LINKS = "Links, the slowest first"
+MATRIX = "Time from each node (row) to each other (column)"
+
+
+def panel_of(dashboard: Dashboard, title: str) -> Dashboard:
+    (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == title)
+    found: Dashboard = panel
+    return found
+
+
+def test_links_have_panels_only_where_they_are_probed() -> None:
     links = {"link.send_s"}
-    without, few, many = (
-        fitted(load("overview.json"), shape)
-        for shape in (JobShape(VIRTUAL, 4), JobShape(VIRTUAL | links, 4), JobShape(VIRTUAL | links, 8 * N_NODES))
-    )
+    without, with_links = (fitted(load("overview.json"), JobShape(VIRTUAL | more, 4)) for more in (set(), links))
 
-    def table_of(dashboard: Dashboard) -> list[str]:
-        (panel,) = (panel for panel in dashboard["panels"] if panel["type"] == "table")
-        return [each["tagk"] for each in panel["targets"][0]["filters"] if each["groupBy"]]
-
-    assert "Links" not in [panel["title"] for panel in without["panels"]]
+    assert not {"Links", LINKS, MATRIX} & {panel["title"] for panel in without["panels"]}
     assert not metrics_of(without) & links
-    assert "Links" in [panel["title"] for panel in few["panels"]]
-    assert table_of(few) == ["host", "peer"]
-    assert table_of(many) == ["host"], "8,000 links are more than the server answers with"
+    assert {"Links", LINKS, MATRIX} <= {panel["title"] for panel in with_links["panels"]}
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "is_matrix", "grouped_by"),
+    [
+        (4, True, ["host", "peer"]),
+        (64, True, ["host", "peer"]),  # with eight devices each, which charts show as a band
+        (65, False, ["host", "peer"]),
+        (N_NODES, False, ["host"]),  # 8,000 links are more than the server answers with
+    ],
+)
+def test_of_many_nodes_no_matrix_is_left_and_of_more_the_table_has_the_senders(
+    n_nodes: int, is_matrix: bool, grouped_by: list[str]
+) -> None:
+    shape = JobShape(EVERYTHING, N_DEVICES * n_nodes, n_nodes=n_nodes)
+
+    found = fitted(load("overview.json"), shape)
+
+    assert (MATRIX in [panel["title"] for panel in found["panels"]]) == is_matrix
+    (table,) = panel_of(found, LINKS)["targets"]
+    assert [each["tagk"] for each in table["filters"] if each["groupBy"]] == grouped_by
+    if is_matrix:
+        assert panel_of(found, MATRIX)["targets"] == panel_of(load("overview.json"), MATRIX)["targets"]
 
 
 def test_beyond_what_a_chart_can_show_it_shows_a_band() -> None:
     few, many = (fitted(load("overview.json"), JobShape(EVERYTHING, n)) for n in (MAX_LINES, MAX_LINES + 1))
 
     def of(dashboard: Dashboard, title: str) -> list[tuple[str, str, str]]:
-        (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == title)
-        return [(each["refId"], each["aggregator"], each["alias"]) for each in panel["targets"]]
+        targets = panel_of(dashboard, title)["targets"]
+        return [(each["refId"], each["aggregator"], each["alias"]) for each in targets]
 
     assert of(few, "Utilisation") == [("A", "avg", "$tag_host gpu$tag_gpu")]
     assert of(many, "Utilisation") == [("A", "min", "least"), ("B", "avg", "mean"), ("C", "max", "greatest")]
