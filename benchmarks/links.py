@@ -270,9 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", choices=PARTS, help="print one table only")
     parser.add_argument("--plot", type=Path, help="draw how soon faults are found to this file")
     parser.add_argument("--wires", action="store_true", help="print only what is found on real wires; needs root")
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="runs of each, with --wires (default: %(default)s)"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each, with --wires (default: %(default)s)")
     parser.add_argument("--fault", default="", help="only faults whose name contains this, with --wires")
     options = parser.parse_args(arguments)
     if options.wires:

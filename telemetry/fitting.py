@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from laggard.telemetry.catalogue import CATALOGUE
-from laggard.telemetry.link_matrix import MAX_NAMES
+from laggard.telemetry.link_matrix import LEAF_SEND_TIME, MAX_NAMES
 
 __all__ = ["MAX_LINES", "JobShape", "fitted"]
 
@@ -48,13 +48,13 @@ class JobShape:
 def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
     """Return a dashboard without what a job cannot fill, within the server's limits, and on the job's own time."""
     found: Dashboard = deepcopy(dict(dashboard))
-    panels = [panel for panel in found["panels"] if shape.n_nodes <= MAX_NAMES or not _is_matrix(panel)]
+    panels = [panel for panel in found["panels"] if _has_room(panel, shape.n_nodes)]
     found["panels"] = _laid_out(_filled(panels, shape.metrics))
     if any(variable.get("includeAll") for variable in found["templating"]["list"]):
         for panel in found["panels"]:
-            panel.pop("maxDataPoints", None)
-            if panel["type"] == "timeseries" and shape.n_lines > MAX_LINES:
-                panel["targets"] = _band(panel["targets"])
+            if panel["type"] == "timeseries":
+                del panel["maxDataPoints"]
+                panel["targets"] = _band(panel["targets"]) if shape.n_lines > MAX_LINES else panel["targets"]
             elif panel["type"] == "table" and shape.n_nodes > MAX_LINES:
                 panel["targets"] = _by_sender(panel["targets"])
     if shape.range_s is not None:
@@ -86,8 +86,11 @@ def _is_there(metric: str, metrics: Collection[str]) -> bool:
     return metric in metrics or metric not in CATALOGUE
 
 
-def _is_matrix(panel: Mapping[str, Any]) -> bool:
-    return any(step["id"] == "groupingToMatrix" for step in panel.get("transformations", ()))
+def _has_room(panel: Mapping[str, Any], n_nodes: int) -> bool:
+    """Whether a panel is not a matrix, or has rows that can be read: nodes if these are few, else leaf switches."""
+    is_matrix = any(step["id"] == "groupingToMatrix" for step in panel.get("transformations", ()))
+    is_of_leaves = any(target["metric"] == LEAF_SEND_TIME for target in panel.get("targets", ()))
+    return not is_matrix or not n_nodes or is_of_leaves == (n_nodes > MAX_NAMES)
 
 
 def _laid_out(panels: Iterable[Dashboard]) -> list[Dashboard]:

@@ -94,7 +94,7 @@ def test_a_dump_opens_on_its_own_range_and_is_not_asked_again(name: str) -> None
 def cost(target: dict[str, Any], n_points: float) -> tuple[float, float]:
     """Return the points of an answer, and the samples that a node sends, for all nodes."""
     by = {each["tagk"] for each in target["filters"] if each["groupBy"]}
-    per_node = N_DEVICES if {"gpu", "reader", "peer"} & by else 1  # a node has eight partners, too
+    per_node = N_DEVICES if {"gpu", "reader", "peer", "peer_leaf"} & by else 1  # a node has eight partners, too
     series = N_NODES * per_node if "host" in by else N_NODES if "peer" in by else 1
     mergeable = AGGREGATORS[target["aggregator"]].mergeable
     return series * n_points, (per_node if mergeable else N_DEVICES) * n_points
@@ -117,6 +117,7 @@ def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: s
 
 LINKS = "Links, the slowest first"
 MATRIX = "Time from each node (row) to each other (column)"
+LEAVES = "Time from each leaf switch (row) to each other (column)"
 
 
 def panel_of(dashboard: Dashboard, title: str) -> Dashboard:
@@ -126,35 +127,36 @@ def panel_of(dashboard: Dashboard, title: str) -> Dashboard:
 
 
 def test_links_have_panels_only_where_they_are_probed() -> None:
-    links = {"link.send_s"}
+    links = {"link.send_s", "link.leaf_send_s"}
     without, with_links = (fitted(load("overview.json"), JobShape(VIRTUAL | more, 4)) for more in (set(), links))
 
-    assert not {"Links", LINKS, MATRIX} & {panel["title"] for panel in without["panels"]}
+    assert not {"Links", LINKS, MATRIX, LEAVES} & {panel["title"] for panel in without["panels"]}
     assert not metrics_of(without) & links
-    assert {"Links", LINKS, MATRIX} <= {panel["title"] for panel in with_links["panels"]}
+    assert {"Links", LINKS, MATRIX, LEAVES} <= {panel["title"] for panel in with_links["panels"]}
 
 
 @pytest.mark.parametrize(
-    ("n_nodes", "is_matrix", "grouped_by"),
+    ("n_nodes", "has_leaves", "matrices", "grouped_by"),
     [
-        (4, True, ["host", "peer"]),
-        (64, True, ["host", "peer"]),  # with eight devices each, which charts show as a band
-        (65, False, ["host", "peer"]),
-        (N_NODES, False, ["host"]),  # 8,000 links are more than the server answers with
+        (4, True, [MATRIX], ["host", "peer"]),
+        (64, True, [MATRIX], ["host", "peer"]),  # with eight devices each, which charts show as a band
+        (65, True, [LEAVES], ["host", "peer"]),
+        (65, False, [], ["host", "peer"]),
+        (N_NODES, True, [LEAVES], ["host"]),  # 8,000 links are more than the server answers with
     ],
 )
-def test_of_many_nodes_no_matrix_is_left_and_of_more_the_table_has_the_senders(
-    n_nodes: int, is_matrix: bool, grouped_by: list[str]
+def test_the_matrix_is_of_nodes_or_else_of_leaves_and_of_more_nodes_the_table_has_the_senders(
+    n_nodes: int, has_leaves: bool, matrices: list[str], grouped_by: list[str]
 ) -> None:
-    shape = JobShape(EVERYTHING, N_DEVICES * n_nodes, n_nodes=n_nodes)
+    metrics = EVERYTHING if has_leaves else EVERYTHING - {"link.leaf_send_s"}
 
-    found = fitted(load("overview.json"), shape)
+    found = fitted(load("overview.json"), JobShape(metrics, N_DEVICES * n_nodes, n_nodes=n_nodes))
 
-    assert (MATRIX in [panel["title"] for panel in found["panels"]]) == is_matrix
+    assert [panel["title"] for panel in found["panels"] if panel["title"] in {MATRIX, LEAVES}] == matrices
+    for title in matrices:
+        assert panel_of(found, title)["targets"] == panel_of(load("overview.json"), title)["targets"]
     (table,) = panel_of(found, LINKS)["targets"]
     assert [each["tagk"] for each in table["filters"] if each["groupBy"]] == grouped_by
-    if is_matrix:
-        assert panel_of(found, MATRIX)["targets"] == panel_of(load("overview.json"), MATRIX)["targets"]
 
 
 def test_beyond_what_a_chart_can_show_it_shows_a_band() -> None:
