@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,22 @@ __all__ = ["HEAD", "missing", "rows"]
 ONSET, AFTER = 20, 24  # rounds before and after a fault begins
 _ACCUSES = "slower than|times as slow as"
 SLOW, OTHER = "node2", "node3"
-HEAD = ("fault", "runs", "named", "rounds, median", "most", "wrong verdicts", "wrong notices", "likely cause")
+HEAD = (
+    "fault",
+    "runs",
+    "node named",
+    "with the side",
+    "rounds, median",
+    "most",
+    "wrong verdicts",
+    "wrong notices",
+    "likely cause",
+)
 
 
 @dataclass(frozen=True)
 class WireFault:
-    """What happens to the wires, and what only the right verdict says; empty if none is right."""
+    """What happens to the wires, and what the right verdict on :data:`SLOW` says; empty if none is right."""
 
     begin: Callable[[Wires], None]
     right: str = ""
@@ -49,14 +59,15 @@ class Outcome:
     Attributes
     ----------
     delay
-        Rounds from the fault to the right verdict; ``None`` if there was none.
-    cause
-        What that verdict gives as the likely cause.
+        Rounds from the fault to the first verdict that names the node; ``None`` if there was none.
+    evidence, cause
+        What that verdict says.
     verdicts, notices
         What accused somebody or something else.
     """
 
     delay: int | None
+    evidence: str
     cause: str
     verdicts: int
     notices: int
@@ -102,34 +113,32 @@ def rows(repeats: int, only: str = "") -> Iterator[Sequence[object]]:
 
 
 def play(fault: WireFault) -> Outcome:
-    """Run four machines through one fault, until it is found or for so many rounds."""
+    """Run four machines through one fault, until the node is named or for so many rounds."""
     with _machines() as wires:
         wires.start([sys.executable, "-m", "benchmarks.link_node"], {VIRTUAL_DEVICES: "1"})
         wait_for(lambda: wires.n_rounds >= ONSET, "the fault's first round", DEADLINE_S)
-        before, since = wires.history(), wires.n_rounds
+        too_early, since = wires.history(), wires.n_rounds
         fault.begin(wires)
 
-        def is_over() -> bool:
-            return wires.n_rounds >= since + AFTER or _right(wires.history()[len(before) :], fault) is not None
+        def named() -> tuple[int, Mapping[str, Any]] | None:
+            verdicts = (
+                (rounds, body) for rounds, kind, body in wires.history()[len(too_early) :] if kind == "verdicts"
+            )
+            return next((each for each in verdicts if fault.right and each[1]["host"] == SLOW), None)
 
-        wait_for(is_over, "the last round", DEADLINE_S)
-        said = wires.history()
-    found = _right(said[len(before) :], fault)
-    accused = sum(kind == "verdicts" and body["severity"] != "well again" for _, kind, body in said)
-    return Outcome(
-        delay=None if found is None else found[0] - since,
-        cause="" if found is None else found[1]["cause"],
-        verdicts=accused - (found is not None),
-        notices=sum(kind == "notices" and re.search(_ACCUSES, body) is not None for _, kind, body in said),
-    )
-
-
-def _right(said: Iterable[tuple[int, str, Any]], fault: WireFault) -> tuple[int, Mapping[str, Any]] | None:
-    """Return the first right verdict, and after how many rounds it came."""
-    for rounds, kind, body in said:
-        if kind == "verdicts" and fault.right and re.search(fault.right, body["evidence"]):
-            return rounds, body
-    return None
+        wait_for(lambda: wires.n_rounds >= since + AFTER or named() is not None, "the last round", DEADLINE_S)
+        said, first = wires.history(), named()
+    wrong = [
+        body["evidence"]
+        for number, (_, kind, body) in enumerate(said)
+        if kind == "verdicts" and (number < len(too_early) or not fault.right or body["host"] != SLOW)
+    ]
+    notices = [body for _, kind, body in said if kind == "notices" and re.search(_ACCUSES, body)]
+    for text in (*wrong, *notices):
+        tqdm.write(f"wrong: {text}", sys.stderr)
+    if first is None:
+        return Outcome(None, "", "", len(wrong), len(notices))
+    return Outcome(first[0] - since, first[1]["evidence"], first[1]["cause"], len(wrong), len(notices))
 
 
 @contextmanager
@@ -144,11 +153,13 @@ def _machines() -> Iterator[Wires]:
 
 
 def _summary(outcomes: Sequence[Outcome], fault: WireFault) -> Sequence[object]:
-    delays = [outcome.delay for outcome in outcomes if outcome.delay is not None]
-    causes = Counter(re.sub(r"\d+", "N", outcome.cause) for outcome in outcomes if outcome.delay is not None)
+    named = [outcome for outcome in outcomes if outcome.delay is not None]
+    delays = [outcome.delay for outcome in named if outcome.delay is not None]
+    causes = Counter(re.sub(r"\d+", "N", outcome.cause) for outcome in named)
     return (
         len(outcomes),
-        len(delays) if fault.right else "-",
+        len(named) if fault.right else "-",
+        sum(re.search(fault.right, outcome.evidence) is not None for outcome in named) if fault.right else "-",
         f"{statistics.median(delays):g}" if delays else "-",
         max(delays, default="-"),
         sum(outcome.verdicts for outcome in outcomes),
