@@ -131,7 +131,9 @@ def play(fault: WireFault) -> Outcome:
     wrong = [
         body["evidence"]
         for number, (_, kind, body) in enumerate(said)
-        if kind == "verdicts" and (number < len(too_early) or not fault.right or body["host"] != SLOW)
+        if kind == "verdicts"
+        and body["severity"] != "well again"
+        and (number < len(too_early) or not fault.right or body["host"] != SLOW)
     ]
     notices = [body for _, kind, body in said if kind == "notices" and re.search(_ACCUSES, body)]
     for text in (*wrong, *notices):
