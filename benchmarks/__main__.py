@@ -13,7 +13,7 @@ BENCHMARKS = {
     "faults": "time until a kill is noticed and until the program works again, compared with Ray's actor restart",
     "first-day": "everything that ten minutes on a GPU can tell, with nothing but what the probes need",
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
-    "links": "slow links in simulated jobs: found how soon, false alarms, cost per round; other tools' rules",
+    "links": "slow links, simulated and on real wires: found how soon, false alarms, cost; compared with other rules",
     "outsider": "steps per second of a job while another user scans, holds and floods its ports",
     "page": "the page of a job: how soon all devices are drawn, and how large a report is",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",

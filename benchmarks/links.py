@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import link_wires
 from benchmarks.link_latency import FAR_TIMES, SEARCHES, leaf_search
 from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
@@ -250,6 +251,15 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
 }
 
 
+def _on_wires(repeats: int, fault: str) -> int:
+    if reason := link_wires.missing():
+        sys.stderr.write(f"python -m benchmarks links --wires: {reason}\n")
+        return 2
+    print(description())
+    print("\n## Wires\n", *table(link_wires.HEAD, link_wires.rows(repeats, fault)), sep="\n", flush=True)
+    return 0
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks links", description=__doc__)
@@ -259,7 +269,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cost-rounds", type=int, default=30, help="rounds to measure (default: %(default)s)")
     parser.add_argument("--only", choices=PARTS, help="print one table only")
     parser.add_argument("--plot", type=Path, help="draw how soon faults are found to this file")
+    parser.add_argument("--wires", action="store_true", help="print only what is found on real wires; needs root")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each, with --wires (default: %(default)s)")
+    parser.add_argument("--fault", default="", help="only faults whose name contains this, with --wires")
     options = parser.parse_args(arguments)
+    if options.wires:
+        return _on_wires(options.repeats, options.fault)
     nodes = [count for count in NODES if count <= options.largest]
     print(description())
     for part, (head, rows_of) in PARTS.items():

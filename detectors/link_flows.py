@@ -43,9 +43,16 @@ class Flows:
         """Return some of the flows."""
         return Flows(self.sender[which], self.receiver[which], self.log_time[which], self.foreign[which])
 
+    def calm(self) -> NDArray[np.bool_]:
+        """Return which flows had the NICs to themselves, both ways: acknowledgements wait behind what goes back."""
+        disturbed = self.foreign > MOST_FOREIGN
+        count = int(max(self.sender.max(initial=0), self.receiver.max(initial=0))) + 1
+        ways, back = self.sender * count + self.receiver, self.receiver * count + self.sender
+        return np.asarray(~(disturbed | np.isin(back, ways[disturbed])))
+
     def undisturbed(self) -> Flows:
-        """Return the flows that had the NICs to themselves."""
-        return self.take(self.foreign <= MOST_FOREIGN)
+        """Return the flows that were calm."""
+        return self.take(self.calm())
 
     def of_two_nodes(self) -> Flows:
         """Return one flow for each direction, with the middle one of its times; if most were disturbed, with the least.

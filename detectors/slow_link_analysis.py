@@ -11,7 +11,7 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.grouping import codes_of
-from laggard.detectors.link_flows import MOST_FOREIGN, Flows, flows_of, other_fastest, ranked
+from laggard.detectors.link_flows import Flows, flows_of, other_fastest, ranked
 from laggard.detectors.link_verdict import Kind, LinkVerdict, Side
 from laggard.detectors.statistics import Floats
 from laggard.detectors.verdict import Verdict
@@ -35,7 +35,7 @@ class SlowLinkAnalysis:
     disturbance accuse nobody, because the transfers to its other partners are as fast as ever.  A leaf is as slow as
     the fastest quarter of the transfers that leave or enter it.  A flow is as slow as it is beyond what its sender, its
     receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on either NIC
-    is none.
+    is none, and so is that of the other direction, whose acknowledgements waited.
 
     Parameters
     ----------
@@ -236,9 +236,9 @@ class SlowLinkAnalysis:
     # -- what the job itself sends -------------------------------------------------------------------------------------
 
     def _note_busy(self, flows: Flows) -> None:
-        """Note the nodes that had no transfer without foreign bytes for three rounds."""
+        """Note the nodes that had no calm transfer for three rounds."""
         ends = np.concatenate([flows.sender, flows.receiver])
-        quiet = np.tile(flows.foreign <= MOST_FOREIGN, 2)
+        quiet = np.tile(flows.calm(), 2)
         there = np.bincount(ends, minlength=len(self._nodes)) > 0
         calm = np.bincount(ends, quiet, len(self._nodes)) > 0
         self._busy_rounds = np.where(calm, 0, self._busy_rounds + there)

@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.link_matrix import LEAF_SEND_TIME, MAX_NAMES
 
 __all__ = ["MAX_LINES", "JobShape", "fitted"]
 
-# Lines that a chart can show; with more, it shows the least, the mean and the greatest of them.
+# Lines that a chart can show; with more, it shows the least, the mean and the greatest of them. A table of the links
+# of more nodes would have more rows than the server answers with.
 MAX_LINES = 256
 _WIDTH = 24
 # They merge on the nodes, so that the answer is small however many nodes there are.
@@ -33,23 +35,28 @@ class JobShape:
         Its nodes or its devices, whichever are more.
     range_s
         Unix times of its first and last sample if it has ended; None while it runs.
+    n_nodes
+        Its nodes; 0 if that is not known.
     """
 
     metrics: Collection[str]
     n_lines: int
     range_s: tuple[float, float] | None = None
+    n_nodes: int = 0
 
 
 def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
     """Return a dashboard without what a job cannot fill, within the server's limits, and on the job's own time."""
     found: Dashboard = deepcopy(dict(dashboard))
-    found["panels"] = _laid_out(_filled(found["panels"], shape.metrics))
+    panels = [panel for panel in found["panels"] if _has_room(panel, shape.n_nodes)]
+    found["panels"] = _laid_out(_filled(panels, shape.metrics))
     if any(variable.get("includeAll") for variable in found["templating"]["list"]):
         for panel in found["panels"]:
-            panel.pop("maxDataPoints", None)
-            if shape.n_lines > MAX_LINES and "targets" in panel:
-                fewer = _band if panel["type"] == "timeseries" else _by_sender
-                panel["targets"] = fewer(panel["targets"])
+            if panel["type"] == "timeseries":
+                del panel["maxDataPoints"]
+                panel["targets"] = _band(panel["targets"]) if shape.n_lines > MAX_LINES else panel["targets"]
+            elif panel["type"] == "table" and shape.n_nodes > MAX_LINES:
+                panel["targets"] = _by_sender(panel["targets"])
     if shape.range_s is not None:
         found["time"] = dict(zip(("from", "to"), map(_iso, shape.range_s), strict=True))
         found["refresh"] = ""
@@ -77,6 +84,13 @@ def _filled(panels: Iterable[Dashboard], metrics: Collection[str]) -> list[Dashb
 
 def _is_there(metric: str, metrics: Collection[str]) -> bool:
     return metric in metrics or metric not in CATALOGUE
+
+
+def _has_room(panel: Mapping[str, Any], n_nodes: int) -> bool:
+    """Whether a panel is not a matrix, or has rows that can be read: nodes if these are few, else leaf switches."""
+    is_matrix = any(step["id"] == "groupingToMatrix" for step in panel.get("transformations", ()))
+    is_of_leaves = any(target["metric"] == LEAF_SEND_TIME for target in panel.get("targets", ()))
+    return not is_matrix or not n_nodes or is_of_leaves == (n_nodes > MAX_NAMES)
 
 
 def _laid_out(panels: Iterable[Dashboard]) -> list[Dashboard]:

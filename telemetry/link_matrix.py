@@ -18,6 +18,7 @@ __all__ = [
     "BURST_BYTES",
     "LATENCY",
     "LEAF",
+    "LEAF_SEND_TIME",
     "LINK_METRICS",
     "MAX_NAMES",
     "SEND_TIME",
@@ -32,7 +33,9 @@ SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
 """Metrics with the tags ``host``, the sender, and ``peer``: the time of a burst, and of a round trip."""
 BURST_BYTES, LEAF = "link.burst_bytes", "link.leaf"
 """Metrics with the tag ``host``: what a burst has, and 1 for the leaf switch that the tag ``leaf`` names."""
-LINK_METRICS = frozenset({SEND_TIME, LATENCY, BURST_BYTES, LEAF})
+LEAF_SEND_TIME = "link.leaf_send_s"
+"""A metric with the tags ``host``, ``leaf`` and ``peer_leaf``: the time of a burst to a node below that leaf switch."""
+LINK_METRICS = frozenset({SEND_TIME, LATENCY, BURST_BYTES, LEAF, LEAF_SEND_TIME})
 MAX_NAMES = 64
 NO_LEAF = "no leaf"
 

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -48,8 +48,9 @@ MAX_SERIES = 20_000
 _MAX_TIME_S = 1e11
 
 _now = time.time
-_Sample = tuple[Any, Any, Any, str | None, float, float | Pending]
-"""Metric, tag key and value, process, time, value: the names as the program gave them, not validated yet."""
+_Tags = tuple[tuple[str, str], ...]
+_Sample = tuple[Any, Any, Any, _Tags, float, float | Pending]
+"""Metric, tag key and value, tags of the sender, time, value: names as the program gave them, not validated yet."""
 
 
 class Telemetry:
@@ -64,11 +65,14 @@ class Telemetry:
     per_process
         Keep this process's samples apart from those of other processes of the node with the same metric, by a tag
         ``process`` with the process id.
+    tags
+        Tags of all samples that are sent with this object, in addition to ``host``.
     """
 
-    def __init__(self, *, per_process: bool = False) -> None:
+    def __init__(self, *, per_process: bool = False, tags: Mapping[str, str] | None = None) -> None:
         self._level = 0
-        self._process = str(os.getpid()) if per_process else None
+        of_process = {PROCESS_TAG: str(os.getpid())} if per_process else {}
+        self._tags = tuple({**of_process, **(tags or {})}.items())
         with contextlib.suppress(NotInJobError):
             self._level = JobEnvironment.current().telemetry_level
         self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
@@ -106,7 +110,7 @@ class Telemetry:
         telemetry_level
             The metric's level, 1 to 4; above the launch's level the sample is dropped, at no cost.
         tagk, tagv
-            A tag in addition to ``host``.
+            A tag of this sample, in addition to ``host``.
         """
         try:
             if telemetry_level > self._level:
@@ -127,7 +131,7 @@ class Telemetry:
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:
             _sender().dropped += 1  # the buffer itself drops the oldest
-        buffer.append((ts_metric_name, tagk, tagv, self._process, timestamp, ts_data))
+        buffer.append((ts_metric_name, tagk, tagv, self._tags, timestamp, ts_data))
 
     def finalize(self) -> None:
         """Send what is buffered, waiting at most two seconds."""
@@ -262,8 +266,8 @@ class _Sender:
     def _grouped(self, samples: Iterable[_Sample]) -> Batch:
         """Group samples by series."""
         by_name: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = {}
-        for metric, tagk, tagv, process, time_s, value in samples:
-            name = (metric, tagk, tagv, process)
+        for metric, tagk, tagv, own, time_s, value in samples:
+            name = (metric, tagk, tagv, own)
             try:
                 columns = by_name.get(name)
             except TypeError:  # an unhashable name, such as a list
@@ -285,10 +289,8 @@ class _Sender:
         if name not in self._keys:
             if len(self._keys) == MAX_SERIES:
                 return None  # for example a new name in each step: useless, and it would fill the memory
-            metric, tagk, tagv, process = name
-            tags = {"host": self._node}
-            if process is not None:
-                tags[PROCESS_TAG] = process
+            metric, tagk, tagv, own = name
+            tags = {"host": self._node, **dict(own)}
             if tagk is not None and tagv is not None:
                 tags[str(tagk)] = str(tagv)
             parts = [metric, *(part for pair in tags.items() for part in pair)]

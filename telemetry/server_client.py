@@ -13,6 +13,7 @@ import orjson
 
 from laggard.telemetry.errors import ServerUnreachableError
 from laggard.telemetry.fitting import JobShape
+from laggard.telemetry.link_matrix import BURST_BYTES
 
 __all__ = ["TOKEN_HEADER", "read_shape"]
 
@@ -32,12 +33,13 @@ def read_shape(url: str, token: str = "") -> JobShape:
     try:
         job = _ask(url, f"/page/job?start=0&end={round(time.time() * 1000)}", token)
         metrics = frozenset(_ask(url, "/api/suggest?type=metrics&max=1000000", token))
-        sizes = [
+        n_reporting, n_linked, n_devices = (
             _ask(url, f"/api/search/lookup?m={metric}&limit=1", token)["totalResults"]
-            for metric in ("load_average", "DeviceUtilization")
-        ]
+            for metric in ("load_average", BURST_BYTES, "DeviceUtilization")
+        )
+        n_nodes = max(n_reporting, n_linked)
         range_s = None if job["live"] else (job["began"] / 1000, job["ended"] / 1000)
-        return JobShape(metrics, max(sizes), range_s)
+        return JobShape(metrics, max(n_nodes, n_devices), range_s, n_nodes)
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise ServerUnreachableError(url, str(getattr(error, "reason", "") or error)) from error
 

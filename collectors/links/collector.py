@@ -26,7 +26,7 @@ from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series import Sample, Series
-from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, SEND_TIME
+from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME
 from laggard.telemetry.sender import Telemetry
 
 __all__ = ["LAUNCH", "LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
@@ -138,8 +138,9 @@ class LinkCollector:
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._launch = environment.launch
-        leaves = leaves or launch.leaves
+        self._leaves = leaves = leaves or launch.leaves
         self._leaf = leaves.get(environment.node, "")
+        self._telemetry_of_leaf = Telemetry(tags={"leaf": self._leaf})
         self._clock = CommonClock(session.client)
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
@@ -193,6 +194,8 @@ class LinkCollector:
         for reading in report.readings:
             for metric, value in ((SEND_TIME, reading.duration_s), (LATENCY, reading.latency_s)):
                 self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
+            if self._leaf and (leaf := self._leaves.get(reading.receiver)):
+                self._telemetry_of_leaf.add_data(LEAF_SEND_TIME, reading.duration_s, tagk="peer_leaf", tagv=leaf)
         if report.readings:
             self._telemetry.add_data(BURST_BYTES, report.readings[-1].n_bytes)
             if report.leaf:

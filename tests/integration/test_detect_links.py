@@ -54,10 +54,11 @@ from laggard import AnalysisClient
 if os.environ["LAGGARD_NODE"] == "node1":
     client = AnalysisClient()
     client.connect()
-    while len(client.get_data("link.send_s")) < 6:
+    while len(client.get_data("link.send_s")) < 6 or len(client.get_data("link.leaf_send_s")) < 5:
         time.sleep(0.1)
     print({each["metric"] for each in client.get_data(["link.burst_bytes", "link.latency_s"])})
     print(sorted((each["tags"]["host"], each["tags"]["leaf"]) for each in client.get_data("link.leaf")))
+    print(sorted((each["tags"]["leaf"], each["tags"]["peer_leaf"]) for each in client.get_data("link.leaf_send_s")))
 """
 
 
@@ -79,6 +80,8 @@ def test_people_find_the_links_in_telemetry_and_in_the_report(
     assert "'link.latency_s'" in job.output
     assert "'link.burst_bytes'" in job.output
     assert "[('node1', 'leaf1'), ('node2', 'leaf1'), ('node3', 'leaf2')]" in job.output
+    within, apart = ("leaf1", "leaf1"), ("leaf1", "leaf2")
+    assert str([within, within, apart, apart, apart[::-1]]) in job.output
     (record,) = (tmp_path / "reports").iterdir()
     links = read_inputs(record).links[0]
     assert links.names == ("node1", "node2", "node3")

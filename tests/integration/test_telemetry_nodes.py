@@ -141,6 +141,28 @@ for child in children: child.join()
     assert len({dict(tags)["process"] for _, tags in keys}) == 4
 
 
+def test_tags_of_a_sender_are_on_all_its_samples_and_on_no_others(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+from laggard.telemetry import Telemetry
+tagged, plain = Telemetry(tags={"leaf": "leaf1"}), Telemetry()
+tagged.add_data("a", 1.0, tagk="peer_leaf", tagv="leaf2")
+tagged.add_data("a", 1.0)
+plain.add_data("a", 1.0)
+plain.finalize()
+"""
+    run_program(session, program)
+    wait_until(lambda: nodes[0].store.size().samples == 3)
+
+    of_node = {"host": "node1"}
+    assert sorted(nodes[0].store.series_keys()) == [
+        ("a", tuple(sorted(tags.items())))
+        for tags in (of_node, of_node | {"leaf": "leaf1"}, of_node | {"leaf": "leaf1", "peer_leaf": "leaf2"})
+    ]
+
+
 def test_invalid_samples_are_dropped_and_the_others_arrive(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:

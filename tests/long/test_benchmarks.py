@@ -22,6 +22,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.outsider_sites import missing_for_slurm
+from tests.clusters.conftest import require
 from tests.printed import printed_benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -109,6 +110,9 @@ SMALL = {
             "## Leaves\n\n| N | leaves | jobs |",
             "## Cost\n\n| N | transfers |",
         ],
+    ),
+    "links --wires": Small(
+        "--repeats 1 --fault times", ["## Wires\n\n| fault | runs |", "| sends 10 times as slow | 1 | 1 | "]
     ),
     "outsider": Small(
         "--repeats 1 --block 0.5 --attacks flood",
@@ -308,6 +312,8 @@ def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     parsed(*words_of(command))
     if words_of(command)[0] == "checkpoint":
         pytest.importorskip("torch", reason="needs the extra `torch`")
+    if "--wires" in command:
+        require("tc")
     done = runs.of(command).result()
     assert done.returncode == 0, done.stdout + done.stderr
     assert [text for text in small(command).shows if text not in done.stdout] == [], done.stdout

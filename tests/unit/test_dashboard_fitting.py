@@ -94,7 +94,7 @@ def test_a_dump_opens_on_its_own_range_and_is_not_asked_again(name: str) -> None
 def cost(target: dict[str, Any], n_points: float) -> tuple[float, float]:
     """Return the points of an answer, and the samples that a node sends, for all nodes."""
     by = {each["tagk"] for each in target["filters"] if each["groupBy"]}
-    per_node = N_DEVICES if {"gpu", "reader", "peer"} & by else 1  # a node has eight partners, too
+    per_node = N_DEVICES if {"gpu", "reader", "peer", "peer_leaf"} & by else 1  # a node has eight partners, too
     series = N_NODES * per_node if "host" in by else N_NODES if "peer" in by else 1
     mergeable = AGGREGATORS[target["aggregator"]].mergeable
     return series * n_points, (per_node if mergeable else N_DEVICES) * n_points
@@ -105,7 +105,7 @@ def cost(target: dict[str, Any], n_points: float) -> tuple[float, float]:
 def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: str, form: str) -> None:
     dashboard = load(name)
     if form == "fitted":
-        dashboard = fitted(dashboard, JobShape(EVERYTHING, N_NODES * N_DEVICES))
+        dashboard = fitted(dashboard, JobShape(EVERYTHING, N_NODES * N_DEVICES, n_nodes=N_NODES))
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
             if target["metric"] == EVENTS:
@@ -115,30 +115,56 @@ def test_a_thousand_nodes_of_eight_devices_are_within_the_servers_limits(name: s
             assert sent <= MAX_TRAVELLING_SAMPLES // N_NODES, panel["title"]
 
 
-def test_links_have_panels_where_they_are_probed_and_of_many_nodes_the_table_has_the_senders() -> None:
-    links = {"link.send_s"}
-    without, few, many = (
-        fitted(load("overview.json"), shape)
-        for shape in (JobShape(VIRTUAL, 4), JobShape(VIRTUAL | links, 4), JobShape(VIRTUAL | links, 8 * N_NODES))
-    )
+LINKS = "Links, the slowest first"
+MATRIX = "Time from each node (row) to each other (column)"
+LEAVES = "Time from each leaf switch (row) to each other (column)"
 
-    def table_of(dashboard: Dashboard) -> list[str]:
-        (panel,) = (panel for panel in dashboard["panels"] if panel["type"] == "table")
-        return [each["tagk"] for each in panel["targets"][0]["filters"] if each["groupBy"]]
 
-    assert "Links" not in [panel["title"] for panel in without["panels"]]
+def panel_of(dashboard: Dashboard, title: str) -> Dashboard:
+    (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == title)
+    found: Dashboard = panel
+    return found
+
+
+def test_links_have_panels_only_where_they_are_probed() -> None:
+    links = {"link.send_s", "link.leaf_send_s"}
+    without, with_links = (fitted(load("overview.json"), JobShape(VIRTUAL | more, 4)) for more in (set(), links))
+
+    assert not {"Links", LINKS, MATRIX, LEAVES} & {panel["title"] for panel in without["panels"]}
     assert not metrics_of(without) & links
-    assert "Links" in [panel["title"] for panel in few["panels"]]
-    assert table_of(few) == ["host", "peer"]
-    assert table_of(many) == ["host"], "8,000 links are more than the server answers with"
+    assert {"Links", LINKS, MATRIX, LEAVES} <= {panel["title"] for panel in with_links["panels"]}
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "has_leaves", "matrices", "grouped_by"),
+    [
+        (4, True, [MATRIX], ["host", "peer"]),
+        (64, True, [MATRIX], ["host", "peer"]),  # with eight devices each, which charts show as a band
+        (65, True, [LEAVES], ["host", "peer"]),
+        (65, False, [], ["host", "peer"]),
+        (N_NODES, True, [LEAVES], ["host"]),  # 8,000 links are more than the server answers with
+    ],
+)
+def test_the_matrix_is_of_nodes_or_else_of_leaves_and_of_more_nodes_the_table_has_the_senders(
+    n_nodes: int, has_leaves: bool, matrices: list[str], grouped_by: list[str]
+) -> None:
+    metrics = EVERYTHING if has_leaves else EVERYTHING - {"link.leaf_send_s"}
+
+    found = fitted(load("overview.json"), JobShape(metrics, N_DEVICES * n_nodes, n_nodes=n_nodes))
+
+    assert [panel["title"] for panel in found["panels"] if panel["title"] in {MATRIX, LEAVES}] == matrices
+    for title in matrices:
+        assert panel_of(found, title)["targets"] == panel_of(load("overview.json"), title)["targets"]
+    (table,) = panel_of(found, LINKS)["targets"]
+    assert [each["tagk"] for each in table["filters"] if each["groupBy"]] == grouped_by
 
 
 def test_beyond_what_a_chart_can_show_it_shows_a_band() -> None:
     few, many = (fitted(load("overview.json"), JobShape(EVERYTHING, n)) for n in (MAX_LINES, MAX_LINES + 1))
 
     def of(dashboard: Dashboard, title: str) -> list[tuple[str, str, str]]:
-        (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == title)
-        return [(each["refId"], each["aggregator"], each["alias"]) for each in panel["targets"]]
+        targets = panel_of(dashboard, title)["targets"]
+        return [(each["refId"], each["aggregator"], each["alias"]) for each in targets]
 
     assert of(few, "Utilisation") == [("A", "avg", "$tag_host gpu$tag_gpu")]
     assert of(many, "Utilisation") == [("A", "min", "least"), ("B", "avg", "mean"), ("C", "max", "greatest")]

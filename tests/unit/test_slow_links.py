@@ -207,6 +207,22 @@ def test_readings_with_more_than_5_percent_of_foreign_bytes_are_none() -> None:
     assert [verdict.names for verdict in verdicts(nodes, slow, foreign={"node2": 0.05})] == [("node2",)]
 
 
+def test_traffic_that_only_a_counter_of_what_is_sent_shows_accuses_nobody_of_receiving_slowly() -> None:
+    nodes = names(4)
+    slow = all_to("node2", nodes, 1.1)  # acknowledgements wait behind what node2 sends to somebody else
+    analysis = SlowLinkAnalysis(nodes)
+
+    def with_traffic(each: LinkReading) -> LinkReading:
+        return replace(each, foreign_share=1.0) if each.sender == "node2" else each
+
+    calm = islice(readings(nodes, {}), LEARNED)
+    busy = ([with_traffic(each) for each in one] for one in islice(readings(nodes, slow), 20))
+
+    assert [verdict for one in (*calm, *busy) for verdict in analysis.add_round(one)] == []
+    assert [notice.partition(":")[0] for notice in analysis.take_notices()] == ["node2"]
+    assert [(verdict.names, verdict.side) for verdict in verdicts(nodes, slow)] == [(("node2",), "receives")]
+
+
 def test_three_rounds_of_other_traffic_on_a_nic_are_said_once() -> None:
     nodes = names(4)
     analysis = SlowLinkAnalysis(nodes)
