@@ -18,7 +18,7 @@ from tests.clusters import sshd
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, environment
 from tests.clusters.machines import wait_for
-from tests.clusters.wires import DEADLINE_S, NODES, Wires
+from tests.clusters.wires import DEADLINE_S, NODES, REPOSITORY, Wires
 from tests.printed import LINK_JOB
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ from typing import Any
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from tests.clusters.machines import Machine, Network, wait_for
 
-__all__ = ["DEADLINE_S", "LINE_MBPS", "NODES", "Wires"]
+__all__ = ["DEADLINE_S", "LINE_MBPS", "NODES", "REPOSITORY", "Wires"]
 
 NODES = ("node1", "node2", "node3", "node4")
 LINE_MBPS = 200
