@@ -140,7 +140,10 @@ def play(fault: WireFault) -> Outcome:
         tqdm.write(f"wrong: {text}", sys.stderr)
     if first is None:
         return Outcome(None, "", "", len(wrong), len(notices))
-    return Outcome(first[0] - since, first[1]["evidence"], first[1]["cause"], len(wrong), len(notices))
+    rounds, verdict = first
+    if not re.search(fault.right, verdict["evidence"]):
+        tqdm.write(f"not the side: {verdict['evidence']}", sys.stderr)
+    return Outcome(rounds - since, verdict["evidence"], verdict["cause"], len(wrong), len(notices))
 
 
 @contextmanager
