@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,29 @@ def test_a_training_goes_on_bit_for_bit_from_the_step_after_the_saved_one() -> N
     assert [again.step(number) for number in range(6, 8)] == steps[6:]
 
 
-@pytest.mark.parametrize("own_generator", [False, True])
-@pytest.mark.parametrize("n_read", [0, 2, 4, 5, 11])
-def test_the_batches_go_on_within_a_shuffled_epoch(own_generator: bool, n_read: int) -> None:
+def shuffled(kind: str) -> Any:
+    """Return a loader of ten numbers in batches of three, shuffled in one of the ways that there are."""
+    data, generator = torch.arange(10), torch.Generator().manual_seed(3)
+    sampler = torch.utils.data.RandomSampler(data, generator=generator)
+    more: dict[str, dict[str, Any]] = {
+        "global generator": {"shuffle": True, "batch_size": 3},
+        "own generator": {"shuffle": True, "batch_size": 3, "generator": generator},
+        "the sampler's generator": {"sampler": sampler, "batch_size": 3},
+        "a batch sampler's generator": {"batch_sampler": torch.utils.data.BatchSampler(sampler, 3, drop_last=False)},
+        "workers that live on": {"shuffle": True, "batch_size": 3, "num_workers": 1, "persistent_workers": True},
+    }
+    return torch.utils.data.DataLoader(data, **more[kind])
+
+
+KINDS = ["global generator", "own generator", "the sampler's generator", "a batch sampler's generator"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_read"), [*product(KINDS, [0, 2, 4, 5, 11]), ("workers that live on", 2), ("workers that live on", 6)]
+)
+def test_the_batches_go_on_within_a_shuffled_epoch(kind: str, n_read: int) -> None:
     def loader() -> Any:
-        generator = torch.Generator().manual_seed(3) if own_generator else None
-        return torch.utils.data.DataLoader(torch.arange(10), batch_size=3, shuffle=True, generator=generator)
+        return shuffled(kind)
 
     torch.manual_seed(5)
     whole = position.Position()

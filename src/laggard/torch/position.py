@@ -27,7 +27,8 @@ class Position:
     def __init__(self) -> None:
         self.epoch = 0
         self.batch = 0
-        self._shuffled_by: dict[str, torch.Tensor] | None = None
+        self._shuffled_by: dict[str, Any] | None = None
+        self._has_begun = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a value of State."""
@@ -69,16 +70,20 @@ class Position:
         sampler = getattr(loader, "sampler", None)
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(self.epoch)
-        generator = getattr(loader, "generator", None)
+        # Workers that live on are started in the first epoch, which takes a random number for them.
+        is_first, self._has_begun = not self._has_begun, True
+        keeps_workers = bool(getattr(loader, "persistent_workers", False))
         if self._shuffled_by is None:
-            self._shuffled_by = {"torch": torch.get_rng_state()}
-            if generator is not None:
-                self._shuffled_by["loader"] = generator.get_state()
+            states = [generator.get_state() for generator in _generators(loader)]
+            has_workers = keeps_workers and not is_first
+            self._shuffled_by = {"torch": torch.get_rng_state(), "generators": states, "has_workers": has_workers}
             return self._after_the_first(iter(loader))
         before = random_states()
+        if self._shuffled_by["has_workers"] and keeps_workers and is_first:
+            iter(loader)
         torch.set_rng_state(self._shuffled_by["torch"])
-        if generator is not None and "loader" in self._shuffled_by:
-            generator.set_state(self._shuffled_by["loader"])
+        for generator, state in zip(_generators(loader), self._shuffled_by["generators"], strict=False):
+            generator.set_state(state)
         batches = self._after_the_first(iter(loader))
         restore_random_states(before)
         return batches
@@ -87,3 +92,10 @@ class Position:
         for _ in islice(batches, self.batch):
             pass
         return batches
+
+
+def _generators(loader: object) -> list[torch.Generator]:
+    """Return the generators that a loader and its samplers were given, each once."""
+    samplers = [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
+    found = [getattr(holder, "generator", None) for holder in (loader, *samplers)]
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
