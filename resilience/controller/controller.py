@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -53,6 +53,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.policy import begin, decide
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
@@ -375,7 +376,11 @@ class Controller:
             return changed
         if self._growth.pays(self._roster, self._launches):
             return GrowthPays()
-        return self._launches.check_for_hang()
+        match self._launches.check_for_hang():
+            case ProgramHung() | None as hang:
+                return hang
+            case raised:
+                return self._failure_of(raised)
 
     def _join(self, node: NodeRecord) -> None:
         self._hosts += (node.hostname,)
@@ -429,7 +434,10 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        failure, evidence = self._launches.examine_failure(self._roster)
+        return self._failure_of()
+
+    def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
+        failure, evidence = self._launches.examine_failure(self._roster, lingering)
         self._account.note_failure(failure, evidence)
         return ProgramFailed(failure, tuple(evidence.items()))
 

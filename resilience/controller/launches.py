@@ -35,7 +35,7 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, by_one_clock, explain
+from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain, raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
@@ -225,11 +225,18 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(self, roster: Roster) -> tuple[Failure, dict[str, str]]:
+    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> tuple[Failure, dict[str, str]]:
         """Return why the current program failed, and what speaks against which node in use or in reserve.
 
         It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest
         of the program ends.
+
+        Parameters
+        ----------
+        roster
+            Which node does what.
+        lingering
+            Processes that have failed although none has ended.
 
         Raises
         ------
@@ -241,7 +248,7 @@ class Launches:
         hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
         self.warm.fork_ahead(roster.active)
         self._cluster.begin_checks(hosts_to_check, probe=True)
-        ends = by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
+        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
         since_s = max(self._began_s, time.time() - RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._nodes.values()}
@@ -251,9 +258,16 @@ class Launches:
             failure = failure.for_want_of_memory()
         return failure, evidence_against(checks)
 
-    def check_for_hang(self) -> ProgramHung | None:
-        """Return the hang of the current program, if it hangs."""
-        return None if self.program is None else self._hangs.check()
+    def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
+        """Return the hang of the current program, if it hangs.
+
+        If it hangs because processes that have raised an error do not end, it has failed: return these.
+        """
+        if self.program is None or (hang := self._hangs.check()) is None:
+            return None
+        silent_s = hang.suspicion.silent_s
+        raised = [end for end in self.program.lingering(silent_s) if raised_and_stays(end, hang.ending)]
+        return raised or self._hangs.note(hang)
 
     def fence_first(self) -> None:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from laggard.kvstore.child_process import dies_with_parent
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.agent.processes import state_of
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 
@@ -129,6 +129,30 @@ class Program:
                 ran_s,
                 self.last_lines,
                 stays=True,
+            )
+        ]
+
+    def lingering(self, silent_s: float) -> list[ProcessEnd]:
+        """Return the program if it runs, with what it has written so far, as if it had failed.
+
+        Parameters
+        ----------
+        silent_s
+            For how many seconds there has been no sign of life.
+        """
+        if self.ended:
+            return []
+        return [
+            ProcessEnd(
+                self._host,
+                "the program",
+                self.pid,
+                EXIT_ERROR,
+                ended_s=0.0,
+                ran_s=0.0,
+                lines=self.last_lines,
+                stays=True,
+                lingers_s=silent_s,
             )
         ]
 

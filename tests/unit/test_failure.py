@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 
 from laggard.resilience.decision.error_output import complaints_of, root_cause_of
-from laggard.resilience.decision.failure import Failure, ProcessEnd, explain, has_own_cause, only_noticed_another
+from laggard.resilience.decision.failure import (
+    Failure,
+    ProcessEnd,
+    explain,
+    has_own_cause,
+    only_noticed_another,
+    raised_and_stays,
+)
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -179,6 +186,36 @@ def test_only_what_says_why_or_was_killed_from_outside_has_a_cause_of_its_own(
     ended: ProcessEnd, only_noticed: bool, own_cause: bool
 ) -> None:
     assert (only_noticed_another(ended), has_own_cause(ended)) == (only_noticed, own_cause)
+
+
+def lingering(text: str, rank: int | None = 5) -> ProcessEnd:
+    return replace(end(text), rank=rank, lingers_s=61.0)
+
+
+def test_a_rank_that_raised_and_does_not_end_has_failed_of_its_error() -> None:
+    failure = why(lingering(raised(5, "KeyError: 'labels'")))
+    assert failure.sentence == (
+        "rank 5 on node2 raised an error and has hung for 61.0 s since: KeyError: 'labels' "
+        "(program: an error in its code)"
+    )
+    assert (failure.response, failure.job_exit_code) == ("once", 1)
+
+
+@pytest.mark.parametrize(
+    ("ended", "ending", "expected"),
+    [
+        (lingering(raised(5, "KeyError: 'labels'")), {("node2", 5)}, True),
+        (lingering(raised(5, "KeyError: 'labels'"), rank=None), {("node2", 5)}, True),  # below torchrun
+        (lingering(raised(5, "KeyError: 'labels'")), {("node2", 4), ("node1", 5)}, False),  # it was caught, and goes on
+        (lingering(raised(5, f"RuntimeError: {GLOO}")), {("node2", 5)}, False),  # because of another
+        (lingering("saved the model"), {("node2", 5)}, False),  # it only takes long to end
+        (lingering(""), {("node2", 5)}, False),
+    ],
+)
+def test_only_what_is_ending_after_an_error_of_its_own_has_failed(
+    ended: ProcessEnd, ending: set[tuple[str, int | None]], *, expected: bool
+) -> None:
+    assert raised_and_stays(ended, ending) == expected
 
 
 def test_the_first_error_of_a_chain_says_why() -> None:
