@@ -19,6 +19,7 @@ from types import FrameType
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import NodeRecord, Request
 from laggard.kvstore.environment import TELEMETRY_LEVEL
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
@@ -127,6 +128,7 @@ class Controller:
         self._keeper = keeper
         self._account = account
         self._changed = keeper.changed
+        self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
         self._records = Records(keeper.endpoint)
         self._reserve = Reserve(keeper.endpoint)
@@ -147,7 +149,7 @@ class Controller:
         self._missing = missing or {}
         self._copies = copies
         self._manager = ResourceManager(allocation)
-        self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
+        self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         self._membership = Membership(self._cluster, plan.settings, self._join)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
@@ -160,6 +162,7 @@ class Controller:
             hangs,
             account,
             self._shard_servers,
+            self._clock,
         )
 
     @property
@@ -188,7 +191,7 @@ class Controller:
                 self._plan.settings,
                 self._hosts,
                 remembered,
-                time.time(),
+                self._clock.now_s(),
                 strikes,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 book_keeper=self._plan.book_keeper,
@@ -227,7 +230,7 @@ class Controller:
 
     def _avoid_bad_nodes(self) -> None:
         remembered = self._records.read_exclusions()
-        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, time.time())
+        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, self._clock.now_s())
         known_there = self._manager.words.keys()  # what is down or drained is given to nobody
         if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
             self._account.tell("excluded", f"from this job when it is started again: {change}")
@@ -237,7 +240,7 @@ class Controller:
         for exclusion in self._roster.excluded:
             if exclusion.host in self._missing:
                 continue  # the line on lost nodes is about it
-            since = duration(time.time() - exclusion.since_s)
+            since = duration(self._clock.now_s() - exclusion.since_s)
             what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
             self._account.tell("excluded", f"{what}, {since} ago by an earlier job")
         self._membership.ask_for_replacements(self._roster)  # nobody is gone yet
@@ -297,7 +300,7 @@ class Controller:
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
-        decision = decide(self._plan.settings, self._status, event, now_s=time.time(), progressed=progressed)
+        decision = decide(self._plan.settings, self._status, event, now_s=self._clock.now_s(), progressed=progressed)
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
@@ -394,7 +397,7 @@ class Controller:
         words = self._words()
         if returned := self._returning.next_event(self._roster, settings.quarantine_s, words, urgent=urgent):
             return returned
-        is_over = since_s is not None and time.time() >= since_s + settings.wait_for_nodes_s
+        is_over = since_s is not None and self._clock.now_s() >= since_s + settings.wait_for_nodes_s
         return NodesMissing() if is_over else None
 
     def _has_changed(self) -> bool:

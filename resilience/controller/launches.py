@@ -20,6 +20,7 @@ import psutil
 
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
 from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -135,6 +136,8 @@ class Launches:
         What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints.
     account
         Tells the user.
+    clock
+        Says when launches began.
 
     Attributes
     ----------
@@ -159,6 +162,7 @@ class Launches:
         hangs: Hangs,
         account: Account,
         shard_servers: ShardServers,
+        clock: SteadyClock,
     ) -> None:
         self._plan = plan
         self._nodes = {node.hostname: node for node in nodes}
@@ -170,6 +174,7 @@ class Launches:
         self._hangs = hangs
         self._shard_servers = shard_servers
         self._account = account
+        self._clock = clock
         self._printer = Printer()
         self.warm = WarmRanks(
             plan.command,
@@ -207,7 +212,7 @@ class Launches:
     def restart_cost_s(self) -> float | None:
         """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
         if self._first_progress_s is None and self.program is not None and self.made_progress():
-            self._first_progress_s = time.time()
+            self._first_progress_s = self._clock.now_s()
         gap = self._account.launches[-1].gap if self._account.launches else None
         if gap is None or self._first_progress_s is None:
             return None
@@ -250,7 +255,7 @@ class Launches:
         self._cluster.begin_checks(hosts_to_check, probe=True)
         ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
-        since_s = max(self._began_s, time.time() - RECENT_KILL_S)
+        since_s = time.time() - min(self._clock.now_s() - self._began_s, RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._nodes.values()}
         failure = explain([*ends, *self._cluster.killed_workers(since_s)], hosts)
         checks = self._cluster.finish_checks(hosts_to_check)
@@ -303,7 +308,7 @@ class Launches:
         self._signs_at_start = self._records.signs(self.number)
         self._records.write_launch(self._record(roster, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
-        self._began_s = time.time()
+        self._began_s = self._clock.now_s()
         self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)

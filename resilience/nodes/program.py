@@ -84,7 +84,7 @@ class Program:
         host: str,
     ) -> None:
         self._host = host
-        self._began_s = self._ended_s = time.time()
+        self._began_s, self._ran_s, self._ended_s = time.monotonic(), 0.0, 0.0
         self._stderr = StderrTee()
         if self._stderr.is_terminal:  # the kernel announces a new window size, but does not know of the copy
             signal.signal(signal.SIGWINCH, lambda *_: self._stderr.resize())
@@ -118,7 +118,6 @@ class Program:
         """Return the program if it has ended badly."""
         if not self.exit_code:
             return []
-        ran_s = self._ended_s - self._began_s
         return [
             ProcessEnd(
                 self._host,
@@ -126,7 +125,7 @@ class Program:
                 self.pid,
                 self.exit_code,
                 self._ended_s,
-                ran_s,
+                self._ran_s,
                 self.last_lines,
                 stays=True,
             )
@@ -181,7 +180,7 @@ class Program:
 
     def _watch(self) -> None:
         exit_code = self._process.wait()
-        self._ended_s = time.time()
+        self._ran_s, self._ended_s = time.monotonic() - self._began_s, time.time()
         # The copying goes on: processes that the program has left may still write, until they end or are ended.
         self._stderr.drain(DRAIN_DEADLINE_S)
         with self._changed:

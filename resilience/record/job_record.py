@@ -130,7 +130,7 @@ def recorded(
     journal = Journal(folder)
     fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
     journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
-    progress = ProgressLog(journal.write)
+    progress = ProgressLog(journal.write, journal.clock.now_s)
     account.take_note, account.see_progress = journal.write, progress.see
     try:
         with Recorder(endpoint, journal, progress, folder, card.level):

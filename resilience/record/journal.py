@@ -39,7 +39,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +49,7 @@ import redis
 
 from laggard.errors import LaggardError
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.steady_clock import SteadyClock
 
 __all__ = [
     "FORMAT",
@@ -143,6 +143,8 @@ class Journal:
     ----------
     changed
         Set by each entry, to wake the publisher.
+    clock
+        Gives the times of the entries.
     trouble
         Why writing to the file was given up; ``None`` if it was not.
     """
@@ -152,11 +154,12 @@ class Journal:
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
         self.changed = threading.Event()
+        self.clock = SteadyClock()
         self.trouble: str | None = None
 
     def write(self, event: str, /, **fields: object) -> None:
         """Add an entry; if the file cannot be written, give it up and set ``trouble``."""
-        line = Entry(time.time(), event, fields).to_json()
+        line = Entry(self.clock.now_s(), event, fields).to_json()
         with self._lock:
             self._unpublished.append(line)
             if self._path is not None:
