@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laggard.kvstore.child_process import dies_with_parent
@@ -20,7 +21,7 @@ from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 
-__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of"]
+__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of", "command_of_module"]
 
 KILL_DEADLINE_S = 5.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -54,6 +55,20 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
     if found is None:
         raise ProgramError(program, "is not a program, neither a file nor on PATH")
     return [found, *arguments]
+
+
+def command_of_module(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command line of a module that is run as a program by this interpreter, as ``python -m`` does.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such module in the working directory, nor an installed one.
+    """
+    package = name.partition(".")[0]
+    if package not in sys.builtin_module_names and PathFinder.find_spec(package, ["", *sys.path]) is None:
+        raise ProgramError(name, "is not a module, neither of this folder nor an installed one")
+    return [sys.executable, "-m", name, *arguments]
 
 
 class Program:

@@ -54,6 +54,17 @@ def test_a_rank_that_raises_is_named_and_all_ranks_are_relaunched_and_their_coun
     assert command_lines(job.processes()) == []
 
 
+def test_a_module_of_a_package_is_run_on_every_device(start_job: Start, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    (tmp_path / "mine" / "train.py").write_text(
+        "import os, sys\nprint(__package__, __name__, sys.argv[1:])\nsys.exit(os.environ['LAGGARD_LAUNCH'] == '0')\n"
+    )
+    job = start_job(*PER_DEVICE, "-m", "mine.train", "-m", "--steps=3", directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    assert job.output.count("mine __main__ ['-m', '--steps=3']\n") == 8, job.everything()
+
+
 RAISES_AND_STAYS = """
     import signal, threading
     from laggard import Job, State
