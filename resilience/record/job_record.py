@@ -164,6 +164,8 @@ def _reported(folder: Path, make_report: Callable[[Path], object]) -> str | None
     def make() -> None:
         try:
             make_report(folder)
+        except OSError as error:
+            trouble.append(f"not made: {error.filename or folder}: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - the job is over: its exit code must not depend on its report
             trouble.append(f"not made: {type(error).__name__}: {error}")
 
