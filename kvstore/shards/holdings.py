@@ -16,7 +16,7 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.errors import FencedError, KVStoreError
+from laggard.kvstore.errors import FencedError, KVStoreError, StateFullError
 from laggard.kvstore.shards.folder import remove_other_shards, shard_file, write_shard_file
 from laggard.kvstore.shards.job import JobView
 from laggard.kvstore.shards.layout import digest, sums_of
@@ -228,8 +228,23 @@ class Holdings:
     def _write_to_directory(self, held: Held, file: ShardFile) -> None:
         if self._directory is None:
             return
-        write_shard_file(self._directory, held.id, file.size_bytes, file.read, held.sums or b"")
-        self._job.change_record(held.key, held.id, lambda record: replace(record, in_directory=True))
+        try:
+            write_shard_file(self._directory, held.id, file.size_bytes, file.read, held.sums or b"")
+        except (StateFullError, OSError) as error:
+            # The copies in memory are worth more than none that counts; the next checkpoint is tried again.
+            self._job.change_record(held.key, held.id, lambda record: replace(record, directory=False))
+            self._tell_of_directory(self._directory, error)
+        else:
+            self._job.change_record(held.key, held.id, lambda record: replace(record, in_directory=True))
+
+    def _tell_of_directory(self, directory: Path, error: StateFullError | OSError) -> None:
+        reason = error.reason if isinstance(error, StateFullError) else str(error.strerror)
+        _log.warning("%s cannot be written to: %s", directory, reason)
+        self._job.tell_for_all(
+            f"{self._job.host} cannot write checkpoints to {directory}: {reason}; until that is mended, new ones are "
+            "only in the memory of the nodes",
+            f"directory: {reason}",
+        )
 
     def _sweep_directory(self) -> None:
         """Remove files of checkpoints that are no longer kept, whose servers were lost before they did."""

@@ -19,6 +19,9 @@ from laggard.kvstore.state_layout import UPKEEP
 __all__ = ["JobView"]
 
 
+TOLD_FOR_S = 3600
+
+
 class JobView:
     """The job as the shard server of one node sees it. From any thread.
 
@@ -116,6 +119,15 @@ class JobView:
             Control(self._client, self._endpoint, self.launch()).ask("notices", [notice])
         except (KVStoreError, redis.RedisError):
             return
+
+    def tell_for_all(self, notice: str, about: str) -> None:
+        """Tell the user something that all nodes may find out, unless one of them has done so in the last hour."""
+        try:
+            is_first = self._client.set(self._endpoint.key("told", about), notice, nx=True, ex=TOLD_FOR_S)
+        except redis.RedisError:
+            return
+        if is_first:
+            self.tell(notice)
 
     def _state(self, launch: int) -> State:
         return State(self._client, self._endpoint, launch)

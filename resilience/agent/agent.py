@@ -24,14 +24,15 @@ the controller sends                                     the agent
 ``{"do": "printed", "bytes"}``                           passes on more of the tasks' output
 ``{"do": "send-logs"}``                                  sends the end of each log on this node
 ``{"do": "check-node", "devices", "probe"}``             has the node checked (:mod:`.node_check`), and sends the result
-``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`)
+``{"do": "dump-stacks", "launch"}``                      sends where the launch's ranks stand (:mod:`.stack_dump`), and
+                                                         before that what its tasks have written last
 =======================================================  ============================================================
 
 It sends ``alive`` twice a second, or as often as ``set-up`` says, from a thread that does nothing else; while that gets
 no reply, it raises a count in the state server, too (:mod:`.second_path`). It also sends ``ray-started``,
 ``ray-ended``, ``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``,
-``warm``, ``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``told-to-end``, ``crashed``
-and ``pong``.
+``warm``, ``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``error-output``,
+``told-to-end``, ``crashed`` and ``pong``.
 """
 
 from __future__ import annotations
@@ -342,8 +343,12 @@ class Agent:
         self._inquiries.ask(Inquiry("node-checked", CHECK_COMMAND, self._environment, CHECK_DEADLINE_S, question))
 
     def _dump_stacks(self, launch: int) -> None:
+        def send_error_output() -> None:  # after the look at the stacks: what is ending by then has written why
+            self._send("error-output", of=self._tasks.newest_error_output())
+
         command = [*STACKS_COMMAND, str(launch)]
-        self._inquiries.ask(Inquiry("stacks", command, self._environment, STACKS_DEADLINE_S))
+        inquiry = Inquiry("stacks", command, self._environment, STACKS_DEADLINE_S, before_answer=send_error_output)
+        self._inquiries.ask(inquiry)
 
     def _end_strays(self) -> None:
         """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""

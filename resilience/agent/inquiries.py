@@ -42,6 +42,8 @@ class Inquiry:
     question
         A line that the process waits for on its standard input, and by which another one can be kept ready; None: it
         asks for nothing.
+    before_answer
+        Called just before the answer is passed on.
     """
 
     event: str
@@ -49,6 +51,7 @@ class Inquiry:
     environment: Mapping[str, str]
     deadline_s: float
     question: str | None = None
+    before_answer: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Inquiries:
             with contextlib.suppress(BrokenPipeError), _stdin_of(self._asked) as pipe:  # it has ended: no answer
                 pipe.write(f"{inquiry.question}\n".encode())
             self._later.after(READY_AFTER_S, partial(self._keep_ready, inquiry))
-        on_data = partial(self._take, inquiry.event, answering.reader, [])
+        on_data = partial(self._take, inquiry, answering.reader, [])
         self._selector.register(answering.reader, selectors.EVENT_READ, on_data)
         self._later.after(inquiry.deadline_s, self._asked.kill)
 
@@ -118,7 +121,7 @@ class Inquiries:
         _stdin_of(ready.process).close()
         return None
 
-    def _take(self, event: str, reader: int, found: list[bytes]) -> bool:
+    def _take(self, inquiry: Inquiry, reader: int, found: list[bytes]) -> bool:
         """Take a piece of the answer; after the last one pass on the last line, or nothing if there is none."""
         if piece := os.read(reader, 1 << 16):
             found.append(piece)
@@ -129,7 +132,8 @@ class Inquiries:
             self._asked.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
             self._asked = None
         *lines, _ = b"".join(found).split(b"\n")
-        self._send(event, found=json.loads(lines[-1]) if lines else None)
+        inquiry.before_answer()
+        self._send(inquiry.event, found=json.loads(lines[-1]) if lines else None)
         if self._waiting:
             self._ask_next()
         return True

@@ -16,19 +16,20 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.resilience.agent.ranks import Rank, RankFinder
-from laggard.resilience.decision.stacks import Frame, parse_faulthandler
+from laggard.resilience.decision.stacks import Frame, RankStack, own_frames, parse_faulthandler
 
 __all__ = ["main"]
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
 MAX_RANKS = 64
+MAX_CHILDREN = 16  # of a rank that waits for none of the others
 MAX_FRAMES = 48  # of the main thread
 MAX_OTHER_THREADS = 12
 MAX_OTHER_FRAMES = 12
@@ -49,6 +50,9 @@ def main(launch: int) -> None:
     before = [rank.counters().cpu_s for rank in ranks]
     with ThreadPoolExecutor(MAX_WORKERS) as pool:
         stacks = list(pool.map(_stack, ranks))
+        for rank, stack in zip(ranks, stacks, strict=True):
+            if RankStack.of_json("", {**stack, "cpu_share": 0.0}).standing == "stuck":  # it may wait for a child
+                stack["children"] = list(pool.map(_child, rank.descendants[:MAX_CHILDREN]))
     time.sleep(max(0.0, begun_s + LOOK_S - time.monotonic()))  # over which its processor time is measured
     passed_s = time.monotonic() - begun_s
     for rank, stack, cpu_s in zip(ranks, stacks, before, strict=True):
@@ -60,6 +64,10 @@ def _stack(rank: Rank) -> dict[str, Any]:
     threads, trouble = _by_py_spy(rank.pid)
     if not threads and _catches(rank.pid, STACK_SIGNAL):
         threads = _by_signal(rank.pid)
+    return _entry(rank, threads, trouble)
+
+
+def _entry(rank: Rank, threads: Sequence[Sequence[Frame]], trouble: str) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "pid": rank.pid,
@@ -67,12 +75,20 @@ def _stack(rank: Rank) -> dict[str, Any]:
         "waits_in": rank.waits_in(),
         "threads": [[(f.function, f.file, f.line) for f in frames] for frames in _shortened(threads)],
         "trouble": "" if threads else trouble,
+        "children": [],
     }
 
 
-def _shortened(threads: Threads) -> list[tuple[Frame, ...]]:
+def _child(pid: int) -> dict[str, Any]:
+    threads, trouble = _by_py_spy(pid)
+    child = Rank(None, pid, ())
+    return _entry(child, [own_frames(threads[0]), *threads[1:]] if threads else [], trouble) | {"cpu_share": 0.0}
+
+
+def _shortened(threads: Sequence[Sequence[Frame]]) -> list[Sequence[Frame]]:
     others = [frames[:MAX_OTHER_FRAMES] for frames in threads[1 : 1 + MAX_OTHER_THREADS]]
-    return [*(frames[:MAX_FRAMES] for frames in threads[:1]), *others]
+    # The outermost frame says whether the program is over.
+    return [*((*frames[: MAX_FRAMES - 1], *frames[MAX_FRAMES - 1 :][-1:]) for frames in threads[:1]), *others]
 
 
 def _by_py_spy(pid: int) -> tuple[Threads, str]:

@@ -35,6 +35,8 @@ PIPE_CHUNKS = 3
 WINDOW_BYTES = 1 << 18
 # Of each task's standard error, to say later why it ended.
 KEPT_BYTES = 1 << 16
+# Of tasks that have not ended; all of them are asked at once.
+NEWEST_BYTES = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,14 @@ class Tasks:
     def pids(self) -> set[int]:
         """Process ids of the running tasks."""
         return {task.process.pid for task in self._running.values()}
+
+    def newest_error_output(self) -> dict[str, str]:
+        """Return the newest lines of the standard error of each running task whose output is passed on."""
+        return {
+            name: bytes(task.kept[-NEWEST_BYTES:]).decode(errors="replace")
+            for name, task in self._running.items()
+            if task.kept
+        }
 
     def start(self, start: TaskStart) -> None:
         """Start a task; its output goes to the controller, or to a log if one is given."""

@@ -40,7 +40,7 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.options import JobOptions, UsageError
 from laggard.resilience.folders import Folders, job_folders
 from laggard.resilience.nodes.cluster import Cluster
-from laggard.resilience.nodes.program import command_of
+from laggard.resilience.nodes.program import command_of, command_of_module
 from laggard.resilience.ray.allocation import RayAllocation
 from laggard.resilience.ray.attached_cluster import AttachedCluster
 from laggard.resilience.ray.cluster import RayCluster
@@ -62,7 +62,9 @@ NOT_ENCRYPTED = (
 @click.argument("program", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
-def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *, verbose: bool, **given: Any) -> int:
+def run(
+    as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *, module: bool, verbose: bool, **given: Any
+) -> int:
     """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it.
 
     For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
@@ -82,7 +84,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     restart_cost_s, preload, interface = options.restart_cost(), options.preloaded(), options.probed_interface()
     copied = options.copied_state()
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
-    command = command_of(program, arguments)
+    command = (command_of_module if module else command_of)(program, arguments)
+    job = _job_name(program if module else Path(program).stem)
     if not options.runs_copies():
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
@@ -106,7 +109,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if book_keeper else 0 :])
     detection.check(there)
-    copies = _begin_term(copied, program, allocation, missing)
+    copies = _begin_term(copied, job, allocation, missing)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -126,16 +129,16 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *,
             preload=preload,
             leaves=leaves_of_job(groups),
         )
-        return _run_job(plan, allocation, folders, _job_name(program), options, missing, copies, signals)
+        return _run_job(plan, allocation, folders, job, options, missing, copies, signals)
 
 
-def _begin_term(copied: Path | None, program: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
+def _begin_term(copied: Path | None, job: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
     if copied is None:
         return None
     if not isinstance(allocation, LocalAllocation | RemoteAllocation):
         raise UsageError("--state-copy", "is not for an existing Ray cluster", "leave it out")
     hosts = [node.hostname for node in allocation.nodes]
-    return begin_term(copied, _job_name(program), hosts, missing, allocation.command_on)
+    return begin_term(copied, job, hosts, missing, allocation.command_on)
 
 
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
@@ -149,8 +152,8 @@ def _tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def _job_name(program: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.@-]", "_", Path(program).stem)
+def _job_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]", "_", name)
 
 
 def _run_job(

@@ -155,6 +155,12 @@ _ALLOCATION = (
 )
 _PROGRAM = (
     click.option(
+        "-m",
+        "--module",
+        is_flag=True,
+        help="PROGRAM is the name of a module, to be run as 'python -m' does.",
+    ),
+    click.option(
         "--per-node",
         is_flag=True,
         help="Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT "

@@ -11,13 +11,14 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import NodeRecord, Request
 from laggard.kvstore.environment import TELEMETRY_LEVEL
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
@@ -53,6 +54,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.policy import begin, decide
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
@@ -125,6 +127,7 @@ class Controller:
         self._keeper = keeper
         self._account = account
         self._changed = keeper.changed
+        self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
         self._records = Records(keeper.endpoint)
         self._reserve = Reserve(keeper.endpoint)
@@ -146,7 +149,7 @@ class Controller:
         self._copies = copies
         self._signals = signals or StopSignals()
         self._manager = ResourceManager(allocation)
-        self._returning = Returning(allocation, self._cluster, self._reserve, self._changed)
+        self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         self._membership = Membership(self._cluster, plan.settings, self._join)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
@@ -159,6 +162,7 @@ class Controller:
             hangs,
             account,
             self._shard_servers,
+            self._clock,
         )
 
     @property
@@ -187,7 +191,7 @@ class Controller:
                 self._plan.settings,
                 self._hosts,
                 remembered,
-                time.time(),
+                self._clock.now_s(),
                 strikes,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 book_keeper=self._plan.book_keeper,
@@ -226,7 +230,7 @@ class Controller:
 
     def _avoid_bad_nodes(self) -> None:
         remembered = self._records.read_exclusions()
-        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, time.time())
+        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, self._clock.now_s())
         known_there = self._manager.words.keys()  # what is down or drained is given to nobody
         if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
             self._account.tell("excluded", f"from this job when it is started again: {change}")
@@ -236,7 +240,7 @@ class Controller:
         for exclusion in self._roster.excluded:
             if exclusion.host in self._missing:
                 continue  # the line on lost nodes is about it
-            since = duration(time.time() - exclusion.since_s)
+            since = duration(self._clock.now_s() - exclusion.since_s)
             what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
             self._account.tell("excluded", f"{what}, {since} ago by an earlier job")
         self._membership.ask_for_replacements(self._roster)  # nobody is gone yet
@@ -296,7 +300,7 @@ class Controller:
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
-        decision = decide(self._plan.settings, self._status, event, now_s=time.time(), progressed=progressed)
+        decision = decide(self._plan.settings, self._status, event, now_s=self._clock.now_s(), progressed=progressed)
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
@@ -375,7 +379,11 @@ class Controller:
             return changed
         if self._growth.pays(self._roster, self._launches):
             return GrowthPays()
-        return self._launches.check_for_hang()
+        match self._launches.check_for_hang():
+            case ProgramHung() | None as hang:
+                return hang
+            case raised:
+                return self._failure_of(raised)
 
     def _join(self, node: NodeRecord) -> None:
         self._hosts += (node.hostname,)
@@ -390,7 +398,7 @@ class Controller:
         words = self._words()
         if returned := self._returning.next_event(self._roster, settings.quarantine_s, words, urgent=urgent):
             return returned
-        is_over = since_s is not None and time.time() >= since_s + settings.wait_for_nodes_s
+        is_over = since_s is not None and self._clock.now_s() >= since_s + settings.wait_for_nodes_s
         return NodesMissing() if is_over else None
 
     def _has_changed(self) -> bool:
@@ -430,7 +438,10 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        failure, evidence = self._launches.examine_failure(self._roster)
+        return self._failure_of()
+
+    def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
+        failure, evidence = self._launches.examine_failure(self._roster, lingering)
         self._account.note_failure(failure, evidence)
         return ProgramFailed(failure, tuple(evidence.items()))
 

@@ -6,22 +6,43 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.kvstore.connection import write_private
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision.events import ProgramHung
-from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife
+from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
 from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, summary_of
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
 
-__all__ = ["Hangs"]
+__all__ = ["Hang", "Hangs"]
 
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
 # What a node has not renewed for this long is out of date.
 STALE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A program that hangs: how that was noticed, and where its ranks stand."""
+
+    suspicion: Suspicion
+    stacks: Sequence[RankStack]
+
+    @property
+    def ending(self) -> set[tuple[str, int | None]]:
+        """Node and rank of each process whose program is over, although it is still there."""
+        return {(stack.host, stack.rank) for stack in self.stacks if stack.is_ending}
+
+    def as_event(self) -> ProgramHung:
+        """Return it for the policy."""
+        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
+        hosts = {stack.host for stack in odd_ones(self.stacks)} if len(self.stacks) > 1 else set()
+        suspect = next(iter(hosts)) if len(hosts) == 1 else ""
+        return ProgramHung(self.suspicion.silent_s, self.suspicion.what, summary_of(self.stacks), suspect)
 
 
 class Hangs:
@@ -75,7 +96,7 @@ class Hangs:
             for node in self._cluster.nodes.values():
                 node.signal_task(_name(self._launch), signal.SIGTERM)
 
-    def check(self) -> ProgramHung | None:
+    def check(self) -> Hang | None:
         """Return the hang of the current program, if it hangs.
 
         It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
@@ -87,15 +108,13 @@ class Hangs:
         if suspicion is None:
             return None
         stacks = self._cluster.stacks(self._hosts, self._launch)
-        if not is_hang(suspicion, stacks):
-            return None
-        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
-        hosts = {stack.host for stack in odd_ones(stacks)} if len(stacks) > 1 else set()
-        hang = ProgramHung(
-            suspicion.silent_s, suspicion.what, summary_of(stacks), next(iter(hosts)) if len(hosts) == 1 else ""
-        )
-        self._account.note_hang(hang, self._launch, self._keep(stacks))
-        return hang
+        return Hang(suspicion, stacks) if is_hang(suspicion, stacks) else None
+
+    def note(self, hang: Hang) -> ProgramHung:
+        """Note a hang with where its ranks stand, and return it for the policy."""
+        hung = hang.as_event()
+        self._account.note_hang(hung, self._launch, self._keep(hang.stacks))
+        return hung
 
     def _lives(self) -> list[RankLife]:
         now_s = time.monotonic()
@@ -125,8 +144,12 @@ def _name(launch: int) -> str:
 
 
 def _text(stack: RankStack) -> str:
+    return "\n".join([_standing(stack, stack.name), *(_standing(each, "its child") for each in stack.children)])
+
+
+def _standing(stack: RankStack, name: str) -> str:
     waits_in = f" in {stack.waits_in}" if stack.waits_in else ""
-    head = f"{stack.name} on {stack.host}, pid {stack.pid}: {stack.standing}, state {stack.state}{waits_in}"
+    head = f"{name} on {stack.host}, pid {stack.pid}: {stack.standing}, state {stack.state}{waits_in}"
     lines = [head, *([f"  {stack.trouble}"] if stack.trouble else [])]
     for number, frames in enumerate(stack.threads):
         lines.append("  main thread" if number == 0 else f"  thread {number}")

@@ -20,6 +20,7 @@ import psutil
 
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
 from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -35,7 +36,7 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, by_one_clock, explain
+from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain, raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
@@ -135,6 +136,8 @@ class Launches:
         What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints.
     account
         Tells the user.
+    clock
+        Says when launches began.
 
     Attributes
     ----------
@@ -159,6 +162,7 @@ class Launches:
         hangs: Hangs,
         account: Account,
         shard_servers: ShardServers,
+        clock: SteadyClock,
     ) -> None:
         self._plan = plan
         self._nodes = {node.hostname: node for node in nodes}
@@ -170,6 +174,7 @@ class Launches:
         self._hangs = hangs
         self._shard_servers = shard_servers
         self._account = account
+        self._clock = clock
         self._printer = Printer()
         self.warm = WarmRanks(
             plan.command,
@@ -207,7 +212,7 @@ class Launches:
     def restart_cost_s(self) -> float | None:
         """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
         if self._first_progress_s is None and self.program is not None and self.made_progress():
-            self._first_progress_s = time.time()
+            self._first_progress_s = self._clock.now_s()
         gap = self._account.launches[-1].gap if self._account.launches else None
         if gap is None or self._first_progress_s is None:
             return None
@@ -225,11 +230,18 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(self, roster: Roster) -> tuple[Failure, dict[str, str]]:
+    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> tuple[Failure, dict[str, str]]:
         """Return why the current program failed, and what speaks against which node in use or in reserve.
 
         It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest
         of the program ends.
+
+        Parameters
+        ----------
+        roster
+            Which node does what.
+        lingering
+            Processes that have failed although none has ended.
 
         Raises
         ------
@@ -241,9 +253,9 @@ class Launches:
         hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
         self.warm.fork_ahead(roster.active)
         self._cluster.begin_checks(hosts_to_check, probe=True)
-        ends = by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
+        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
-        since_s = max(self._began_s, time.time() - RECENT_KILL_S)
+        since_s = time.time() - min(self._clock.now_s() - self._began_s, RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._nodes.values()}
         failure = explain([*ends, *self._cluster.killed_workers(since_s)], hosts)
         checks = self._cluster.finish_checks(hosts_to_check)
@@ -251,9 +263,16 @@ class Launches:
             failure = failure.for_want_of_memory()
         return failure, evidence_against(checks)
 
-    def check_for_hang(self) -> ProgramHung | None:
-        """Return the hang of the current program, if it hangs."""
-        return None if self.program is None else self._hangs.check()
+    def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
+        """Return the hang of the current program, if it hangs.
+
+        If it hangs because processes that have raised an error do not end, it has failed: return these.
+        """
+        if self.program is None or (hang := self._hangs.check()) is None:
+            return None
+        silent_s = hang.suspicion.silent_s
+        raised = [end for end in self.program.lingering(silent_s) if raised_and_stays(end, hang.ending)]
+        return raised or self._hangs.note(hang)
 
     def fence_first(self) -> None:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
@@ -289,7 +308,7 @@ class Launches:
         self._signs_at_start = self._records.signs(self.number)
         self._records.write_launch(self._record(roster, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
-        self._began_s = time.time()
+        self._began_s = self._clock.now_s()
         self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from laggard.errors import LaggardError
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.controller.reserve import Reserve
@@ -84,13 +85,14 @@ class _Examination:
     """Is a node that would come back fit? Its state is compared with the job's start, and its devices are probed."""
 
     node: Node
-    began_s: float = field(default_factory=time.time)
+    began_s: float = field(default_factory=time.time)  # as the readings have it
+    due_s: float = field(default_factory=lambda: time.monotonic() + EXAMINATION_DEADLINE_S)
 
     def fault(self, reserve: Reserve, roster: Roster) -> str | None:
         """Return what speaks against the node, empty if nothing; None while it is not known."""
         record = self.node.record
         reading = reserve.fault_of(record, roster, self.began_s) if record.devices else ""
-        if time.time() > self.began_s + EXAMINATION_DEADLINE_S:
+        if time.monotonic() > self.due_s:
             return "its devices give no reading" if reading is None else reading
         if reading is None or not (self.node.has_started and self.node.checked):
             return None
@@ -122,6 +124,8 @@ class Returning:
         How to start agents, where the nodes come back to, and how their devices are probed.
     changed
         Notified when there may be something new.
+    clock
+        Says when a quarantine is over.
 
     Attributes
     ----------
@@ -130,13 +134,19 @@ class Returning:
     """
 
     def __init__(
-        self, allocation: Allocation, cluster: Cluster, reserve: Reserve, changed: threading.Condition
+        self,
+        allocation: Allocation,
+        cluster: Cluster,
+        reserve: Reserve,
+        changed: threading.Condition,
+        clock: SteadyClock,
     ) -> None:
         self.notices: deque[str] = deque()
         self._allocation = allocation
         self._cluster = cluster
         self._reserve = reserve
         self._changed = changed
+        self._clock = clock
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
         self._quarantined: dict[str, _Examination] = {}
@@ -222,7 +232,7 @@ class Returning:
         return fault
 
     def _after_quarantine(self, roster: Roster, quarantine_s: float, withheld: Collection[str]) -> NodeReturned | None:
-        now_s = time.time()
+        now_s = self._clock.now_s()
         for exclusion in roster.excluded:
             node = self._cluster.nodes.get(exclusion.host)
             # What counts as lost although its agent is there has left the reserve at the resource manager's word.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.decision.signatures import Signature, clean_line, signature_of
+from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
 
 __all__ = ["Complaint", "RootCause", "Traceback", "complaints_of", "root_cause_of", "tracebacks_in", "without_numbers"]
 
@@ -19,9 +20,8 @@ EPISODE_LINES = 50
 MAX_QUOTE = 240
 MAX_FRAMES = 3
 _RANK = re.compile(r"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
-_BEGIN = "Traceback (most recent call last):"
 # After what was left without an end of line: a progress bar, or a print(end="").
-_LATE_BEGIN = re.compile(rf"(\[rank\d+\]: ?)?{re.escape(_BEGIN)}$")
+_LATE_BEGIN = re.compile(rf"(\[rank\d+\]: ?)?{re.escape(BEGIN)}$")
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
 _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
 _RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
@@ -147,7 +147,7 @@ def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
     ends = [at for at, line in enumerate(lines) if _OF_TORCHRUN.match(line)]
     if not ends:
         return lines
-    begins = [at for at, line in enumerate(lines[: ends[-1]]) if line.startswith(_BEGIN)]
+    begins = [at for at, line in enumerate(lines[: ends[-1]]) if line.startswith(BEGIN)]
     return lines[: begins[-1]] if begins else lines[: ends[-1]]
 
 
@@ -161,7 +161,7 @@ def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
             told = None
             if match[1] == "rank" and (number := re.match(r"\d+", match[2])):
                 rank = int(number[0])
-            elif match[1] == "traceback" and match[2].startswith(_BEGIN) and rank is not None:
+            elif match[1] == "traceback" and match[2].startswith(BEGIN) and rank is not None:
                 told = found[rank] = [match[2]]
         elif told is not None and line.startswith(_INDENT):
             told.append(line.removeprefix(_INDENT))
@@ -173,7 +173,7 @@ def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
 def tracebacks_in(lines: Sequence[str]) -> list[tuple[int, Traceback]]:
     """Return the tracebacks among clean lines, each with the place of its first line."""
     found = []
-    for begin in (at for at, line in enumerate(lines) if line.startswith(_BEGIN)):
+    for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
         frames: list[str] = []
         error = ""
         for line in lines[begin + 1 :]:
@@ -188,7 +188,7 @@ def tracebacks_in(lines: Sequence[str]) -> list[tuple[int, Traceback]]:
 
 
 def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
-    written = [line for line in lines if line.strip()]
+    written = [line for line in in_pythons_style(lines) if line.strip()]
     if not written:
         return None
     tracebacks = tracebacks_in(written)
@@ -228,7 +228,7 @@ def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[
                 return line, signature
             if signature is not None and cascade[1] is None:
                 cascade = line, signature
-        if cascade[1] is None and any(line.startswith(_BEGIN) for line in lines):
+        if cascade[1] is None and any(line.startswith(BEGIN) for line in lines):
             return cascade  # an error of a type that the table does not know
     return cascade
 
@@ -238,7 +238,7 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
     inside = False
     for line in lines:
         code = inside and line.startswith((" ", "\t"))
-        inside = code or line.startswith(_BEGIN) or bool(_RAY_TASK.match(line))
+        inside = code or line.startswith(BEGIN) or bool(_RAY_TASK.match(line))
         if not code:
             yield line
 

@@ -8,7 +8,7 @@ send, and last come those who only noticed another's end. Among equals the earli
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,10 +16,22 @@ from laggard.resilience.decision.error_output import Complaint, complaints_of, r
 from laggard.resilience.decision.signatures import Kind, Response
 from laggard.resilience.text import duration
 
-__all__ = ["EXIT_USAGE", "Failure", "ProcessEnd", "by_one_clock", "explain", "has_own_cause", "only_noticed_another"]
+__all__ = [
+    "EXIT_ERROR",
+    "EXIT_USAGE",
+    "Failure",
+    "ProcessEnd",
+    "by_one_clock",
+    "explain",
+    "has_own_cause",
+    "only_noticed_another",
+    "raised_and_stays",
+]
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
+# What Python returns for an error that nothing has caught.
+EXIT_ERROR = 1
 # What a shell returns for a command that was killed.
 EXIT_KILLED = 137
 
@@ -53,6 +65,8 @@ class ProcessEnd:
         Its rank; None if it has none, or has processes with ranks of their own.
     stays
         Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes.
+    lingers_s
+        For how long it has shown no sign of life without ending, if it has raised an error and has not ended.
     """
 
     host: str
@@ -65,6 +79,7 @@ class ProcessEnd:
     is_worker: bool = False
     rank: int | None = None
     stays: bool = False
+    lingers_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,8 @@ class Failure:
         The process as a sentence begins: ``rank 5 on node2``.
     stays
         Whether that process runs on its node in every launch, whichever devices are used.
+    lingers_s
+        For how long that process has shown no sign of life, if it has raised an error and has not ended.
     """
 
     host: str
@@ -115,16 +132,22 @@ class Failure:
     fingerprint: str
     subject: str
     stays: bool = False
+    lingers_s: float | None = None
 
     @property
     def sentence(self) -> str:
         """The failure in one sentence."""
-        how = (
-            f"was killed by {_signal_name(-self.exit_code)}" if self.exit_code < 0 else f"exited with {self.exit_code}"
-        )
         why = f": {self.quote}" if self.quote else ""
         kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
-        return f"{self.subject} {how} after {duration(self.ran_s)}{why}{kind}"
+        return f"{self.subject} {self._how}{why}{kind}"
+
+    @property
+    def _how(self) -> str:
+        if self.lingers_s is not None:
+            return f"raised an error and has hung for {duration(self.lingers_s)} since"
+        if self.exit_code < 0:
+            return f"was killed by {_signal_name(-self.exit_code)} after {duration(self.ran_s)}"
+        return f"exited with {self.exit_code} after {duration(self.ran_s)}"
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
@@ -171,7 +194,23 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         fingerprint=_fingerprint(exit_code, complaint),
         subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
         stays=end.stays and rank is None and complaint.address is None,
+        lingers_s=end.lingers_s,
     )
+
+
+def raised_and_stays(end: ProcessEnd, ending: Collection[tuple[str, int | None]]) -> bool:
+    """Return whether a process of which a rank is ending, and does not end, is doing so because of an error of its own.
+
+    Parameters
+    ----------
+    end
+        The process, and what it has written so far.
+    ending
+        Node and rank of each process whose program is over, although it is still there.
+    """
+    complaint = _complaint_of(end)
+    rank = end.rank if complaint.rank is None else complaint.rank
+    return bool(complaint.place) and not complaint.is_cascade and (end.host, rank) in ending
 
 
 def has_own_cause(end: ProcessEnd) -> bool:

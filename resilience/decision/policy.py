@@ -465,7 +465,7 @@ RULES: Sequence[Rule] = (
         "it is the primary: its agent or Ray's head has ended, but the controller still runs",
         "relaunch on the same nodes, on a new Ray cluster",
         lambda c: c.event.host == c.roster.primary,
-        lambda c: Relaunch(c.status, f"Ray's head on {_lost(c)}; starting a new cluster", new_cluster=True),
+        lambda c: Relaunch(c.status, f"{_lost(c)}; on the same nodes", new_cluster=True),
     ),
     Rule(NodeLost, "", "relaunch without it", _always, _without_lost),
     Rule(

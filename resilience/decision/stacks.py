@@ -14,7 +14,17 @@ from typing import Any, Literal
 
 from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
 
-__all__ = ["Frame", "RankStack", "StackGroup", "groups_of", "is_hang", "odd_ones", "parse_faulthandler", "summary_of"]
+__all__ = [
+    "Frame",
+    "RankStack",
+    "StackGroup",
+    "groups_of",
+    "is_hang",
+    "odd_ones",
+    "own_frames",
+    "parse_faulthandler",
+    "summary_of",
+]
 
 Standing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
 
@@ -25,6 +35,8 @@ _COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]com
 _WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
 _LIBRARY = re.compile(r"^<|[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3(\.\d+)?[/\\]")
 _WRAPPER = re.compile(r"^_|^<|wrap|decorate|^inner$")
+# Where a process of the module multiprocessing begins.
+_BEGINS_FORK = re.compile(r"[/\\]multiprocessing[/\\]process\.py$")
 _THREAD = re.compile(r"^(Current thread|Thread) ")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
@@ -70,6 +82,8 @@ class RankStack:
         The frames of each thread, innermost first, the main thread first; empty if they could not be read.
     trouble
         Why they could not be read.
+    children
+        Where its child processes stand, of those that it has started itself and those that they have started.
     """
 
     host: str
@@ -80,6 +94,7 @@ class RankStack:
     cpu_share: float = 0.0
     threads: tuple[tuple[Frame, ...], ...] = ()
     trouble: str = ""
+    children: tuple[RankStack, ...] = ()
 
     @classmethod
     def of_json(cls, host: str, read: Mapping[str, Any]) -> RankStack:
@@ -93,6 +108,7 @@ class RankStack:
             float(read["cpu_share"]),
             tuple(tuple(Frame(str(f), str(file), int(n)) for f, file, n in frames) for frames in read["threads"]),
             str(read["trouble"]),
+            tuple(cls.of_json(host, child) for child in read["children"]),
         )
 
     @property
@@ -109,6 +125,26 @@ class RankStack:
         if any(frame.function in _WAITING or _COLLECTIVE.search(frame.file) for frame in called):
             return "waits for others"
         return "works" if self.cpu_share >= ACTIVE_SHARE else "stuck"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a signal has stopped it or the kernel holds it, or a child that it waits for."""
+        return self._is_held_itself or (self.standing == "stuck" and any(c._is_held_itself for c in self.children))
+
+    @property
+    def _is_held_itself(self) -> bool:
+        return self.state in _KERNEL
+
+    @property
+    def awaited_child(self) -> RankStack | None:
+        """The child that it seems to wait for: one that is held, or else one that is in the user's code."""
+        in_users = (child for child in self.children if child.threads and any(f.is_users for f in child.threads[0]))
+        return next((child for child in self.children if child._is_held_itself), next(in_users, None))
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its program is over: only what Python does before a process ends is still at work."""
+        return bool(self.threads) and not any(frame.function == "<module>" for frame in self.threads[0])
 
     @property
     def place(self) -> str:
@@ -141,10 +177,20 @@ class StackGroup:
         who = f"{self.ranks[0].name} on {self.ranks[0].host}" if one else f"{len(self.ranks)} ranks"
         if self.standing == "waits for others":
             return f"{who} {'waits' if one else 'wait'} in {self.place}"
-        remark = self.standing if self.standing in _KERNEL.values() else ""
-        if not self.place:
-            return f"{who} {'is' if one else 'are'} {remark or 'at an unknown place'}"
-        return f"{who} {'is' if one else 'are'} in {self.place}{f', {remark}' if remark else ''}"
+        sentence = f"{who} {'is' if one else 'are'} {_whereabouts(self.place, self.standing)}"
+        child = self.ranks[0].awaited_child if one else None
+        return (
+            sentence
+            if child is None
+            else f"{sentence}, its child {child.pid} is {_whereabouts(child.place, child.standing)}"
+        )
+
+
+def _whereabouts(place: str, standing: Standing) -> str:
+    remark = standing if standing in _KERNEL.values() else ""
+    if not place:
+        return remark or "at an unknown place"
+    return f"in {place}{f', {remark}' if remark else ''}"
 
 
 def groups_of(stacks: Iterable[RankStack]) -> list[StackGroup]:
@@ -159,10 +205,11 @@ def groups_of(stacks: Iterable[RankStack]) -> list[StackGroup]:
 def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
     """Return the ranks that the others wait for; empty if that cannot be told.
 
-    If some ranks wait for others and some do not, it is those that do not; of these, those that the kernel holds, if
-    there are any. If all do the same kind of thing, it is those that are not at the place where most are.
+    If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves or
+    with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not at the
+    place where most are.
     """
-    held = tuple(stack for stack in stacks if stack.standing in _KERNEL.values())
+    held = tuple(stack for stack in stacks if stack.is_held)
     if 0 < len(held) < len(stacks):
         return held
     free = tuple(stack for stack in stacks if stack.standing != "waits for others")
@@ -195,6 +242,12 @@ def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
         return True
     stuck = any(stack.standing not in {"works", "waits for others"} for stack in stacks)
     return suspicion.silent_s > MIN_RANK_S and (stuck or 2 * working < len(stacks))
+
+
+def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames of a child without those of its parent, with which a fork begins."""
+    own = (at for at, frame in enumerate(frames) if _BEGINS_FORK.search(frame.file) and "_bootstrap" in frame.function)
+    return tuple(frames[: next(own, len(frames)) + 1])
 
 
 def parse_faulthandler(text: str) -> tuple[tuple[Frame, ...], ...]:

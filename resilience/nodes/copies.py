@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from laggard.resilience.decision.failure import ProcessEnd, has_own_cause, only_noticed_another
+from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node, TaskEnd
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 
@@ -156,6 +156,30 @@ class Copies:
                 lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())), CASCADE_SETTLE_S
             )
             return self._bad_ends()
+
+    def lingering(self, silent_s: float) -> list[ProcessEnd]:
+        """Return the copies that run, with what they have written by the last look at their stacks, as if they failed.
+
+        Parameters
+        ----------
+        silent_s
+            For how many seconds there has been no sign of life.
+        """
+        return [
+            ProcessEnd(
+                copy.node.record.hostname,
+                copy.name,
+                pid=0,
+                exit_code=EXIT_ERROR,
+                ended_s=0.0,
+                ran_s=0.0,
+                lines=tuple(copy.node.error_output.get(copy.task, "").splitlines()),
+                rank=copy.rank,
+                lingers_s=silent_s,
+            )
+            for copy in self._copies
+            if copy.end is None
+        ]
 
     def _bad_ends(self) -> list[ProcessEnd]:
         return [

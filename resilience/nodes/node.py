@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
@@ -133,6 +133,8 @@ class Node:
         How far the node's clock is from ours, by the ping with the shortest round trip; None: not known yet.
     stacks
         Where the ranks on it stand, by the last `dump_stacks`; ``None`` until it is done.
+    error_output
+        What each of its running tasks had written last to its standard error by then.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class Node:
         self._directory = ""
         self._checks_asked = self._checks_answered = 0
         self.stacks: list[RankStack] | None = []
+        self.error_output: Mapping[str, str] = {}
         self._outputs: dict[str, Output] = {}
         self._signalled: set[str] = set()  # tasks, by name
         self._sending = threading.Lock()
@@ -502,6 +505,8 @@ class Node:
                     self.logs_sent = True
                 case "node-checked":
                     self._take_check(message["found"])
+                case "error-output":
+                    self.error_output = cast("Mapping[str, str]", message["of"])
                 case "stacks":
                     self.stacks = [RankStack.of_json(self.record.hostname, each) for each in _list(message["found"])]
                 case "crashed":

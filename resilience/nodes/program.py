@@ -11,16 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laggard.kvstore.child_process import dies_with_parent
 from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.agent.processes import state_of
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 
-__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of"]
+__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of", "command_of_module"]
 
 KILL_DEADLINE_S = 5.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -56,6 +57,20 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
     return [found, *arguments]
 
 
+def command_of_module(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command line of a module that is run as a program by this interpreter, as ``python -m`` does.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such module in the working directory, nor an installed one.
+    """
+    package = name.partition(".")[0]
+    if package not in sys.builtin_module_names and PathFinder.find_spec(package, ["", *sys.path]) is None:
+        raise ProgramError(name, "is not a module, neither of this folder nor an installed one")
+    return [sys.executable, "-m", name, *arguments]
+
+
 class Program:
     """The program of one launch, running; its standard error is copied to ours, and the last lines of it are kept.
 
@@ -84,7 +99,7 @@ class Program:
         host: str,
     ) -> None:
         self._host = host
-        self._began_s = self._ended_s = time.time()
+        self._began_s, self._ran_s, self._ended_s = time.monotonic(), 0.0, 0.0
         self._stderr = StderrTee()
         if self._stderr.is_terminal:  # the kernel announces a new window size, but does not know of the copy
             signal.signal(signal.SIGWINCH, lambda *_: self._stderr.resize())
@@ -118,7 +133,6 @@ class Program:
         """Return the program if it has ended badly."""
         if not self.exit_code:
             return []
-        ran_s = self._ended_s - self._began_s
         return [
             ProcessEnd(
                 self._host,
@@ -126,9 +140,33 @@ class Program:
                 self.pid,
                 self.exit_code,
                 self._ended_s,
-                ran_s,
+                self._ran_s,
                 self.last_lines,
                 stays=True,
+            )
+        ]
+
+    def lingering(self, silent_s: float) -> list[ProcessEnd]:
+        """Return the program if it runs, with what it has written so far, as if it had failed.
+
+        Parameters
+        ----------
+        silent_s
+            For how many seconds there has been no sign of life.
+        """
+        if self.ended:
+            return []
+        return [
+            ProcessEnd(
+                self._host,
+                "the program",
+                self.pid,
+                EXIT_ERROR,
+                ended_s=0.0,
+                ran_s=0.0,
+                lines=self.last_lines,
+                stays=True,
+                lingers_s=silent_s,
             )
         ]
 
@@ -157,7 +195,7 @@ class Program:
 
     def _watch(self) -> None:
         exit_code = self._process.wait()
-        self._ended_s = time.time()
+        self._ran_s, self._ended_s = time.monotonic() - self._began_s, time.time()
         # The copying goes on: processes that the program has left may still write, until they end or are ended.
         self._stderr.drain(DRAIN_DEADLINE_S)
         with self._changed:

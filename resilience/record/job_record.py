@@ -130,7 +130,7 @@ def recorded(
     journal = Journal(folder)
     fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
     journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
-    progress = ProgressLog(journal.write)
+    progress = ProgressLog(journal.write, journal.clock.now_s)
     account.take_note, account.see_progress = journal.write, progress.see
     try:
         with Recorder(endpoint, journal, progress, folder, card.level):
@@ -164,6 +164,8 @@ def _reported(folder: Path, make_report: Callable[[Path], object]) -> str | None
     def make() -> None:
         try:
             make_report(folder)
+        except OSError as error:
+            trouble.append(f"not made: {error.filename or folder}: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - the job is over: its exit code must not depend on its report
             trouble.append(f"not made: {type(error).__name__}: {error}")
 

@@ -19,7 +19,8 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
                 ``action``, ``own_past``, ``at_times``
 ``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
                 ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
-                ``fingerprint``, ``subject``; ``evidence`` found on its nodes, by host name
+                ``fingerprint``, ``subject``, ``lingers_s`` (null, or for how long it has been silent, if it does not
+                end); ``evidence`` found on its nodes, by host name
 ``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
                 the file in the record's folder with the stacks of all ranks)
 ``left-out``    how many of the program's own metrics the record has no room for: ``n_metrics``
@@ -38,7 +39,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +49,7 @@ import redis
 
 from laggard.errors import LaggardError
 from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.steady_clock import SteadyClock
 
 __all__ = [
     "FORMAT",
@@ -142,6 +143,8 @@ class Journal:
     ----------
     changed
         Set by each entry, to wake the publisher.
+    clock
+        Gives the times of the entries.
     trouble
         Why writing to the file was given up; ``None`` if it was not.
     """
@@ -151,11 +154,12 @@ class Journal:
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
         self.changed = threading.Event()
+        self.clock = SteadyClock()
         self.trouble: str | None = None
 
     def write(self, event: str, /, **fields: object) -> None:
         """Add an entry; if the file cannot be written, give it up and set ``trouble``."""
-        line = Entry(time.time(), event, fields).to_json()
+        line = Entry(self.clock.now_s(), event, fields).to_json()
         with self._lock:
             self._unpublished.append(line)
             if self._path is not None:

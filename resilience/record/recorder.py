@@ -184,6 +184,6 @@ class Recorder:
             if old is not None and old != self._saved:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("cannot write the samples of the job's record: %s", error)
+            _log.warning("cannot write the samples of the job's record: %s", error.strerror)
         now_s = time.monotonic()
         self._save_due_s = now_s + max(SAVE_INTERVAL_S, (now_s - begun_s) / SAVE_SHARE)

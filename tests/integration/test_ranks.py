@@ -121,6 +121,28 @@ def test_stacks_are_read_from_outside_even_those_of_a_process_that_is_stopped(
     assert stacks[3].standing == "stopped"
 
 
+def test_the_stacks_of_a_rank_that_waits_for_a_child_have_those_of_the_child(
+    start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    worker = """
+        import multiprocessing, os
+
+        def load_batch():
+            open(f"{os.environ['RANK']}.ready", "w").close()
+            open("fifo").read()
+
+        process = multiprocessing.get_context("fork").Process(target=load_batch)
+        process.start()
+        process.join()
+    """
+    (tmp_path / "rank.py").write_text("\n".join(line[8:] for line in worker.splitlines()))
+    start()
+    wait_until(lambda: stacks_of(7, capsys)[3].awaited_child)
+    child = stacks_of(7, capsys)[3].awaited_child
+    assert child is not None
+    assert child.place.startswith("load_batch (rank.py:")
+
+
 def test_where_nobody_may_look_from_outside_a_rank_writes_its_stacks_itself(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from laggard.collectors.probes import WRONG
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.series import Sample, Series
 from laggard.kvstore.server import StateServer
+from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
@@ -171,7 +172,7 @@ class Site:
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
         self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))
         wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
-        self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed)
+        self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed, SteadyClock())
 
     def lose(self) -> None:
         """Lose the second node, and begin to bring it back."""

@@ -259,6 +259,29 @@ def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: 
     assert later.checkpointer("n1").latest_intact() == 1
 
 
+def test_without_room_in_the_shared_directory_checkpoints_count_in_memory_and_that_is_said_once(
+    nodes_of: MakeNodes, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shared" / "folder"
+    folder.parent.mkdir()
+    folder.touch()  # in place of a folder, which cannot be made
+    nodes = nodes_of(2, CheckpointOptions(directory=folder.parent))
+    nodes.start()
+    for host in ("n1", "n2"):
+        step = int(host[1:])
+        nodes.checkpointer(host).save(step, tree(step))
+        assert nodes.checkpointer(host).wait(step, DEADLINE_S)
+    requests = Control(nodes.client, nodes.endpoint, 0).requests("0", DEADLINE_S)
+    (notice,) = (str(request.body) for _, request in requests if request.kind == "notices")
+    assert f"cannot write checkpoints to {folder}: File exists; until that is mended" in notice
+    folder.unlink()
+    nodes.checkpointer("n1").save(3, tree(3))
+    assert nodes.checkpointer("n1").wait(3, DEADLINE_S)
+    assert len([*folder.iterdir()]) == 1
+    nodes.lose("n1")
+    assert is_tree(nodes.checkpointer("n2").restore(2), 2)
+
+
 @pytest.mark.parametrize("shows", ["nothing", "a certificate of its own"])
 def test_who_has_no_certificate_of_the_job_gets_nothing(nodes_of: MakeNodes, tmp_path: Path, shows: str) -> None:
     nodes = nodes_of(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -320,11 +321,18 @@ def test_a_job_that_could_not_begin_a_launch_is_explained(
     assert "it ended before its first launch: no agent on node1" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no figures"), "not made: ValueError: no figures"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), r"not made: \S+/train-x1: No space left on device"),
+    ],
+)
 def test_an_error_in_the_report_is_told_and_changes_nothing_else(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    error: Exception, said: str, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(record: Path) -> None:
-        raise ValueError(f"no figures in {record.name}")
+    def fail(_: Path) -> None:
+        raise error
 
     card = JobCard("train", "x1", ("train.py",), (), 0, 0)
     with (
@@ -332,7 +340,7 @@ def test_an_error_in_the_report_is_told_and_changes_nothing_else(
         recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=fail) as record,
     ):
         assert record is not None
-    assert "not made: ValueError: no figures in train-x1" in " ".join(capfd.readouterr().err.split())
+    assert re.search(said, " ".join(capfd.readouterr().err.split()))
 
 
 # Its steps are kept in State at every tenth; the first launch fails after step 15.

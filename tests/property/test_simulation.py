@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import FAULTS, Fault
+from tests.simulation.faults import CLOCK_STEPS_S, FAULTS, Fault
 from tests.simulation.job import simulated_world
 from tests.simulation.mutants import MUTANTS, simple_schedule
 from tests.simulation.schedules import Outcome, Schedule, replay_command, run
@@ -86,6 +86,28 @@ def test_each_kind_of_fault_may_strike_at_any_step(fault: str, world: Path) -> N
 def test_no_bug_that_the_simulation_has_found_comes_back(name: str, world: Path) -> None:
     for seed in range(5):
         check(run(seed, world, FOUND[name]))
+
+
+@pytest.mark.parametrize("back_after_s", [12.0, None])
+def test_a_job_waits_for_a_lost_node_for_as_long_although_the_clock_is_set(
+    back_after_s: float | None, world: Path
+) -> None:
+    cut = simple_schedule(
+        ("the network is cut", 1.0, back_after_s),
+        hosts=("n1", "n2"),
+        steps=12,
+        exhaust_resources=False,
+        wait_for_nodes_s=60.0,
+    )
+    undisturbed = run(1, world, cut)
+    check(undisturbed)
+    assert undisturbed.exit_code == (69 if back_after_s is None else 0)
+    for number in range(len(CLOCK_STEPS_S)):
+        clock_set = Fault("the clock is set", 8.0, 0, None, number)
+        outcome = run(1, world, Schedule(cut.plan, (*cut.faults, clock_set)))
+        check(outcome)
+        assert outcome.exit_code == undisturbed.exit_code
+        assert outcome.simulated_s < 90.0
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -16,11 +16,12 @@ from tests.simulation.programs import BUG, ECC
 if TYPE_CHECKING:
     from tests.simulation.job import Job
 
-__all__ = ["FAULTS", "Fault", "arm", "heal"]
+__all__ = ["CLOCK_STEPS_S", "FAULTS", "Fault", "arm", "heal"]
 
 XID = "NVRM: Xid (PCI:0000:07:00): 79, pid=4211, GPU has fallen off the bus."
 LENGTHS_S = (0.2, 1.0, 3.0, 4.0, 8.0, 25.0, 70.0, None)
 SLOW_S = (0.3, 1.5, 4.0)
+CLOCK_STEPS_S = (-7200.0, -400.0, 400.0, 7200.0)
 
 
 @dataclass(frozen=True)
@@ -308,6 +309,11 @@ def _freeze_controller(job: Job, fault: Fault) -> str:
     return ""
 
 
+def _set_clock(job: Job, fault: Fault) -> str:
+    job.scheduler.clock_set_by_s += (step_s := CLOCK_STEPS_S[fault.number % len(CLOCK_STEPS_S)])
+    return f"by {step_s} s"
+
+
 def _stop(job: Job, fault: Fault) -> str:
     if job.command is None or job.command.ended or not job.command.handlers:
         return "it does not run"
@@ -339,5 +345,6 @@ FAULTS: Mapping[str, Callable[[Job, Fault], str]] = {
     "requests come twice": _repeat_requests,
     "the controller is killed": _kill_controller,
     "the controller is stopped": _freeze_controller,
+    "the clock is set": _set_clock,
     "the job is stopped": _stop,
 }

@@ -13,7 +13,6 @@ from laggard.kvstore.environment import LAUNCH, NODE
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.state import State
 from tests.simulation.processes import Process
-from tests.simulation.scheduler import EPOCH_S
 from tests.simulation.state_server import ENDPOINT, Client, Disk
 
 __all__ = ["BUG", "ECC", "Habits", "UserProgram", "answer", "watch_ranks"]
@@ -238,7 +237,7 @@ def answer(process: Process) -> None:
 
 def _check(process: Process) -> dict[str, object]:
     return {
-        "time_s": EPOCH_S + process.scheduler.now_s,
+        "time_s": process.scheduler.unix_s,
         "gpus": {},
         "free_bytes": {},
         "oom_kills": 0,

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
-__all__ = ["EPOCH_S", "Killed", "Scheduler", "Thread", "current"]
+__all__ = ["Killed", "Scheduler", "Thread", "current"]
 
-EPOCH_S = 1_800_000_000.0
+_EPOCH_S = 1_800_000_000.0
 # No timer is finer, so that time goes on even if somebody waits for less and less of it.
 TIMER_S = 1e-6
 # More happens only in a simulation that does not come to its end.
@@ -113,6 +113,8 @@ class Scheduler:
     ----------
     now_s
         Seconds since the simulation began.
+    clock_set_by_s
+        By how much the clock of all machines was set since then.
     chance
         The generator of everything that is left to chance.
     events
@@ -126,6 +128,7 @@ class Scheduler:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.now_s = 0.0
+        self.clock_set_by_s = 0.0
         self.events = 0
         self.failure: str | None = None
         self.running: Thread | None = None
@@ -136,6 +139,11 @@ class Scheduler:
         self._ready: list[Thread] = []
 
     # -- what the world does
+
+    @property
+    def unix_s(self) -> float:
+        """Unix time by the clock of all machines."""
+        return _EPOCH_S + self.now_s + self.clock_set_by_s
 
     def at(self, delay_s: float, call: Callable[[], object]) -> None:
         """Have something called after so many seconds; whatever is due at the same time comes in random order."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.simulation.processes import here, step
-from tests.simulation.scheduler import EPOCH_S, Scheduler, Thread, current
+from tests.simulation.scheduler import Scheduler, Thread, current
 
 __all__ = ["Executor", "Fake", "FakeQueues", "FakeThreading", "FakeTime", "current_scheduler", "current_thread"]
 
@@ -41,7 +41,7 @@ class FakeTime(Fake):
 
     @staticmethod
     def time() -> float:
-        return EPOCH_S + current_scheduler().now_s
+        return current_scheduler().unix_s
 
     @staticmethod
     def sleep(seconds: float) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import replace
 
 import pytest
 
 from laggard.resilience.decision.error_output import complaints_of, root_cause_of
-from laggard.resilience.decision.failure import Failure, ProcessEnd, explain, has_own_cause, only_noticed_another
+from laggard.resilience.decision.failure import (
+    Failure,
+    ProcessEnd,
+    explain,
+    has_own_cause,
+    only_noticed_another,
+    raised_and_stays,
+)
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -179,6 +187,107 @@ def test_only_what_says_why_or_was_killed_from_outside_has_a_cause_of_its_own(
     ended: ProcessEnd, only_noticed: bool, own_cause: bool
 ) -> None:
     assert (only_noticed_another(ended), has_own_cause(ended)) == (only_noticed, own_cause)
+
+
+def lingering(text: str, rank: int | None = 5) -> ProcessEnd:
+    return replace(end(text), rank=rank, lingers_s=61.0)
+
+
+def test_a_rank_that_raised_and_does_not_end_has_failed_of_its_error() -> None:
+    failure = why(lingering(raised(5, "KeyError: 'labels'")))
+    assert failure.sentence == (
+        "rank 5 on node2 raised an error and has hung for 61.0 s since: KeyError: 'labels' "
+        "(program: an error in its code)"
+    )
+    assert (failure.response, failure.job_exit_code) == ("once", 1)
+
+
+@pytest.mark.parametrize(
+    ("ended", "ending", "expected"),
+    [
+        (lingering(raised(5, "KeyError: 'labels'")), {("node2", 5)}, True),
+        (lingering(raised(5, "KeyError: 'labels'"), rank=None), {("node2", 5)}, True),  # below torchrun
+        (lingering(raised(5, "KeyError: 'labels'")), {("node2", 4), ("node1", 5)}, False),  # it was caught, and goes on
+        (lingering(raised(5, f"RuntimeError: {GLOO}")), {("node2", 5)}, False),  # because of another
+        (lingering("saved the model"), {("node2", 5)}, False),  # it only takes long to end
+        (lingering(""), {("node2", 5)}, False),
+    ],
+)
+def test_only_what_is_ending_after_an_error_of_its_own_has_failed(
+    ended: ProcessEnd, ending: set[tuple[str, int | None]], *, expected: bool
+) -> None:
+    assert raised_and_stays(ended, ending) == expected
+
+
+IN_A_BOX = f"""
+    ╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+    │ /home/me/train.py:9 in <module>                                              │
+    │                                                                              │
+    │    8 # RuntimeError: CUDA out of memory                                      │
+    │ ❱  9 main()                                                                  │
+    │                                                                              │
+    │ ╭──────────── locals ─────────────╮                                          │
+    │ │ error = KeyError('labels')      │                                          │
+    │ ╰─────────────────────────────────╯                                          │
+    │                                                                              │
+    │ /home/me/a/folder/with/a/name/that/does/not/fit/into/a/line/together/with/th │
+    │ e/file/step.py:3 in step                                                     │
+    │                                                                              │
+    │ ❱  3 │   raise RuntimeError("CUDA error: out of memory, so it seems")        │
+    ╰──────────────────────────────────────────────────────────────────────────────╯
+    RuntimeError: {ECC}
+"""
+FROM_A_NOTEBOOK = f"""
+    Traceback (most recent call last):
+      File "/env/bin/jupyter-nbconvert", line 8, in <module>
+        sys.exit(main())
+      File "/env/lib/python3.11/site-packages/nbclient/client.py", line 915, in _check_raise_for_error
+        raise CellExecutionError.from_cell_and_msg(cell, exec_reply_content)
+    nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:
+    ------------------
+    if job.launch == 0: raise RuntimeError("CUDA error: out of memory")
+    ------------------
+
+
+    \x1b[31m---------------------------------------------------------------------------\x1b[39m
+    \x1b[31mRuntimeError\x1b[39m                              Traceback (most recent call last)
+    \x1b[36mCell\x1b[39m\x1b[36m \x1b[39m\x1b[32mIn[2]\x1b[39m\x1b[32m, line 9\x1b[39m
+    \x1b[32m----> 9\x1b[39m step(1)
+
+    \x1b[36mFile \x1b[39m\x1b[32m/home/me/step.py:3\x1b[39m, in \x1b[36mstep\x1b[39m\x1b[34m(x)\x1b[39m
+          2 # KeyError: CUDA error: out of memory
+    ----> 3     raise RuntimeError("CUDA error: out of memory")
+
+    \x1b[31mRuntimeError\x1b[39m: {ECC}
+"""
+BY_LOGURU = f"""
+    2026-11-24 06:42:25.902 | ERROR    | __main__:<module>:15 - training failed
+    Traceback (most recent call last):
+
+    > File "/home/me/train.py", line 9, in <module>
+        step(1)
+        └ <function step at 0x7f1759114720>
+
+      File "/home/me/step.py", line 3, in step
+        raise RuntimeError("CUDA error: out of memory")
+
+    RuntimeError: {ECC}
+"""
+
+
+@pytest.mark.parametrize("text", [IN_A_BOX, FROM_A_NOTEBOOK, BY_LOGURU], ids=["rich", "IPython", "loguru"])
+def test_tracebacks_of_other_libraries_are_read_like_pythons_own(text: str) -> None:
+    failure = why(end(text))
+    assert failure.quote == f"RuntimeError: {ECC}"
+    assert re.search(r"RuntimeError < step\.py:step < (train\.py|Cell In\[2\]):<module>$", failure.fingerprint)
+
+
+def test_a_chain_of_errors_in_boxes_begins_with_the_first() -> None:
+    chain = (
+        f"{IN_A_BOX}\n    The above exception was the direct cause of the following exception:\n"
+        + IN_A_BOX.replace(ECC, "[Errno 28] No space left on device")
+    )
+    assert why(end(chain)).cause == "uncorrectable memory error of a GPU"
 
 
 def test_the_first_error_of_a_chain_says_why() -> None:

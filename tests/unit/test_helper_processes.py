@@ -12,8 +12,8 @@ import laggard
 
 # Python puts the working directory, or the script's own folder, first on its path unless told not to.
 KEEPS_THE_FOLDER_OUT = {"-P", "-I"}
-# The user's own program, which may import what lies beside it; and a name that is passed on to one of the others.
-ALLOWED = {"sys.executable, program, *arguments"}
+# The user's own program, a file or a module, which may import what lies beside it.
+ALLOWED = {"sys.executable, program, *arguments", "sys.executable, '-m', name, *arguments"}
 
 
 def interpreter_commands() -> Iterator[tuple[str, ast.List | ast.Tuple]]:

@@ -187,7 +187,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         EXHAUSTING,
         KEEPS_BOOKS,
         NodeLost("n1"),
-        Go(KEEPS_BOOKS, "Ray's head on n1 is lost; starting a new cluster", new_cluster=True),
+        Go(KEEPS_BOOKS, "n1 is lost; on the same nodes", new_cluster=True),
     ),
     (
         "a slow primary and another slow node with one in reserve: the other one is replaced",
@@ -305,7 +305,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         EXHAUSTING,
         THREE,
         NodeLost("n1"),
-        Go(THREE, "Ray's head on n1 is lost; starting a new cluster", new_cluster=True),
+        Go(THREE, "n1 is lost; on the same nodes", new_cluster=True),
     ),
     (
         "a lost Ray head without --resilient ends the job",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from laggard.resilience.errors import ProcessesStillRunningError
-from laggard.resilience.nodes.program import Program, ProgramError, command_of
+from laggard.resilience.nodes.program import Program, ProgramError, command_of, command_of_module
 from tests.waiting import DEADLINE_S, Gate, wait_until
 
 
@@ -43,6 +43,18 @@ def test_a_python_file_runs_with_this_interpreter(tmp_path: Path) -> None:
     program = tmp_path / "job.py"
     program.touch()
     assert command_of(str(program), ["--plot"]) == [sys.executable, str(program), "--plot"]
+
+
+def test_a_module_runs_with_this_interpreter_from_the_working_directory_or_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").touch()
+    for name in ("mine.train", "json.tool", "timeit"):
+        assert command_of_module(name, ["--plot"]) == [sys.executable, "-m", name, "--plot"]
+    with pytest.raises(ProgramError, match=r"^mien\.train is not a module, neither of this folder nor an installed"):
+        command_of_module("mien.train", [])
 
 
 def test_a_command_is_found_on_the_path() -> None:

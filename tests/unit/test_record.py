@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,19 @@ def test_entries_are_read_back_and_the_file_is_private(tmp_path: Path) -> None:
     assert (first.event, first.fields["name"]) == ("job", "train")
     assert second.fields == {"what": "state", "text": "here\nand there"}
     assert (tmp_path / JOURNAL_FILE).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_the_times_of_a_journal_go_on_evenly_when_the_clock_is_set(
+    step_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path)
+    journal.write("job", **{name: value for name, value in JOB.items() if name not in {"time_s", "event"}})
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + step_s)
+    journal.write("told", what="state", text="here")
+    first, second = read_journal(tmp_path / JOURNAL_FILE)
+    assert 0.0 <= second.time_s - first.time_s < 3600.0
 
 
 def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:

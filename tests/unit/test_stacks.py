@@ -13,6 +13,7 @@ from laggard.resilience.decision.stacks import (
     groups_of,
     is_hang,
     odd_ones,
+    own_frames,
     parse_faulthandler,
     summary_of,
 )
@@ -69,6 +70,59 @@ def test_the_odd_one_of_four_is_found_and_described(odd: RankStack, sentence: st
     stacks = [odd, *others(3, of=4)]
     assert odd_ones(stacks) == (odd,)
     assert summary_of(stacks) == f"3 ranks wait in all_reduce (train.py:88); {sentence}"
+
+
+DATA_LOADER = (
+    Frame("Queue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 113),
+    Frame("_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 725),
+    STEP,
+    MAIN,
+)
+OF_WORKER = (
+    Frame("_worker_loop", f"{SITE}/torch/utils/data/_utils/worker.py", 334),
+    Frame("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314),
+)
+
+
+def child(pid: int, frames: tuple[Frame, ...] = OF_WORKER, state: str = "S") -> RankStack:
+    return RankStack("node2", None, pid, state, threads=(frames,) if frames else ())
+
+
+@pytest.mark.parametrize(
+    ("children", "remark"),
+    [
+        ((child(7), child(8, (LOAD[0], *OF_WORKER))), ", its child 8 is in load_batch (data.py:41)"),
+        ((child(7, LOAD[:1]), child(8, LOAD[:1], "D")), ", its child 8 is in load_batch (data.py:41), disk sleep"),
+        ((child(7), child(8, (), "T")), ", its child 8 is stopped"),
+        ((child(7), child(8, ())), ""),
+    ],
+)
+def test_the_child_that_a_rank_waits_for_is_named(children: tuple[RankStack, ...], remark: str) -> None:
+    odd = replace(rank(3, DATA_LOADER), children=children)
+    assert summary_of([*others(3, of=4), odd]) == (
+        f"3 ranks wait in all_reduce (train.py:88); rank 3 on node2 is in Queue.get (train.py:88){remark}"
+    )
+
+
+def test_a_rank_whose_child_is_held_is_odder_than_one_that_works() -> None:
+    held = replace(rank(2, DATA_LOADER), children=(child(7), child(8, LOAD[:1], "D")))
+    assert odd_ones([rank(0), rank(1, LOAD, cpu_share=1.0), held]) == (held,)
+    waits = replace(rank(2), children=held.children)
+    assert odd_ones([rank(0), rank(1, LOAD), waits]) == (rank(1, LOAD),)
+
+
+def test_the_frames_of_a_fork_begin_where_it_was_forked() -> None:
+    forked = (*OF_WORKER, Frame("Popen._launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 71), STEP, MAIN)
+    assert own_frames(forked) == OF_WORKER
+    assert own_frames(LOAD) == LOAD
+
+
+def test_a_rank_is_ending_when_its_program_is_over() -> None:
+    shutdown = Frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590)
+    assert rank(3, (shutdown,)).is_ending
+    assert replace(rank(3), threads=((),)).is_ending
+    assert not rank(3, (*LOAD, MAIN)).is_ending
+    assert not rank(3, ()).is_ending  # its stack could not be read
 
 
 def test_of_two_ranks_the_one_that_does_not_wait_is_the_odd_one() -> None:
