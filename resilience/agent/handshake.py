@@ -18,10 +18,7 @@ from laggard.collectors.device import gpu_names
 from laggard.resilience.agent import DIALS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
 
-__all__ = ["LEASE_S", "main", "own_gpus"]
-
-# How long the controller may be silent before the agent takes it for gone: a cut network does not close the pipe.
-LEASE_S = 30
+__all__ = ["main", "own_gpus"]
 
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -49,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     select.select([sys.stdin], [], [])
     sys.stdout.write(json.dumps(handshake) + "\n")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", str(LEASE_S), DIALS])  # noqa: S606 - no shell
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
 
 
 if __name__ == "__main__":

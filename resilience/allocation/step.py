@@ -99,11 +99,17 @@ class Step:
         """Return what ``srun`` has complained about last, or else how far the agents have come."""
         return self._complaint
 
-    def await_connection(self, host: str, channel: Channel) -> bool:
-        """Wait a little for an agent to dial; return False if it has ended, or is gone like the step."""
-        if host not in self._ended:
-            channel.wait(REDIAL_S)
-        return channel.is_connected or (host not in self._ended and self.process.poll() is None)
+    def may_dial(self, host: str, absent_s: float) -> bool:
+        """Return whether an agent that is not connected may still dial: not if it has ended, or is gone like the step.
+
+        Parameters
+        ----------
+        host
+            Host name of its node.
+        absent_s
+            For how many seconds it has not been connected.
+        """
+        return host not in self._ended and (absent_s < REDIAL_S or self.process.poll() is None)
 
     def leave(self, host: str, *, lost: bool = False) -> None:
         """Do without an agent from now on; with the last one, the standard input of the others ends, too."""

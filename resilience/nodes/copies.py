@@ -19,6 +19,7 @@ from typing import BinaryIO, TextIO, cast
 from laggard.resilience.decision.failure import ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node, TaskEnd
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
+from laggard.resilience.nodes.waiting import wait_for
 
 __all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
@@ -138,8 +139,7 @@ class Copies:
 
     def wait(self, deadline_s: float) -> bool:
         """Wait until all copies have ended; return whether they did in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.ended, deadline_s)
+        return wait_for(self._changed, lambda: self.ended, deadline_s)
 
     def _signal(self, signum: int) -> None:
         for copy in self._copies:
@@ -150,11 +150,13 @@ class Copies:
 
         The nodes were pinged since the first of them failed, so all copies that ended before it are known.
         """
+        wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
+        wait_for(
+            self._changed,
+            lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())),
+            CASCADE_SETTLE_S,
+        )
         with self._changed:
-            self._changed.wait_for(lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
-            self._changed.wait_for(
-                lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())), CASCADE_SETTLE_S
-            )
             return self._bad_ends()
 
     def _bad_ends(self) -> list[ProcessEnd]:
