@@ -77,7 +77,7 @@ class Loop:
             self._selector.unregister(file)
 
     def close(self) -> None:
-        """End the thread, once it has called what was asked for before. Closing twice does nothing."""
+        """End the thread, once it has called what was asked for before, and the connections. Twice does nothing."""
         self.call(self._end)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -96,6 +96,9 @@ class Loop:
                 for _ in range(len(self._calls)):  # what they ask for comes after the others' events
                     self._do(self._calls.popleft())
                 self._later.run_due()
+            for key in self._selector.get_map().values():
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
 
     def _do(self, call: Callable[[], None]) -> None:
         try:

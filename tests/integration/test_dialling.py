@@ -56,18 +56,16 @@ class Heard:
     """What comes through a channel."""
 
     def __init__(self, channel: Channel) -> None:
-        self.data = b""
+        self.data = bytearray()
         self.ended = threading.Event()
-        self.n_calls = 0
         channel.read(self._take, self.ended.set)
 
     def _take(self, data: bytes) -> None:
         self.data += data
-        self.n_calls += 1
 
     @property
     def lines(self) -> list[bytes]:
-        return self.data.split(b"\n")[:-1]
+        return bytes(self.data).split(b"\n")[:-1]
 
 
 class Ends:
