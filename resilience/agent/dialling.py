@@ -187,6 +187,7 @@ class _Attempt:
         self._plain.connect_ex((invitation.address, invitation.port))  # should it fail, so does sending
         loop.watch(self._plain, selectors.EVENT_WRITE, self._greet)
         loop.after(self._pace.answer_s, self._look)
+        self._greet()  # at once, if it can be done: a connection that says nothing may have to make place
 
     def _look(self) -> None:
         if self._is_connecting:
@@ -198,13 +199,15 @@ class _Attempt:
         self._plain.close()
         self._settle(error)
 
-    def _greet(self, _: int) -> None:
+    def _greet(self, _: int = selectors.EVENT_WRITE) -> None:
         if not self._is_connecting:
             return
         invited, once = self._invitation, secrets.token_bytes(16)
         agent, secret = bytes.fromhex(invited.agent), bytes.fromhex(invited.secret)
         try:
             self._plain.sendall(GREETING.pack(agent, once, proof_of(secret, agent, once)))
+        except BlockingIOError:
+            return  # it is called again when there is a connection
         except OSError as error:
             self._fail(error)
             return
