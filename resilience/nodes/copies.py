@@ -93,7 +93,7 @@ class Copies:
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
-        hosts = f"hosts-{launch}"
+        hosts, host_list = f"hosts-{launch}", host_file(records)
         for node, of_node in zip(nodes, variables, strict=True):
             for number, own in enumerate(of_node):
                 rank = int(own["RANK"]) if per_device else None
@@ -103,7 +103,7 @@ class Copies:
                     copy.task,
                     command,
                     {**own, HOST_FILE: node.path_of(hosts)},
-                    files={hosts: host_file(records)},
+                    files={hosts: host_list},
                     directory=str(Path.cwd()),
                     output=_Relay(copy, printer).take,
                     writes_stacks=writes_stacks,

@@ -18,7 +18,8 @@ import pytest
 
 from laggard.kvstore.certificates import Authority
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Invitation, proof_of
+from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
 from laggard.resilience.allocation.agent_listener import MIN_UNPROVEN, AgentListener
 from tests.waiting import wait_until
@@ -50,6 +51,27 @@ def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_on
     agent.finish()
     os.close(agent.commands)
     os.close(reader)
+
+
+def test_one_thread_carries_the_channels_of_all_agents_that_dial_at_once(listener: AgentListener) -> None:
+    channels = {f"node{number}": listener.channel(lambda _: True) for number in range(100)}
+    together = listener.invite_together(channels)
+    heard = {node: Heard(channel) for node, channel in channels.items()}
+    loop = Loop("all agents")
+    reader, start_up = os.pipe()
+    pipes = {node: os.dup(reader) for node in channels}
+    diallers = [Dialler(loop, together.of_node(node), pipes[node]) for node in channels]
+    for dialler, node in zip(diallers, channels, strict=True):
+        dialler.channel.write(f"here is {node}\n".encode())
+    wait_until(lambda: all(each.lines == [b"here is " + node.encode()] for node, each in heard.items()))
+    threads = [thread.name for thread in threading.enumerate()]
+    assert threads.count("agents") + threads.count("all agents") == 2
+    assert len(threads) < 10
+    for dialler in diallers:
+        dialler.channel.abandon()
+    loop.close()
+    for pipe in (reader, start_up, *pipes.values()):
+        os.close(pipe)
 
 
 class Heard:
