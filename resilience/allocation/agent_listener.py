@@ -29,7 +29,7 @@ from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Inv
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["AgentListener", "allow_descriptors"]
+__all__ = ["AgentListener", "allow_descriptors", "lack_of_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -44,30 +44,32 @@ ANSWER_S = 15.0
 LOOK_S = 0.5
 _BACKLOG = 1 << 14  # the system's own limit is usually lower
 _NO_DESCRIPTOR_S = 0.05
-# Pipes to what starts the agent, and its connection, twice while it dials again.
-_DESCRIPTORS_PER_AGENT = 8
+# An agent's connection, twice while it dials again, and some to spare; and pipes to what starts an agent by itself.
+_DESCRIPTORS_TOGETHER, _DESCRIPTORS_ALONE = 3, 8
 _OTHER_DESCRIPTORS = 512
 
 
-def allow_descriptors(n_agents: int) -> str:
-    """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred.
+def allow_descriptors(n_agents: int) -> None:
+    """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_ALONE * n_agents
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+
+
+def lack_of_descriptors(n_together: int, n_alone: int) -> str:
+    """Return what the user is to be told if this process may not open what its agents need; else nothing.
 
     Parameters
     ----------
-    n_agents
-        How many will dial.
-
-    Returns
-    -------
-    str
-        What the user is to be told if the hard limit may be too low; else empty.
+    n_together, n_alone
+        How many agents are started by one command for all, and by one each.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_PER_AGENT * n_agents
-    if soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_TOGETHER * n_together + _DESCRIPTORS_ALONE * n_alone
     if needed <= hard:
         return ""
+    n_agents = n_together + n_alone
     return f"{n_agents} agents may need {needed} open files, and the limit is {hard} (ulimit -Hn): nodes may be lost"
 
 

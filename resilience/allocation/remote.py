@@ -31,7 +31,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors
+from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -134,9 +134,10 @@ class RemoteAllocation:
         UnreachableNodesError
             If more nodes do not answer; the error names all of them.
         """
-        if few := allow_descriptors(len(self.nodes)):
-            tell(few)
+        allow_descriptors(len(self._others))
         self._pending = self._start_together()
+        if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
+            tell(lack)
         self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
         silent_hosts = [host for host in self._others if host not in handshakes]

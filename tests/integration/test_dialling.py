@@ -429,23 +429,25 @@ def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monke
 
 
 @pytest.mark.parametrize(
-    ("n_agents", "hard", "soft", "told"),
+    ("n_together", "n_alone", "hard", "soft", "told"),
     [
-        (1, 4096, 520, ""),
-        (100, 4096, 1312, ""),
-        (1000, 4096, 4096, "1000 agents may need 8512 open files, and the limit is 4096 (ulimit -Hn)"),
+        (0, 1, 4096, 520, ""),
+        (0, 100, 4096, 1312, ""),
+        (0, 1000, 4096, 4096, "1000 agents may need 8512 open files, and the limit is 4096 (ulimit -Hn)"),
+        (1000, 0, 4096, 4096, ""),
+        (1000, 100, 4096, 4096, "1100 agents may need 4312 open files, and the limit is 4096 (ulimit -Hn)"),
     ],
 )
 def test_a_process_may_open_what_its_agents_need_as_far_as_the_hard_limit_goes_and_says_so(
-    n_agents: int, hard: int, soft: int, told: str
+    n_together: int, n_alone: int, hard: int, soft: int, told: str
 ) -> None:
     program = f"""
 import resource
-from laggard.resilience.allocation.agent_listener import allow_descriptors
+from laggard.resilience.allocation.agent_listener import allow_descriptors, lack_of_descriptors
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
-few = allow_descriptors({n_agents})
-print(*resource.getrlimit(resource.RLIMIT_NOFILE), few)
+allow_descriptors({n_together + n_alone})
+print(*resource.getrlimit(resource.RLIMIT_NOFILE), lack_of_descriptors({n_together}, {n_alone}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{soft} {hard} {told}")
