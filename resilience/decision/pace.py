@@ -62,9 +62,9 @@ class Pace:
     def replace_s(self) -> float:
         """How long nothing comes through a connection before the agent dials again: it may only be late.
 
-        If all agents did so at once, that would add to what keeps the controller busy.
+        A controller that is too busy to reply would have even more to do if all agents dialled again.
         """
-        return 4 * self.interval_s + 3.0
+        return 4 * self.interval_s + 3.0 + self._dialling_s / 4
 
     @property
     def answer_s(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 from laggard.resilience.agent.second_path import INTERVAL_S
 from laggard.resilience.decision.pace import LONGEST_S, Pace
 from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
-from laggard.resilience.nodes.second_path import Count, seen
+from laggard.resilience.nodes.second_path import N_SILENT, Count, seen, seen_of_all
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,17 @@ def test_a_count_stands_still_from_when_its_value_was_first_read_to_when_it_was_
     count = seen(seen(count, None, 1.5), None, 2.0)
     assert count == Count(None, 1.0, 2.0)
     assert seen(count, b"1", 2.5) == Count(b"1", 2.5, 2.5)
+
+
+def test_no_count_stands_still_while_very_many_agents_are_silent_at_once() -> None:
+    """All of a large job dial again: neither the controller nor the state server has time for each at once."""
+    few: dict[str, Count | None] = {f"n{number}": None for number in range(N_SILENT)}
+    many = {**few, "one more": None}
+    for now_s in (1.0, 2.0, 3.0):
+        few, many = seen_of_all(few, {b"n1": b"7"}, now_s), seen_of_all(many, {b"n1": b"7"}, now_s)
+    assert few == {host: Count(b"7" if host == "n1" else None, 1.0, 3.0) for host in few}
+    assert many == {host: Count(b"7" if host == "n1" else None, 3.0, 3.0) for host in many}
+    assert seen_of_all({"n0": many["n0"]}, {}, 4.0) == {"n0": Count(None, 3.0, 4.0)}, "counted from then on"
 
 
 @pytest.mark.parametrize(
