@@ -59,12 +59,18 @@ def main(argv: list[str]) -> int:
 def _table_of_agents(results: list[AgentsSeen]) -> Table:
     table = Table("", *(f"{seen.n_agents} agents" for seen in results))
     rows: dict[str, Callable[[AgentsSeen], str]] = {
-        "from the first invitation to the last heartbeat": lambda seen: f"{seen.started_s:.1f} s",
+        "from the start until all nodes are known": lambda seen: f"{seen.discovered_s:.1f} s",
+        "until the last agent's first heartbeat": lambda seen: f"{seen.started_s:.1f} s",
         "the controller's processor time until then": lambda seen: f"{seen.start_busy_s:.1f} s",
+        "- for each agent": lambda seen: f"{1000 * seen.start_busy_s / seen.n_agents:.2f} ms",
+        "the agents' processor time until then": lambda seen: f"{seen.agents_busy_s:.1f} s",
         "heartbeats of each agent": lambda seen: f"every {seen.interval_s:.1f} s",
         "cores of the controller for heartbeats": lambda seen: f"{seen.load:.2f}",
         "a ping to all": lambda seen: f"{seen.pinged_s:.2f} s",
         "all dial again at once": lambda seen: f"{seen.back_s:.1f} s",
+        "the controller's processor time meanwhile": lambda seen: f"{seen.back_busy_s:.1f} s",
+        "nodes taken for lost at any time": lambda seen: str(seen.n_lost),
+        "the controller's threads, at most": lambda seen: str(seen.n_threads),
         "the controller's memory": lambda seen: f"{seen.megabytes:.0f} MB",
     }
     for name, column in rows.items():

@@ -1,40 +1,36 @@
-"""Many agents that dial one controller: the real listener, channels and nodes; of the agents only what is measured.
+"""The agents of a large job: the real allocation, controller's side and state server, and agents that start nothing.
 
-Each of some processes stands for a hundred agents: they dial, send heartbeats and answer pings with the agent's own
-code. Run as a program it is one of these processes.
+:mod:`.many_agents` stands in for the ``srun`` that starts the agents of up to two thousand nodes, and for the agents.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import resource
-import selectors
-import subprocess
+import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.control import NodeRecord
-from laggard.resilience.agent import ALIVE
+from laggard.kvstore.server import StateServer
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import Dialled, Invitation
-from laggard.resilience.allocation.agent_listener import AgentListener, Callers
-from laggard.resilience.allocation.discovery import DialledAgent
-from laggard.resilience.allocation.step import REDIAL_S
+from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.allocation.slurm import MAX_NODES_OF_STEP
 from laggard.resilience.decision.pace import Pace
-from laggard.resilience.nodes.node import Node
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 
 __all__ = ["AgentsSeen", "measure_agents"]
 
-PER_PROCESS = 100
-DEADLINE_S = 120.0
+DEADLINE_S = 900.0
+LOOK_INTERVAL_S = 0.5
+PRIMARY = "primary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,94 +43,154 @@ class AgentsSeen:
         How many.
     interval_s
         From one heartbeat of an agent to the next, in seconds.
+    discovered_s
+        From the start until the controller knows what each node has, in seconds.
     started_s
-        From the first invitation to the last agent's first heartbeat, in seconds.
+        From the start to the last agent's first heartbeat, in seconds.
     start_busy_s
         Processor seconds of the controller until then.
+    agents_busy_s
+        Processor seconds of the processes that stand for the agents until then.
     load
         Processor seconds per second of the controller, with nothing but heartbeats.
     pinged_s
         From the first ping to the last answer.
     back_s
         From the moment when all connections were dropped until all have been dialled again.
+    back_busy_s
+        Processor seconds of the controller in between.
+    n_threads
+        The most threads that the controller has had.
     megabytes
         What the controller's memory grew by.
+    n_lost
+        How many nodes were taken for lost at any time.
     """
 
     n_agents: int
     interval_s: float
+    discovered_s: float
     started_s: float
     start_busy_s: float
+    agents_busy_s: float
     load: float
     pinged_s: float
     back_s: float
+    back_busy_s: float
+    n_threads: int
     megabytes: float
+    n_lost: int
 
 
-def measure_agents(n_agents: int, for_s: float = 20.0) -> AgentsSeen:
-    """Have that many agents dial, and watch their heartbeats for some seconds."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    me, changed = psutil.Process(), threading.Condition()
+class _Srun(Unmanaged):
+    """Starts the processes that stand for the agents."""
+
+    name = "srun"
+
+    def command(self, host: str, argv: Sequence[str]) -> list[str]:
+        del host, argv
+        return ["false"]  # no node has an agent of its own
+
+    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+        del argv
+        groups = [tuple(hosts[at : at + MAX_NODES_OF_STEP]) for at in range(0, len(hosts), MAX_NODES_OF_STEP)]
+        root = str(Path(__file__).parents[2])
+        command = ["env", "-C", root, sys.executable, "-m", "benchmarks.scaling.many_agents"]
+        return {group: [*command, ",".join(group)] for group in groups}
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
+class _Watch:
+    """What the controller does beside: looks for lost nodes twice a second."""
+
+    def __init__(self) -> None:
+        self.cluster: Cluster | None = None
+        self.lost: set[str] = set()
+        self.n_threads = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_INTERVAL_S):
+            self.n_threads = max(self.n_threads, threading.active_count())
+            if self.cluster is not None:
+                self.lost.update(self.cluster.lost())
+
+
+def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
+    """Start that many agents, and watch their heartbeats for some seconds."""
+    me = psutil.Process()
     before_bytes = me.memory_info().rss
-    pace = Pace.of_job(n_agents)
-    command = [sys.executable, "-P", "-m", "benchmarks.scaling.agents", str(pace.interval_s)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    listener = AgentListener("127.0.0.1", Callers())
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        for _ in range(-(-n_agents // PER_PROCESS))
-    ]
-    for process in processes:
-        assert process.stdout is not None  # noqa: S101 - for the type checker
-        process.stdout.readline()  # it has loaded everything
     began_s, busy_s = time.monotonic(), _busy_s(me)
-    nodes = [_invite(listener, number, processes[number // PER_PROCESS], changed) for number in range(n_agents)]
-    for process in processes:
-        assert process.stdin is not None  # noqa: S101
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-    started_s = _until(lambda: all(node.has_started for node in nodes), began_s)
-    start_busy_s = _busy_s(me) - busy_s
-    busy_s, since_s = _busy_s(me), time.monotonic()
-    time.sleep(for_s)
-    load = (_busy_s(me) - busy_s) / (time.monotonic() - since_s)
-    began_s = time.monotonic()
-    for node in nodes:
-        node.ping()
-    pinged_s = _until(lambda: all(node.answered for node in nodes), began_s)
-    megabytes = (me.memory_info().rss - before_bytes) / 1e6
-    began_s = time.monotonic()
-    for node in nodes:
-        _channel_of(node).detach()
-    back_s = _until(lambda: all(_channel_of(node).is_connected for node in nodes), began_s)
-    for node in nodes:
-        node.close()
-    for node in nodes:
-        node.wait(DEADLINE_S)
-    listener.close()
-    return AgentsSeen(n_agents, pace.interval_s, started_s, start_busy_s, load, pinged_s, back_s, megabytes)
+    with _cluster(n_agents) as (cluster, allocation), _Watch() as watch:
+        discovered_s = time.monotonic() - began_s
+        hosts = [PRIMARY, *(node.hostname for node in allocation.nodes[1:])]
+        cluster.start(Roster(tuple(hosts)))
+        watch.cluster = cluster
+        nodes = cluster.nodes.values()
+        started_s = _until(lambda: all(node.has_started for node in nodes), began_s)
+        start_busy_s = _busy_s(me) - busy_s
+        agents_busy_s = sum(_busy_s(psutil.Process(step.process.pid)) for step in allocation._steps)
+        busy_s, since_s = _busy_s(me), time.monotonic()
+        time.sleep(for_s)
+        load = (_busy_s(me) - busy_s) / (time.monotonic() - since_s)
+        began_s = time.monotonic()
+        watch.lost.update(cluster.lost_after_ping(hosts))
+        pinged_s = time.monotonic() - began_s
+        megabytes = (me.memory_info().rss - before_bytes) / 1e6
+        began_s, busy_s = time.monotonic(), _busy_s(me)
+        channels = [channel for node in nodes if isinstance(channel := node._agent.stdout, Channel)]
+        for channel in channels:
+            assert channel._connection is not None  # noqa: S101 - for the type checker
+            with contextlib.suppress(OSError):
+                channel._connection._socket.shutdown(socket.SHUT_RDWR)  # as when the network drops it
+        time.sleep(LOOK_INTERVAL_S)
+        back_s = _until(lambda: all(channel.is_connected for channel in channels), began_s)
+        back_busy_s = _busy_s(me) - busy_s
+        watch.lost.update(cluster.lost_after_ping(hosts))
+        watch.cluster = None
+    return AgentsSeen(
+        n_agents,
+        Pace(n_agents).interval_s,
+        discovered_s,
+        started_s,
+        start_busy_s,
+        agents_busy_s,
+        load,
+        pinged_s,
+        back_s,
+        back_busy_s,
+        watch.n_threads,
+        megabytes,
+        len(watch.lost),
+    )
 
 
-def _invite(
-    listener: AgentListener, number: int, process: subprocess.Popen[bytes], changed: threading.Condition
-) -> Node:
-    channel = Channel(partial(_await_connection, process))
-    assert process.stdin is not None  # noqa: S101
-    process.stdin.write(listener.invite(channel).to_line())
-    process.stdin.flush()
-    return Node(NodeRecord(f"node{number}", "127.0.0.1", ()), DialledAgent(process, channel), changed)
-
-
-def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:
-    channel.wait(REDIAL_S)
-    return channel.is_connected or process.poll() is None
-
-
-def _channel_of(node: Node) -> Channel:
-    agent = node._agent
-    assert isinstance(agent, DialledAgent)  # noqa: S101
-    return agent.channel
+@contextlib.contextmanager
+def _cluster(n_agents: int) -> Iterator[tuple[Cluster, RemoteAllocation]]:
+    """Discover that many nodes, and return what starts their agents, until the end of the block."""
+    with contextlib.ExitStack() as last:
+        folder = Path(last.enter_context(tempfile.TemporaryDirectory(prefix="laggard-agents-")))
+        server = last.enter_context(StateServer.start(folder / "state", job="agents"))
+        (folder / "nodes").mkdir(mode=0o700)
+        hosts = [PRIMARY, *(f"node{number:05}" for number in range(n_agents))]
+        allocation = RemoteAllocation(dict.fromkeys(hosts, "127.0.0.1"), _Srun(), virtual_gpus=1)
+        allocation.discover(tell=print)
+        files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
+        cluster = Cluster(allocation, folder / "nodes", files, threading.Condition())
+        cluster.confirm_by(server.endpoint)
+        last.callback(cluster.stop)
+        yield cluster, allocation
 
 
 def _busy_s(process: psutil.Process) -> float:
@@ -146,39 +202,5 @@ def _until(done: Callable[[], bool], began_s: float) -> float:
     while not done():
         if time.monotonic() > began_s + DEADLINE_S:
             raise TimeoutError(f"not within {DEADLINE_S:g} s")
-        time.sleep(0.01)
+        time.sleep(0.05)
     return time.monotonic() - began_s
-
-
-def _be_agents(interval_s: float) -> None:
-    print("loaded", flush=True)
-    lines = iter(sys.stdin.buffer.readline, b"\n")  # the last one that comes
-    invitations = [Invitation(**json.loads(line)) for line in lines]
-    agents = [Dialled(invitation, sys.stdin.fileno()) for invitation in invitations]
-    selector = selectors.DefaultSelector()
-    for agent in agents:
-        selector.register(agent.commands, selectors.EVENT_READ, agent)
-    threading.Thread(target=_send_heartbeats, args=(agents, interval_s), daemon=True).start()
-    n_left = len(agents)
-    while n_left:
-        for key, _ in selector.select():
-            data = os.read(key.fd, 1 << 16)
-            if not data:
-                selector.unregister(key.fd)
-                n_left -= 1
-            elif b'"ping"' in data:
-                key.data.answers.write(json.dumps({"event": "pong", "time_s": time.time()}) + "\n")
-    for agent in agents:
-        agent.finish()
-
-
-def _send_heartbeats(agents: list[Dialled], interval_s: float) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the end
-        while True:
-            for agent in agents:
-                time.sleep(interval_s / len(agents))
-                agent.answers.write(ALIVE)
-
-
-if __name__ == "__main__":
-    _be_agents(float(sys.argv[1]))

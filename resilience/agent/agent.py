@@ -28,8 +28,8 @@ the controller sends                                     the agent
                                                          before that what its tasks have written last
 =======================================================  ============================================================
 
-It sends ``alive`` twice a second, or as often as ``set-up`` says, from a thread that does nothing else; while that gets
-no reply, it raises a count in the state server, too (:mod:`.second_path`). It also sends ``ray-started``,
+It sends ``alive`` twice a second, in a large job more rarely, from a thread that does nothing else; while that gets no
+reply, it raises a count in the state server, too (:mod:`.second_path`). It also sends ``ray-started``,
 ``ray-ended``, ``leftovers-ended``, ``sidecar-ended``, ``output``, ``task-started``, ``task-ended``, ``task-restarts``,
 ``warm``, ``hooked``, ``imports``, ``log``, ``logs-sent``, ``node-checked``, ``stacks``, ``error-output``,
 ``told-to-end``, ``crashed`` and ``pong``.
@@ -116,10 +116,18 @@ class Answers(Protocol):
 class Agent:
     """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds.
 
-    Before the first command it may be silent for ``others_s`` seconds more.
+    Before the first command it may be silent for ``others_s`` seconds more. The job has ``n_nodes`` nodes, as far as is
+    known by then.
     """
 
-    def __init__(self, commands: IO[bytes], answers: Answers, lease_s: float = LEASE_S, others_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        commands: IO[bytes],
+        answers: Answers,
+        lease_s: float = LEASE_S,
+        others_s: float = 0.0,
+        n_nodes: int = Pace().n_nodes,
+    ) -> None:
         self._commands = commands
         self._answers = answers
         self._lease_s = lease_s
@@ -141,7 +149,7 @@ class Agent:
         self._inquiries = Inquiries(self._selector, self._send, self._later)
         self._second_path = SecondPath(self._unheard_s)
         self._unread = b""
-        self._pace = Pace()
+        self._pace = Pace(n_nodes)
         self._pinged = False
         self._told_to_end = False
         self._children, self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -241,7 +249,7 @@ class Agent:
             _log.debug("command: %s %s", command["do"], command.get("name", ""))
         match command["do"]:
             case "set-up":
-                self._pace = Pace(command.get("heartbeat_s", self._pace.interval_s))
+                self._pace = Pace(command.get("n_nodes", self._pace.n_nodes))
                 self._set_up(Path(command["directory"]), command["files"], command["environment"])
             case "warm-up":
                 self._warm_up(command["command"])
@@ -288,7 +296,7 @@ class Agent:
         self._environment = environment
         endpoint_file = Path(environment.get(ENDPOINT_FILE, ""))
         if endpoint_file.is_file() and NODE in environment:
-            self._second_path.start(endpoint_file, environment[NODE], self._pace.unheard_s)
+            self._second_path.start(endpoint_file, environment[NODE], self._pace)
         log_to_file(directory / "agent.log")
 
     def _write_private(self, files: dict[str, str]) -> None:
@@ -487,29 +495,27 @@ def main(arguments: Sequence[str] = ()) -> int:
     Parameters
     ----------
     arguments
-        For how many seconds the controller may be silent, and ``--dials`` if it is on another machine: then it sends
-        an invitation to standard input. Otherwise standard input and output are the pipe to it.
+        ``--dials`` if the controller is on another machine: then it sends an invitation to standard input. Otherwise
+        standard input and output are the pipe to it, and the argument is for how many seconds it may be silent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's, some time before the end, to every step of the job
         signal.signal(warning, signal.SIG_IGN)  # as our helpers do, which inherit it; the program's start undoes it
     configure_logging()
-    dials = DIALS in arguments
-    lease_s = [float(argument) for argument in arguments if argument != DIALS]
     try:
         with contextlib.suppress(BrokenPipeError):
-            if dials:
-                _run_dialling(*lease_s)
+            if DIALS in arguments:
+                _run_dialling()
             else:
-                _run_on_pipes(*lease_s)
+                _run_on_pipes(*map(float, arguments))
     except ProcessesStillRunningError as error:
         print(f"laggard: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _run_dialling(lease_s: float) -> None:
+def _run_dialling() -> None:
     from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
 
     invitation = read_invitation(sys.stdin.fileno())
@@ -518,7 +524,8 @@ def _run_dialling(lease_s: float) -> None:
     controller = Dialled(invitation, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
-            Agent(commands, controller.answers, lease_s, OTHERS_S).run()
+            n_nodes = invitation.n_nodes
+            Agent(commands, controller.answers, Pace(n_nodes).lease_s, OTHERS_S, n_nodes).run()
     finally:
         controller.finish()
 

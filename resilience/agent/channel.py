@@ -7,14 +7,14 @@ where the old one stopped: no piece is lost, and none comes twice.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable
+from functools import partial
 
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 
 __all__ = ["Channel"]
@@ -29,81 +29,53 @@ _UNCONFIRMED_BYTES = 1 << 18
 
 
 class Channel:
-    """One end. The other one has got another connection to this one, or gets one by `attach`.
+    """One end. Connections come by `attach`; they and what they bring are handled in the loop's thread.
 
     Parameters
     ----------
-    reconnect
-        Called by `receive` whenever there is no connection: waits a little for one or makes one, and returns whether
-        there may still be one.
-    gives_up
-        Whether a connection through which nothing has come for its timeout is dropped, not waited for.
+    loop
+        Of the connections.
+    unconnected
+        Called in the loop when there is no connection yet, or none any more: sees to it that there will be one, or
+        abandons the channel when there will not.
+
+    Attributes
+    ----------
+    closed
+        Whether this end has been closed.
+    unconnected_since_s
+        When there was a connection last, or the channel was made, in monotonic seconds; while there is none.
     """
 
-    def __init__(self, reconnect: Callable[[Channel], bool], *, gives_up: bool = False) -> None:
-        self._reconnect = reconnect
-        self._gives_up = gives_up
+    def __init__(self, loop: Loop, unconnected: Callable[[Channel], None]) -> None:
+        self._loop = loop
+        self._unconnected = unconnected
         self._connection: TLSConnection | None = None
-        self._changed = threading.Condition()
-        self._sending = threading.RLock()
-        self._unconfirmed: deque[bytes] = deque()
+        self._writing = threading.Lock()
+        self._unsent: deque[bytes] = deque()
+        self._unconfirmed: deque[bytes] = deque()  # sent, but the other end may not have it
         self._n_confirmed = 0  # pieces that the other end has
-        self._n_sent = 0  # of those over this connection, and of all that need not be
         self._n_received = 0
         self._since_confirmed_bytes = 0
-        self._unread = b""
+        self._arrived = b""  # of a piece that is not complete
+        self._untaken: list[bytes] = []
+        self._take: Callable[[bytes], None] | None = None
+        self._tell_end: Callable[[], None] = _nothing
+        self._changed = threading.Condition()
         self.closed = False
+        self.unconnected_since_s = time.monotonic()
         self._has_ended = False  # nothing more comes
         self._is_over = False  # nor can anything more be sent
+        loop.call(self._await_connection)
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self._connection is not None
 
-    def wait(self, deadline_s: float) -> None:
-        """Wait until there is a connection, or will be none any more, or the deadline."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._connection is not None or self._is_over, deadline_s)
-
-    def detach(self) -> int:
-        """Drop the connection, if there is one, and return how many pieces have been received: it stays so."""
-        with self._changed:
-            connection, self._connection = self._connection, None
-            n_received = self._n_received
-        if connection is not None:
-            connection.close()
-        return n_received
-
-    def attach(self, connection: TLSConnection, n_received: int) -> None:
-        """Go on over a new connection.
-
-        Parameters
-        ----------
-        connection
-            To the other end, which knows what `detach` has returned.
-        n_received
-            How many pieces the other end has received.
-
-        Raises
-        ------
-        ConnectionError
-            If it cannot have received so many, or so few.
-        """
-        with self._sending:
-            if self._is_over:
-                connection.close()
-                return
-            if not self._n_confirmed <= n_received <= self._n_confirmed + len(self._unconfirmed):
-                connection.close()
-                raise ConnectionError(f"the other end claims to have received {n_received} messages")
-            self._confirm(n_received)
-            self._n_sent = n_received
-            with self._changed:
-                self._connection = connection
-                self._changed.notify_all()
-        # Not here, where nobody may be reading: if both ends only write, neither gets on.
-        threading.Thread(target=self._send_on, name="channel-resend", daemon=True).start()
+    def read(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
+        """Have something called, in the loop, with all that comes, what has come already included, and at the end."""
+        self._loop.call(partial(self._begin_reading, take, tell_end))
 
     def write(self, data: bytes) -> int:
         """Send this, now or once there is a connection again; from any thread.
@@ -115,10 +87,9 @@ class Channel:
         """
         if self._is_over:
             raise BrokenPipeError(32, "the other end is gone")
-        with self._sending:
-            for at in range(0, len(data), _LONGEST_BYTES):
-                self._unconfirmed.append(data[at : at + _LONGEST_BYTES])
-            self._send_on()
+        with self._writing:
+            self._unsent.extend(data[at : at + _LONGEST_BYTES] for at in range(0, len(data), _LONGEST_BYTES))
+        self._loop.call(self._send_on)
         return len(data)
 
     def flush(self) -> None:
@@ -126,117 +97,145 @@ class Channel:
 
     def close(self) -> None:
         """Tell the other end that nothing more comes; what it sends still arrives. Closing twice does nothing."""
-        with self._sending:
+        with self._writing:
             if not self.closed:
                 self.closed = True
-                self._unconfirmed.append(b"")
-                self._send_on()
+                self._unsent.append(b"")
+        self._loop.call(self._send_on)
 
     def abandon(self) -> None:
-        """Drop the connection, and take no other."""
+        """Drop the connection, and take no other; from any thread."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-        self.detach()
+        self._loop.call(self._end)
 
     def wait_for_end(self, deadline_s: float | None) -> bool:
-        """Wait until nothing more comes, while another thread receives; return False at the deadline."""
+        """Wait until nothing more comes, and what was written has left; return False at the deadline."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._has_ended or self._is_over, deadline_s)
+            return self._changed.wait_for(lambda: self._is_over or (self._has_ended and self._is_flushed), deadline_s)
 
-    def receive(self) -> bytes:
-        """Return the next bytes from the other end; none at its end, or if it is gone. From one thread."""
-        while not (self._has_ended or self._is_over):
-            if (connection := self._connection) is None:
-                if not self._reconnect(self):
-                    self.abandon()
-                continue
-            try:
-                if (piece := self._piece_from(connection)) is not None:
-                    if not piece:
-                        self._end()
-                    return piece
-            except TimeoutError:
-                if self._gives_up:
-                    self._drop(connection)
-            except OSError:
-                self._drop(connection)
-        return b""
+    def detach(self) -> int:
+        """Drop the connection, if there is one, and return how many pieces have been received; in the loop."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        return self._n_received
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines from the other end."""
-        while data := self.receive():
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            yield from lines
+    def attach(self, connection: TLSConnection, n_received: int, arrived: bytes) -> None:
+        """Go on over a new connection; in the loop.
 
-    def __enter__(self) -> Self:
-        return self
+        Parameters
+        ----------
+        connection
+            To the other end, which knows what `detach` has returned.
+        n_received
+            How many pieces the other end has received.
+        arrived
+            What has already come from there.
+        """
+        if self._is_over or not self._n_confirmed <= n_received <= self._n_confirmed + len(self._unconfirmed):
+            connection.close()  # it belongs to nobody, or claims to have received what was never sent
+            self._await_connection()
+            return
+        self._confirm(n_received)
+        self._unsent.extendleft(reversed(self._unconfirmed))
+        self._unconfirmed.clear()
+        self._arrived = b""
+        self._connection = connection
+        connection.take, connection.lost = self._receive, partial(self._lose, connection)
+        self._send_on()
+        self._receive(arrived)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abandon()
+    @property
+    def _is_flushed(self) -> bool:
+        return not self._unsent and (self._connection is None or self._connection.is_flushed)
 
-    def _piece_from(self, connection: TLSConnection) -> bytes | None:
-        """Return the next piece of a connection; None if there was none, or the connection was replaced meanwhile."""
-        n_confirmed, length = _HEAD.unpack_from(connection.await_bytes(_HEAD.size))
-        if _LONGEST_BYTES < length < _NO_PIECE:
-            raise ConnectionError(f"a message of {length} bytes is none of ours")
-        size_bytes = _HEAD.size + (0 if length == _NO_PIECE else length)
-        connection.await_bytes(size_bytes)
-        with self._changed:
-            if self._connection is not connection:
-                return None  # it will be sent again
-            piece = connection.read(size_bytes)[_HEAD.size :]
+    def _await_connection(self) -> None:
+        if self._has_ended:
+            self.abandon()  # nobody is left to connect to
+        elif self._connection is None and not self._is_over:
+            self._unconnected(self)
+
+    def _lose(self, connection: TLSConnection, _: OSError) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self.unconnected_since_s = time.monotonic()
+            self._await_connection()
+
+    def _begin_reading(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
+        untaken, self._untaken = self._untaken, []
+        self._take, self._tell_end = take, tell_end
+        for piece in untaken:
+            take(piece)
+        if self._has_ended or self._is_over:
+            self._tell_reader()
+
+    def _receive(self, data: bytes) -> None:
+        connection, self._arrived = self._connection, self._arrived + data
+        while connection is self._connection and not self._is_over and len(self._arrived) >= _HEAD.size:
+            n_confirmed, length = _HEAD.unpack_from(self._arrived)
+            size_bytes = _HEAD.size + (0 if length == _NO_PIECE else length)
+            if size_bytes > _HEAD.size + _LONGEST_BYTES:
+                self.detach()  # a message of that length is none of ours
+                self._await_connection()
+                return
+            if len(self._arrived) < size_bytes:
+                return
+            piece, self._arrived = self._arrived[_HEAD.size : size_bytes], self._arrived[size_bytes:]
+            self._confirm(n_confirmed)
             if length != _NO_PIECE:
                 self._n_received += 1
-        self._confirm(n_confirmed)
-        self._since_confirmed_bytes += len(piece)
-        # Without waiting for whoever sends just now: what that sends next says it, too.
-        if self._since_confirmed_bytes > _UNCONFIRMED_BYTES and self._sending.acquire(blocking=False):
-            try:
-                self._transmit(self._head(_NO_PIECE))
-            finally:
-                self._sending.release()
-        return None if length == _NO_PIECE else piece
+                self._pass_on(piece)
+                self._confirm_to_other(len(piece))
 
-    def _end(self) -> None:
-        with self._changed:
+    def _pass_on(self, piece: bytes) -> None:
+        if not piece:
             self._has_ended = True
-            self._changed.notify_all()
+            self._tell_reader()
+            self._tell_waiting()
+        elif self._take is None:
+            self._untaken.append(piece)
+        else:
+            self._take(piece)
+
+    def _confirm_to_other(self, n_bytes: int) -> None:
+        """Say what was received: at once if nobody reads yet, so that the other end hears something."""
+        self._since_confirmed_bytes += n_bytes
+        if self._since_confirmed_bytes > _UNCONFIRMED_BYTES or self._take is None:
+            self._transmit(_NO_PIECE, b"")
 
     def _confirm(self, n_confirmed: int) -> None:
-        with self._changed:
-            while self._n_confirmed < n_confirmed and self._unconfirmed:
-                self._unconfirmed.popleft()
-                self._n_confirmed += 1
+        while self._n_confirmed < n_confirmed and self._unconfirmed:
+            self._unconfirmed.popleft()
+            self._n_confirmed += 1
 
     def _send_on(self) -> None:
         """Send what was not sent over this connection yet."""
-        with self._sending:
-            while self._connection is not None:
-                with self._changed:
-                    at = self._n_sent - self._n_confirmed
-                    if at == len(self._unconfirmed):
-                        return
-                    piece = self._unconfirmed[at]
-                self._n_sent += 1
-                self._transmit(self._head(len(piece)) + piece)
+        while self._connection is not None and self._unsent:
+            piece = self._unsent.popleft()
+            self._unconfirmed.append(piece)
+            self._transmit(len(piece), piece)
+        self._tell_waiting()
 
-    def _head(self, length: int) -> bytes:
+    def _transmit(self, length: int, piece: bytes) -> None:
         self._since_confirmed_bytes = 0
-        return _HEAD.pack(self._n_received, length)
+        if self._connection is not None:
+            self._connection.write(_HEAD.pack(self._n_received, length) + piece)
 
-    def _transmit(self, data: bytes) -> None:
-        if (connection := self._connection) is not None:
-            try:
-                connection.write(data)
-            except OSError:
-                self._drop(connection)
+    def _tell_waiting(self) -> None:
+        if self._has_ended:
+            with self._changed:
+                self._changed.notify_all()
 
-    def _drop(self, connection: TLSConnection) -> None:
-        with self._changed:
-            if self._connection is connection:
-                self._connection = None
-        with contextlib.suppress(OSError):
-            connection.close()
+    def _tell_reader(self) -> None:
+        tell_end, self._tell_end = self._tell_end, _nothing
+        tell_end()
+
+    def _end(self) -> None:
+        self.detach()
+        self._tell_reader()
+
+
+def _nothing() -> None:
+    """Tell nobody."""

@@ -16,17 +16,20 @@ import logging
 import os
 import random
 import secrets
-import select
+import selectors
 import socket
 import ssl
 import struct
-import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
 
 from laggard.resilience.agent.channel import Channel
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
+from laggard.resilience.decision.pace import Pace
 
-__all__ = ["COUNT", "GREETING", "SECRET_BYTES", "Dialled", "Invitation", "proof_of", "read_invitation"]
+__all__ = ["COUNT", "GREETING", "SECRET_BYTES", "Dialled", "Dialler", "Invitation", "proof_of", "read_invitation"]
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -37,11 +40,6 @@ GREETING = struct.Struct(">16s16s32s")
 COUNT = struct.Struct(">Q")
 """How many messages this end has received."""
 
-# Heartbeats are answered twice a second: a connection through which nothing comes for so long is replaced. Not sooner:
-# the agents of a thousand nodes would only add to what keeps the controller busy.
-SILENT_S = 5.0
-# When a thousand agents dial at once, the last one waits for its turn.
-ANSWER_S = 30.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
 LAST_WORDS_S = 1.0
 _LONGEST_BYTES = 1 << 16
@@ -62,6 +60,8 @@ class Invitation:
         (`of_node`).
     secret
         The same; never shown by ``repr``.
+    n_nodes
+        How many nodes the job has, whose agents all dial.
     """
 
     address: str
@@ -69,6 +69,7 @@ class Invitation:
     authority: str = field(repr=False)
     agent: str
     secret: str = field(repr=False)
+    n_nodes: int = 1
 
     def of_node(self, name: str) -> Invitation:
         """Return a node's own invitation, derived from one for all. Pure."""
@@ -103,21 +104,139 @@ def read_invitation(descriptor: int) -> Invitation:
     return Invitation(**json.loads(text))
 
 
-class _Text:
-    """A channel to which text is written, a line at a time."""
+class Dialler:
+    """An agent's end of a channel to the controller: dials whenever there is no connection.
 
-    def __init__(self, channel: Channel) -> None:
+    Parameters
+    ----------
+    loop
+        In which it does so.
+    invitation
+        From the controller.
+    start_up
+        The pipe that it came through: once that has ended, too, the controller is gone.
+
+    Attributes
+    ----------
+    channel
+        What the agent and the controller say to each other.
+    """
+
+    def __init__(self, loop: Loop, invitation: Invitation, start_up: int) -> None:
+        self._loop = loop
+        self._invitation = invitation
+        self._start_up = start_up
+        self._is_alone = False
+        self._n_failures = 0
+        self._is_waiting = False
+        self.channel = Channel(loop, self._dial)
+        loop.call(partial(loop.watch, start_up, selectors.EVENT_READ, self._read_start_up))
+
+    def _read_start_up(self, _: int) -> None:
+        if not os.read(self._start_up, _LONGEST_BYTES):
+            self._loop.unwatch(self._start_up)
+            self._is_alone = True
+            if self._is_waiting:
+                self.channel.abandon()
+
+    def _dial(self, channel: Channel) -> None:
+        self._is_waiting = False
+        if self._is_alone:
+            channel.abandon()
+        else:
+            _Attempt(self._loop, self._invitation, channel, partial(self._settle, channel))
+
+    def _settle(self, channel: Channel, error: OSError | None) -> None:
+        """Dial again after a while if an attempt has failed, and after a longer one if it was not the first."""
+        if error is None:
+            self._n_failures = 0
+            return
+        _log.debug("the controller cannot be reached: %s", error)
+        self._n_failures += 1
+        self._is_waiting = True
+        wait_s = min(FIRST_WAIT_S * 2**self._n_failures, LONGEST_WAIT_S)
+        self._loop.after(wait_s * random.uniform(0.5, 1.0), partial(self._dial, channel))
+
+
+class _Attempt:
+    """One attempt to reach the controller: connects, greets, and shows the secret.
+
+    Parameters
+    ----------
+    loop, invitation
+        As of the `Dialler`.
+    channel
+        Which gets the connection.
+    settle
+        Called, once, with why there is no connection, or None.
+    """
+
+    def __init__(
+        self, loop: Loop, invitation: Invitation, channel: Channel, settle: Callable[[OSError | None], None]
+    ) -> None:
+        self._loop = loop
+        self._invitation = invitation
+        self._pace = Pace(invitation.n_nodes)
         self._channel = channel
+        self._settle = settle
+        self._heard = b""
+        self._is_connecting = True
+        self._plain = socket.socket()
+        self._plain.settimeout(0.0)
+        self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._plain.connect_ex((invitation.address, invitation.port))  # should it fail, so does sending
+        loop.watch(self._plain, selectors.EVENT_WRITE, self._greet)
+        loop.after(self._pace.answer_s, self._look)
+        self._greet()  # at once, if it can be done: a connection that says nothing may have to make place
 
-    def write(self, text: str) -> int:
-        return self._channel.write(text.encode())
+    def _look(self) -> None:
+        if self._is_connecting:
+            self._fail(TimeoutError(f"no connection within {self._pace.answer_s:g} s"))
 
-    def flush(self) -> None:
-        pass
+    def _fail(self, error: OSError) -> None:
+        self._is_connecting = False
+        self._loop.unwatch(self._plain)
+        self._plain.close()
+        self._settle(error)
+
+    def _greet(self, _: int = selectors.EVENT_WRITE) -> None:
+        if not self._is_connecting:
+            return
+        invited, once = self._invitation, secrets.token_bytes(16)
+        agent, secret = bytes.fromhex(invited.agent), bytes.fromhex(invited.secret)
+        try:
+            self._plain.sendall(GREETING.pack(agent, once, proof_of(secret, agent, once)))
+        except BlockingIOError:
+            return  # it is called again when there is a connection
+        except OSError as error:
+            self._fail(error)
+            return
+        self._is_connecting = False
+        self._loop.unwatch(self._plain)
+        connection = TLSConnection(
+            self._loop, self._plain, _context(invited.authority), invited.address, self._pace.answer_s
+        )
+        connection.take, connection.lost = partial(self._take, connection), self._settle
+        connection.write(secret + COUNT.pack(self._channel.detach()))
+
+    def _take(self, connection: TLSConnection, data: bytes) -> None:
+        self._heard += data
+        if len(self._heard) >= COUNT.size:
+            self._settle(None)
+            (n_received,) = COUNT.unpack_from(self._heard)
+            connection.set_patience(self._pace.replace_s)
+            self._channel.attach(connection, n_received, self._heard[COUNT.size :])
+
+
+@lru_cache(maxsize=1)
+def _context(authority: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
 
 
 class Dialled:
-    """The agent's end of a channel to the controller, with the files that :class:`.agent.Agent` works on.
+    """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on.
 
     Parameters
     ----------
@@ -135,66 +254,54 @@ class Dialled:
     """
 
     def __init__(self, invitation: Invitation, start_up: int) -> None:
-        self._invitation = invitation
-        self._start_up = start_up
-        self._wait_s = FIRST_WAIT_S
-        self._context = ssl.create_default_context(cadata=invitation.authority)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._channel = Channel(self._dial, gives_up=True)
+        self._loop = Loop("channel")
+        self._channel = Dialler(self._loop, invitation, start_up).channel
         self.answers = _Text(self._channel)
-        self.commands, self._received = os.pipe()
-        self._reader = threading.Thread(target=self._pass_on, name="channel", daemon=True)
-        self._reader.start()
+        self.commands, self._passing_on = os.pipe()
+        os.set_blocking(self._passing_on, False)
+        self._untaken = bytearray()
+        self._has_ended = False
+        self._channel.read(self._pass_on, self._end)
 
     def finish(self) -> None:
-        """Say that nothing more comes, and wait a moment until the controller has received everything."""
+        """Say that nothing more comes, and wait a moment until everything has left."""
         self._channel.close()
-        self._reader.join(LAST_WORDS_S)
+        self._channel.wait_for_end(LAST_WORDS_S)
         self._channel.abandon()
+        self._loop.close()
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, data: bytes) -> None:
+        self._untaken += data
+        self._pour()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._pour()
+
+    def _pour(self, _: int = selectors.EVENT_WRITE) -> None:
+        """Let the agent have its commands; what it is too busy to take waits, and nothing else waits for that."""
         try:
-            while data := self._channel.receive():
-                os.write(self._received, data)
+            while self._untaken:
+                del self._untaken[: os.write(self._passing_on, self._untaken)]
+        except BlockingIOError:
+            self._loop.watch(self._passing_on, selectors.EVENT_WRITE, self._pour)
+            return
         except BrokenPipeError:
             _log.debug("the agent reads no more commands")
-        finally:
-            os.close(self._received)
+            self._untaken.clear()
+        self._loop.unwatch(self._passing_on)
+        if self._has_ended:
+            os.close(self._passing_on)
 
-    def _dial(self, channel: Channel) -> bool:
-        """Dial once, and wait a little if that fails; return False if the controller is gone."""
-        if self._is_alone(0.0):
-            return False
-        try:
-            self._connect(channel)
-        except OSError as error:
-            _log.debug("the controller cannot be reached: %s", error)
-            self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
-            return not self._is_alone(self._wait_s * random.uniform(0.5, 1.0))
-        self._wait_s = FIRST_WAIT_S
-        return True
 
-    def _connect(self, channel: Channel) -> None:
-        invited = self._invitation
-        agent, secret, once = bytes.fromhex(invited.agent), bytes.fromhex(invited.secret), secrets.token_bytes(16)
-        plain = socket.create_connection((invited.address, invited.port), ANSWER_S)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.sendall(GREETING.pack(agent, once, proof_of(secret, agent, once)))
-        except OSError:
-            plain.close()
-            raise
-        connection = TLSConnection(plain, self._context, invited.address)
-        try:
-            connection.write(secret + COUNT.pack(channel.detach()))
-            (n_received,) = COUNT.unpack(connection.read(COUNT.size))
-            connection.set_timeout(SILENT_S)
-        except OSError:
-            connection.close()
-            raise
-        channel.attach(connection, n_received)
+class _Text:
+    """A channel to which text is written, a line at a time."""
 
-    def _is_alone(self, wait_s: float) -> bool:
-        """Return whether the start-up pipe has ended, or does so before long: then nobody is left to dial to."""
-        readable, _, _ = select.select([self._start_up], [], [], wait_s)
-        return bool(readable) and not os.read(self._start_up, _LONGEST_BYTES)
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def write(self, text: str) -> int:
+        return self._channel.write(text.encode())
+
+    def flush(self) -> None:
+        pass

@@ -20,10 +20,8 @@ from laggard.collectors.device import gpu_names
 from laggard.resilience.agent import DIALS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
 
-__all__ = ["LEASE_S", "TOWARDS", "main", "own_address", "own_gpus"]
+__all__ = ["TOWARDS", "main", "own_address", "own_gpus"]
 
-# How long the controller may be silent before the agent takes it for gone: a cut network does not close the pipe.
-LEASE_S = 30
 TOWARDS = "--towards="
 """Before the primary's address: the handshake says from which address, of perhaps several, this node calls it."""
 _ANY_PORT = 9  # nothing is sent there
@@ -70,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     select.select([sys.stdin], [], [])
     sys.stdout.write(json.dumps(handshake) + "\n")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", str(LEASE_S), DIALS])  # noqa: S606 - no shell
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
 
 
 if __name__ == "__main__":

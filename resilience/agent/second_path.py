@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from laggard.resilience.decision.silence import LONGEST_S
+from laggard.resilience.decision.pace import Pace
 
 __all__ = ["COUNTS", "SecondPath"]
 
@@ -38,7 +38,7 @@ class SecondPath:
         self._unheard_s = unheard_s
         self._started = False
 
-    def start(self, endpoint_file: Path, host: str, after_s: float) -> None:
+    def start(self, endpoint_file: Path, host: str, pace: Pace) -> None:
         """Begin, unless it has begun already.
 
         Parameters
@@ -47,16 +47,16 @@ class SecondPath:
             Has the address and password of the state server.
         host
             Host name of this node.
-        after_s
-            For how many seconds the controller must not have replied.
+        pace
+            Says for how long the controller must not have replied, and from when on that is of no use any more.
         """
         if not self._started:
             self._started = True
             threading.Thread(
-                target=self._run, args=(endpoint_file, host, after_s), name="second-path", daemon=True
+                target=self._run, args=(endpoint_file, host, pace), name="second-path", daemon=True
             ).start()
 
-    def _run(self, endpoint_file: Path, host: str, after_s: float) -> None:
+    def _run(self, endpoint_file: Path, host: str, pace: Pace) -> None:
         # Now, not when it is urgent: the libraries may be on a file system that is slow just then.
         try:
             import redis
@@ -70,7 +70,7 @@ class SecondPath:
             while True:
                 time.sleep(INTERVAL_S)
                 unheard_s = self._unheard_s()
-                if unheard_s is None or not after_s < unheard_s < LONGEST_S:
+                if unheard_s is None or not pace.unheard_s < unheard_s < pace.longest_s:
                     continue
                 try:
                     client.hincrby(endpoint.key(COUNTS), host, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import logging
 import os
 import resource
@@ -21,53 +22,56 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import cast
+from functools import partial
 
 from laggard.kvstore.certificates import Authority, Certificate
-from laggard.kvstore.strangers import STRANGERS_PAUSE_S, TwoQueues
+from laggard.kvstore.strangers import TwoQueues
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["AgentListener", "Callers", "allow_descriptors"]
+__all__ = ["AgentListener", "Callers", "allow_descriptors", "lack_of_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
-MAX_UNPROVEN = 128
-# Handshakes at once. A thousand side by side would all take too long.
-MAX_TURNS = 16
+# Places for connections that have not proved anything; in a large job there are more.
+MIN_UNPROVEN = 128
+# So many connections are accepted, and handshakes begun, before the agents that are connected have their turn: a
+# handshake takes about a millisecond, and a connection that nobody accepts has to be made again.
+ACCEPTED_AT_ONCE, ADMITTED_AT_ONCE = 256, 16
 PROOF_S = 3.0
-# Of every step once an agent has proved itself.
-ANSWER_S = 5.0
-# Of a write to an agent that is connected, or of a look whether it still is.
-PROGRESS_S = 2.0
-_BACKLOG = 1024
+# Of every step once an agent has proved itself; its node may be busy.
+ANSWER_S = 15.0
+LOOK_S = 0.5
+_BACKLOG = 1 << 14  # the system's own limit is usually lower
 _NO_DESCRIPTOR_S = 0.05
-# Pipes to what starts the agent, and its connection, twice while it dials again.
-_DESCRIPTORS_PER_AGENT = 8
+# An agent's connection, twice while it dials again, and some to spare; and pipes to what starts an agent by itself.
+_DESCRIPTORS_TOGETHER, _DESCRIPTORS_ALONE = 3, 8
 _OTHER_DESCRIPTORS = 512
 
 
-def allow_descriptors(n_agents: int) -> str:
-    """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred.
+def allow_descriptors(n_agents: int) -> None:
+    """Let this process open what so many agents need: the usual limit of 1,024 is enough for some hundred."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_ALONE * n_agents
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+
+
+def lack_of_descriptors(n_together: int, n_alone: int) -> str:
+    """Return what the user is to be told if this process may not open what its agents need; else nothing.
 
     Parameters
     ----------
-    n_agents
-        How many will dial.
-
-    Returns
-    -------
-    str
-        What the user is to be told if the hard limit may be too low; else empty.
+    n_together, n_alone
+        How many agents are started by one command for all, and by one each.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_PER_AGENT * n_agents
-    if soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_TOGETHER * n_together + _DESCRIPTORS_ALONE * n_alone
     if needed <= hard:
         return ""
+    n_agents = n_together + n_alone
     return f"{n_agents} agents may need {needed} open files, and the limit is {hard} (ulimit -Hn): nodes may be lost"
 
 
@@ -78,7 +82,6 @@ class _Invited:
     secret: bytes
     channel: Channel
     used: set[bytes] = field(default_factory=set)  # so that nobody who has listened can send a greeting again
-    admitting: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
@@ -120,7 +123,7 @@ class Callers:
 
 
 class AgentListener:
-    """Listens for agents, in a thread of its own, until it is closed.
+    """Listens for agents, and carries their channels, in a thread of its own until it is closed.
 
     Parameters
     ----------
@@ -128,106 +131,133 @@ class AgentListener:
         Of this machine, at which the agents reach it.
     callers
         From where they dial: others wait in the queue for strangers until they have proved themselves.
+    n_nodes
+        How many nodes the job has.
     """
 
-    def __init__(self, address: str, callers: Callers) -> None:
+    def __init__(self, address: str, callers: Callers, n_nodes: int = 1) -> None:
         self._address = address
         self._callers = callers
+        self._n_nodes = n_nodes
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
         self._queues = TwoQueues(address, backlog=_BACKLOG)
         callers.follow(self._queues.admit)
-        self._resting: dict[socket.socket, float] = {}  # until when nobody is taken from which queue
         self._invited: dict[bytes, _Invited] = {}
-        self._turns = threading.BoundedSemaphore(MAX_TURNS)
+        self._agents: dict[Channel, bytes] = {}
         self._unproven: dict[int, _Unproven] = {}  # by descriptor, the oldest first
-        self._woken, self._wake = socket.socketpair()
-        self._closed = threading.Event()
-        self._selector = selectors.DefaultSelector()
-        for listener, pause_s in self._queues.queues:
-            listener.settimeout(0.0)
-            self._selector.register(listener, selectors.EVENT_READ, pause_s)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._listen, name="agent-listener", daemon=True)
-        self._thread.start()
+        self._n_unproven = max(MIN_UNPROVEN, n_nodes // 8)
+        self._arrivals: dict[bytes, socket.socket] = {}  # of agents that have proved themselves, the first one first
+        self._loop = Loop("agents")
+        self._loop.call(self._listen)
+
+    def channel(self, may_return: Callable[[float], bool]) -> Channel:
+        """Return a channel to an agent.
+
+        Parameters
+        ----------
+        may_return
+            Called now and then with for how many seconds the agent has not been connected, at the beginning with zero;
+            returns whether it may still dial. It must not wait.
+        """
+        return Channel(self._loop, lambda channel: self._look_for(channel, may_return))
 
     def invite(self, channel: Channel) -> Invitation:
         """Return an invitation with which one agent, and nobody else, gets to a channel."""
         agent, secret = secrets.token_bytes(16), secrets.token_bytes(SECRET_BYTES)
-        self._invited[agent] = _Invited(secret, channel)
-        return Invitation(self._address, self._queues.port, self._certificate.authority, agent.hex(), secret.hex())
+        self._expect(agent, secret, channel)
+        return self._invitation(agent.hex(), secret.hex())
 
     def invite_together(self, channels: Mapping[str, Channel]) -> Invitation:
         """Return one invitation for the agents of many nodes, from which each derives its own."""
-        together = Invitation(
-            self._address, self._queues.port, self._certificate.authority, "", secrets.token_hex(SECRET_BYTES)
-        )
+        together = self._invitation("", secrets.token_hex(SECRET_BYTES))
         for node, channel in channels.items():
             own = together.of_node(node)
-            self._invited[bytes.fromhex(own.agent)] = _Invited(bytes.fromhex(own.secret), channel)
+            self._expect(bytes.fromhex(own.agent), bytes.fromhex(own.secret), channel)
         return together
 
     def withdraw(self, channel: Channel) -> None:
         """Let nobody get to a channel any more."""
-        for agent in [agent for agent, invited in list(self._invited.items()) if invited.channel is channel]:
-            del self._invited[agent]
+        del self._invited[self._agents.pop(channel)]
 
     def close(self) -> None:
-        """Listen no more. Closing twice does nothing."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._wake.send(b"x")
-            self._thread.join()
-            self._wake.close()
+        """Listen no more, and leave the channels to themselves. Closing twice does nothing."""
+        self._loop.call(self._end)
+        self._loop.close()
+
+    def _invitation(self, agent: str, secret: str) -> Invitation:
+        return Invitation(self._address, self._queues.port, self._certificate.authority, agent, secret, self._n_nodes)
+
+    def _expect(self, agent: bytes, secret: bytes, channel: Channel) -> None:
+        self._invited[agent] = _Invited(secret, channel)
+        self._agents[channel] = agent
+
+    def _look_for(self, channel: Channel, may_return: Callable[[float], bool]) -> None:
+        if channel.is_connected:
+            return
+        if may_return(time.monotonic() - channel.unconnected_since_s):
+            self._loop.after(LOOK_S, partial(self._look_for, channel, may_return))
+        else:
+            channel.abandon()
 
     def _listen(self) -> None:
-        with contextlib.closing(self._queues), self._woken, self._selector:
-            while not self._closed.is_set():
-                for key, _ in self._selector.select(self._wait_s()):
-                    if key.data is not None:
-                        self._accept(cast("socket.socket", key.fileobj), key.data)
-                    elif (unproven := self._unproven.get(key.fd)) is not None:
-                        self._read_greeting(unproven)
-                self._drop_late()
-                self._end_rests()
-            while self._unproven:
-                self._drop(next(iter(self._unproven.values())))
+        for listener, pause_s in self._queues.queues:
+            self._listen_at(listener, pause_s)
 
-    def _wait_s(self) -> float | None:
-        """Return how long nothing is to do unless somebody calls."""
-        due_s = [unproven.since_s + PROOF_S for unproven in islice(self._unproven.values(), 1)]
-        due_s += self._resting.values()
-        return max(0.0, min(due_s) - time.monotonic()) if due_s else None
+    def _listen_at(self, listener: socket.socket, pause_s: float) -> None:
+        listener.settimeout(0.0)
+        self._loop.watch(listener, selectors.EVENT_READ, lambda _: self._accept(listener, pause_s))
 
-    def _end_rests(self) -> None:
-        for listener, until_s in list(self._resting.items()):
-            if until_s <= time.monotonic():
-                del self._resting[listener]
-                self._selector.register(listener, selectors.EVENT_READ, STRANGERS_PAUSE_S)
+    def _rest(self, listener: socket.socket, for_s: float, pause_s: float) -> None:
+        """Take nobody from a queue for a moment."""
+        self._loop.unwatch(listener)
+        self._loop.after(for_s, partial(self._listen_at, listener, pause_s))
+
+    def _end(self) -> None:
+        for listener, _ in self._queues.queues:
+            self._loop.unwatch(listener)
+        self._queues.close()
+        for unproven in list(self._unproven.values()):
+            self._drop(unproven)
+        for connection in self._arrivals.values():
+            connection.close()
+        self._arrivals.clear()
 
     def _accept(self, listener: socket.socket, pause_s: float) -> None:
         if pause_s:
-            self._selector.unregister(listener)
-            self._resting[listener] = time.monotonic() + pause_s
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:  # no descriptor is left: others of this process's will be free again
-            _log.debug("a connection cannot be accepted: %s", error)
-            if self._unproven:
-                self._drop(next(iter(self._unproven.values())))
-            else:
-                self._closed.wait(_NO_DESCRIPTOR_S)
-            return
-        connection.settimeout(0.0)
-        if len(self._unproven) >= MAX_UNPROVEN:
-            self._drop(next(iter(self._unproven.values())))
+            self._rest(listener, pause_s, pause_s)
+        for _ in range(1 if pause_s else ACCEPTED_AT_ONCE):  # and the channels have their turn
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # no descriptor is left: others of this process's will be free again
+                _log.debug("a connection cannot be accepted: %s", error)
+                if not self._make_place():
+                    self._rest(listener, _NO_DESCRIPTOR_S, pause_s)
+                return
+            connection.settimeout(0.0)
+            if len(self._unproven) >= self._n_unproven:
+                self._make_place()
+            self._await_proof(connection)
+
+    def _make_place(self) -> bool:
+        """Drop the oldest of those who have proved nothing, if there is one."""
+        if not self._unproven:
+            return False
+        self._drop(next(iter(self._unproven.values())))
+        return True
+
+    def _await_proof(self, connection: socket.socket) -> None:
+        if not self._unproven:
+            self._loop.after(PROOF_S, self._drop_late)
         unproven = self._unproven[connection.fileno()] = _Unproven(connection, time.monotonic())
-        self._selector.register(connection, selectors.EVENT_READ)
+        self._loop.watch(connection, selectors.EVENT_READ, lambda _: self._read_greeting(unproven))
         self._read_greeting(unproven)  # an agent's is usually there by now
 
     def _read_greeting(self, unproven: _Unproven) -> None:
+        if self._unproven.get(unproven.connection.fileno()) is not unproven:
+            return  # it was dropped just now
         try:
             piece = unproven.connection.recv(GREETING.size - len(unproven.greeting))
         except BlockingIOError:
@@ -251,46 +281,75 @@ class AgentListener:
             self._drop(unproven)
             return
         invited.used.add(once)
-        self._selector.unregister(unproven.connection)
-        del self._unproven[unproven.connection.fileno()]
-        threading.Thread(target=self._admit, args=(unproven.connection, invited), name="admit", daemon=True).start()
+        self._forget(unproven)
+        if not self._arrivals:
+            self._loop.call(self._admit)
+        former = self._arrivals.get(agent)
+        self._arrivals[agent] = unproven.connection
+        if former is not None:
+            former.close()  # the agent has given that one up, but it keeps its turn
 
-    def _admit(self, plain: socket.socket, invited: _Invited) -> None:
-        with self._turns:
-            self._take_in(plain, invited)
+    def _admit(self) -> None:
+        """Begin TLS with some agents; the others wait for their turn, so that heartbeats are read in between."""
+        for agent in list(itertools.islice(self._arrivals, ADMITTED_AT_ONCE)):
+            plain = self._arrivals.pop(agent)
+            if (invited := self._invited.get(agent)) is not None:
+                with contextlib.suppress(OSError):  # it has gone again
+                    self._begin(plain, invited)
+                    continue
+            plain.close()
+        if self._arrivals:
+            self._loop.call(self._admit)
 
-    def _take_in(self, plain: socket.socket, invited: _Invited) -> None:
-        plain.settimeout(ANSWER_S)
+    def _begin(self, plain: socket.socket, invited: _Invited) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            connection = TLSConnection(plain, self._context)
-        except OSError as error:
-            _log.debug("an agent does not come through: %s", error)
-            return
-        try:
-            if not hmac.compare_digest(connection.read(SECRET_BYTES), invited.secret):
-                raise ConnectionError("it does not know its secret")
-            self._callers.add(plain.getpeername()[0])
-            (n_received,) = COUNT.unpack(connection.read(COUNT.size))
-            connection.set_timeout(PROGRESS_S)
-            with invited.admitting:
-                connection.write(COUNT.pack(invited.channel.detach()))
-                invited.channel.attach(connection, n_received)
-        except OSError as error:
-            _log.debug("an agent does not come through: %s", error)
-            connection.close()
+        proven = partial(self._callers.add, str(plain.getpeername()[0]))
+        _Admission(TLSConnection(self._loop, plain, self._context, None, ANSWER_S), invited, proven)
 
     def _drop_late(self) -> None:
         now_s = time.monotonic()
         for unproven in list(self._unproven.values()):
             if unproven.since_s + PROOF_S > now_s:
+                self._loop.after(unproven.since_s + PROOF_S - now_s, self._drop_late)
                 return
             self._drop(unproven)
 
     def _drop(self, unproven: _Unproven) -> None:
-        self._selector.unregister(unproven.connection)
-        del self._unproven[unproven.connection.fileno()]
+        self._forget(unproven)
         unproven.connection.close()
+
+    def _forget(self, unproven: _Unproven) -> None:
+        self._loop.unwatch(unproven.connection)
+        del self._unproven[unproven.connection.fileno()]
+
+
+class _Admission:
+    """A connection of an agent that still has to show its secret."""
+
+    def __init__(self, connection: TLSConnection, invited: _Invited, proven: Callable[[], None]) -> None:
+        self._connection = connection
+        self._invited = invited
+        self._proven = proven
+        self._heard = b""
+        connection.take, connection.lost = self._take, self._give_up
+
+    def _take(self, data: bytes) -> None:
+        self._heard += data
+        if len(self._heard) < SECRET_BYTES + COUNT.size:
+            return
+        secret, count = self._heard[:SECRET_BYTES], self._heard[SECRET_BYTES : SECRET_BYTES + COUNT.size]
+        if not hmac.compare_digest(secret, self._invited.secret):
+            self._connection.close()
+            self._give_up(ConnectionError("it does not know its secret"))
+            return
+        self._proven()
+        (n_received,) = COUNT.unpack(count)
+        self._connection.set_patience(None)
+        self._connection.write(COUNT.pack(self._invited.channel.detach()))
+        self._invited.channel.attach(self._connection, n_received, self._heard[SECRET_BYTES + COUNT.size :])
+
+    def _give_up(self, error: OSError) -> None:
+        _log.debug("an agent does not come through: %s", error)
 
 
 def _server_context(certificate: Certificate) -> ssl.SSLContext:

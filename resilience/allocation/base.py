@@ -13,6 +13,7 @@ from typing import Protocol
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import NODE
+from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import AllocationError
@@ -21,6 +22,7 @@ __all__ = [
     "AgentProcess",
     "Allocation",
     "AllocationError",
+    "Messages",
     "Tell",
     "Unmanaged",
     "clear_this_machine",
@@ -58,7 +60,7 @@ class Commands(Protocol):
 
 
 class Messages(Protocol):
-    """What is read from an agent: a pipe from it, or a channel."""
+    """A pipe from an agent."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines that it sends, until it has ended."""
@@ -84,7 +86,7 @@ class AgentProcess(Protocol):
         """What is written to it."""
 
     @property
-    def stdout(self) -> Messages | None:
+    def stdout(self) -> Messages | Channel | None:
         """What is read from it."""
 
     def wait(self, timeout: float | None = None) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Protocol, cast
 
 from laggard.resilience.agent.channel import Channel
@@ -120,6 +121,9 @@ class Pending(Protocol):
     def channel(self) -> Channel:
         """On which it will be reached."""
 
+    def when_due(self, call: Callable[[], object]) -> None:
+        """Call this when somebody has to wait for the handshake, now or later, in any thread."""
+
     def handshake(self) -> Handshake | None:
         """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
 
@@ -156,6 +160,10 @@ class PendingAgent:
     stderr: IO[bytes]
     channel: Channel
     has_printed: bool = False
+
+    def when_due(self, call: Callable[[], object]) -> None:
+        """Call this at once."""
+        call()
 
     def handshake(self) -> Handshake | None:
         """Wait for the handshake and return it; None if the agent ends without one."""
@@ -214,7 +222,7 @@ def await_handshakes(
     if not pending:
         return {}
     with ThreadPoolExecutor(len(pending), "discover") as readers:
-        futures = {host: readers.submit(agent.handshake) for host, agent in pending.items()}
+        futures = {host: _begin(agent, readers) for host, agent in pending.items()}
         try:
             _, late = wait(futures.values(), LATE_S)
             if late:
@@ -226,5 +234,20 @@ def await_handshakes(
             for host, future in futures.items():
                 if not future.done():
                     pending[host].give_up()
+            wait(futures.values())
     handshakes = {host: future.result() for host, future in futures.items()}
     return {host: handshake for host, handshake in handshakes.items() if handshake is not None}
+
+
+def _begin(agent: Pending, readers: ThreadPoolExecutor) -> Future[Handshake | None]:
+    """Have a thread wait for an agent's handshake when it is due, rather than one for each of thousands at once."""
+    found: Future[Handshake | None] = Future()
+
+    def read() -> None:
+        try:
+            found.set_result(agent.handshake())
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            found.set_exception(error)
+
+    agent.when_due(partial(readers.submit, read))
+    return found

@@ -31,7 +31,12 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.agent.handshake import TOWARDS, own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener, Callers, allow_descriptors
+from laggard.resilience.allocation.agent_listener import (
+    AgentListener,
+    Callers,
+    allow_descriptors,
+    lack_of_descriptors,
+)
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -55,7 +60,8 @@ LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.proce
 CLEAR_DEADLINE_S = 10.0
 # To reach a lost node and to end what is left there; ssh alone takes up to eight seconds to connect.
 REACH_DEADLINE_S = 30.0
-LOOK_INTERVAL_S = 0.5
+# Once what started an agent has ended and it has not been connected for so long, it has ended, too.
+END_S = 0.5
 # Variables that a process on another machine needs before it can read anything from our pipe.
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
@@ -145,9 +151,10 @@ class RemoteAllocation:
         UnreachableNodesError
             If more nodes do not answer; the error names all of them.
         """
-        if few := allow_descriptors(len(self.nodes)):
-            tell(few)
+        allow_descriptors(len(self._others))
         self._pending = self._start_together()
+        if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
+            tell(lack)
         self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
         silent_hosts = [host for host in self._others if host not in handshakes]
@@ -295,8 +302,9 @@ class RemoteAllocation:
         argv = [*self._handshake_command(self._mark), TOGETHER]
         for hosts, command in self._transport.commands_together(self._others, argv).items():
             step = Step(command, hosts)
-            channels = {host: Channel(partial(step.await_connection, host)) for host in hosts}
-            step.invite(self._listen().invite_together(channels), channels)
+            listener = self._listen()
+            channels = {host: listener.channel(partial(step.may_dial, host)) for host in hosts}
+            step.invite(listener.invite_together(channels), channels)
             self._steps.append(step)
             self._channels |= channels
             pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
@@ -316,7 +324,7 @@ class RemoteAllocation:
             start_new_session=True,
             cwd="/",
         )
-        channel = Channel(partial(_await_connection, process))
+        channel = self._listen().channel(lambda absent_s: absent_s < END_S or process.poll() is None)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
             cast("IO[bytes]", process.stdin).write(self._invite(host, channel).to_line())
             cast("IO[bytes]", process.stdin).flush()
@@ -330,19 +338,13 @@ class RemoteAllocation:
 
     def _listen(self) -> AgentListener:
         if self._listener is None:
-            self._listener = AgentListener(self.nodes[0].address, self.callers)
+            self._listener = AgentListener(self.nodes[0].address, self.callers, len(self.nodes))
         return self._listener
 
     def _guarded(self, pending: Pending) -> AgentProcess:
         agent = pending.hand_over()
         self._guards.guard(agent.pid)
         return agent
-
-
-def _await_connection(process: subprocess.Popen[bytes], channel: Channel) -> bool:
-    """Wait a little for the agent to dial; return False if what started it has ended, and the agent with it."""
-    channel.wait(LOOK_INTERVAL_S)
-    return channel.is_connected or process.poll() is None
 
 
 def env_command(**more: str) -> list[str]:

@@ -14,7 +14,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -65,12 +65,14 @@ class Step:
             start_new_session=True,
             cwd="/",
         )
-        # One each: a thousand threads that wait for one condition would all wake with every answer.
         self._answers: dict[str, Future[Handshake | None]] = {host: Future() for host in hosts}
         self._channels: Mapping[str, Channel] = {}
         self._ended: set[str] = set()
         self._complaint = "nothing answers yet"
         self._is_launched = False
+        # Another process of srun's then has Slurm end what there is of the step.
+        self._launching = threading.Timer(LAUNCH_S, self.process.kill)
+        self._launching.daemon = True
         self._members = set(self._answers)
         self._has_lost = False
         self._leaving = threading.Lock()
@@ -82,14 +84,11 @@ class Step:
             self._stdin.write(invitation.to_line())
             self._stdin.flush()
         threading.Thread(target=self._read, name="step", daemon=True).start()
+        self._launching.start()
 
-    def answer_of(self, host: str) -> Handshake | None:
-        """Wait for the handshake of a node and return it; None if there is none, or the node is given up."""
-        answer = self._answers[host]
-        wait([answer], LAUNCH_S)
-        if not self._is_launched and not answer.done():
-            self.process.kill()  # another process of srun's then has Slurm end what there is of the step
-        return answer.result()
+    def answer_of(self, host: str) -> Future[Handshake | None]:
+        """Return the handshake of a node, once it comes; None if there is none, or the node is given up."""
+        return self._answers[host]
 
     def give_up(self, host: str) -> None:
         """Have nobody wait for the answer of a node any longer."""
@@ -99,11 +98,17 @@ class Step:
         """Return what ``srun`` has complained about last, or else how far the agents have come."""
         return self._complaint
 
-    def await_connection(self, host: str, channel: Channel) -> bool:
-        """Wait a little for an agent to dial; return False if it has ended, or is gone like the step."""
-        if host not in self._ended:
-            channel.wait(REDIAL_S)
-        return channel.is_connected or (host not in self._ended and self.process.poll() is None)
+    def may_dial(self, host: str, absent_s: float) -> bool:
+        """Return whether an agent that is not connected may still dial: not if it has ended, or is gone like the step.
+
+        Parameters
+        ----------
+        host
+            Host name of its node.
+        absent_s
+            For how many seconds it has not been connected.
+        """
+        return host not in self._ended and (absent_s < REDIAL_S or self.process.poll() is None)
 
     def leave(self, host: str, *, lost: bool = False) -> None:
         """Do without an agent from now on; with the last one, the standard input of the others ends, too."""
@@ -133,6 +138,7 @@ class Step:
                 if line.startswith(HANDSHAKE):
                     if not self._is_launched:
                         self._is_launched = True
+                        self._launching.cancel()
                         self._outlive_srun()
                     message = json.loads(line)
                     self._settle(str(message["node"]), Handshake.of(message))
@@ -141,6 +147,7 @@ class Step:
                     if ended := _ENDED.search(text):
                         with contextlib.suppress(UsageError):  # it only looks like a list of nodes
                             self._note_end(expand_node_list(ended["hosts"]))
+        self._launching.cancel()
         for host in self._answers:
             self._settle(host, None)
 
@@ -222,9 +229,13 @@ class PendingInStep:
         """On which it will be reached."""
         return self._channel if self._alone is None else self._alone.channel
 
+    def when_due(self, call: Callable[[], object]) -> None:
+        """Call this once the step has answered or failed: nobody else has to wait for that."""
+        self._step.answer_of(self._host).add_done_callback(lambda _: call())
+
     def handshake(self) -> Handshake | None:
         """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
-        if (answer := self._step.answer_of(self._host)) is not None:
+        if (answer := self._step.answer_of(self._host).result()) is not None:
             return answer
         if self._is_given_up:
             return None

@@ -59,6 +59,7 @@ from laggard.resilience.decision.policy import begin, decide
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
+from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account, LaunchEndCause
 from laggard.resilience.text import abbreviated, duration
 
@@ -362,8 +363,7 @@ class Controller:
 
     def _next_event(self) -> Event | None:
         """Wait a little for an event and return it; None if there is none, or only something to report."""
-        with self._changed:
-            self._changed.wait_for(self._has_changed, CHANGE_WAIT_S)
+        wait_for(self._changed, self._has_changed, CHANGE_WAIT_S)
         self._report_messages()
         if (failure := self._failure()) is not None:
             raise failure

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CONFIRMED_S", "LONGEST_S", "Silence", "is_lost"]
+__all__ = ["CONFIRMED_S", "Silence", "is_lost"]
 
 # An agent whose heartbeats get no reply raises its count twice a second.
 CONFIRMED_S = 1.2
-# A node that cannot be told what to do is of no use for longer, and its agent gives us up soon after.
-LONGEST_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Silence:
     unchanged_s: float | None
 
 
-def is_lost(silence: Silence, timeout_s: float) -> bool:
+def is_lost(silence: Silence, timeout_s: float, longest_s: float) -> bool:
     """Return whether a node is lost.
 
     Parameters
@@ -42,10 +40,12 @@ def is_lost(silence: Silence, timeout_s: float) -> bool:
     silence
         Of its agent.
     timeout_s
-        How long an agent may be silent.
+        How long an agent may be silent, in seconds.
+    longest_s
+        How long one may be that is there, as its count says, but cannot be told what to do.
     """
     if silence.silent_s <= timeout_s:
         return False
-    if silence.silent_s > max(timeout_s, LONGEST_S):
+    if silence.silent_s > max(timeout_s, longest_s):
         return True
     return silence.unchanged_s is not None and silence.unchanged_s >= CONFIRMED_S

@@ -16,18 +16,19 @@ from laggard.kvstore.connection import Endpoint, is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, NODE
 from laggard.logs import ends_of_logs
-from laggard.resilience.agent.awake import AwakeClock, Deadline
+from laggard.resilience.agent.awake import AwakeClock
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.pace import FIRST_HEARTBEAT_TIMEOUT_S, Pace
+from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.second_path import Counts
+from laggard.resilience.nodes.waiting import wait_for
 
 __all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
@@ -43,7 +44,6 @@ CHECK_WAIT_S = 3.0
 STACKS_WAIT_S = 12.0
 # Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
 MAX_VIRTUAL_CHECKS = 8
-TICK_S = 0.25
 HELD = "killed but held in the kernel, they run nothing more; the job goes on beside them"
 """Why processes that cannot be ended do no harm: one that has been killed never leaves the kernel again."""
 
@@ -96,7 +96,7 @@ class Cluster:
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup
-        self._pace = Pace.of_job(len(allocation.nodes))
+        self._pace = Pace(len(allocation.nodes))
         self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
@@ -256,7 +256,7 @@ class Cluster:
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
         node.first_check = self._first_checks.get(record.hostname)
         environment = self.environment(record)
-        node.set_up(str(self._node_directory(record)), self._files(record), environment, self._pace.interval_s)
+        node.set_up(str(self._node_directory(record)), self._files(record), environment, self._pace.n_nodes)
         node.ping()
         return node
 
@@ -319,10 +319,10 @@ class Cluster:
         return sum(node.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        timeout_s = self.heartbeat_timeout_s if node.has_started else FIRST_HEARTBEAT_TIMEOUT_S
+        timeout_s = self.heartbeat_timeout_s if node.has_started else self._pace.first_heartbeat_s
         if (node.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.gone or is_lost(self._silence(node), timeout_s)
+        return node.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
 
     def _silence(self, node: Node) -> Silence:
         silent_s = self._awake_clock.now_s() - node.last_heard_s
@@ -343,10 +343,4 @@ class Cluster:
         return self._directory / str(self._numbers[node.hostname])
 
     def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
-        deadline = Deadline(deadline_s)
-        with self._changed:
-            while not done():
-                if (left_s := deadline.left_s()) <= 0:
-                    return False
-                self._changed.wait(min(left_s, TICK_S))  # a node that falls silent does not notify us
-        return True
+        return wait_for(self._changed, done, deadline_s)

@@ -19,6 +19,7 @@ from typing import BinaryIO, TextIO, cast
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node, TaskEnd
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
+from laggard.resilience.nodes.waiting import wait_for
 
 __all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
@@ -92,7 +93,7 @@ class Copies:
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
-        hosts = f"hosts-{launch}"
+        hosts, host_list = f"hosts-{launch}", host_file(records)
         for node, of_node in zip(nodes, variables, strict=True):
             for number, own in enumerate(of_node):
                 rank = int(own["RANK"]) if per_device else None
@@ -102,7 +103,7 @@ class Copies:
                     copy.task,
                     command,
                     {**own, HOST_FILE: node.path_of(hosts)},
-                    files={hosts: host_file(records)},
+                    files={hosts: host_list},
                     directory=str(Path.cwd()),
                     output=_Relay(copy, printer).take,
                     writes_stacks=writes_stacks,
@@ -138,8 +139,7 @@ class Copies:
 
     def wait(self, deadline_s: float) -> bool:
         """Wait until all copies have ended; return whether they did in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.ended, deadline_s)
+        return wait_for(self._changed, lambda: self.ended, deadline_s)
 
     def _signal(self, signum: int) -> None:
         for copy in self._copies:
@@ -150,11 +150,13 @@ class Copies:
 
         The nodes were pinged since the first of them failed, so all copies that ended before it are known.
         """
+        wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
+        wait_for(
+            self._changed,
+            lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())),
+            CASCADE_SETTLE_S,
+        )
         with self._changed:
-            self._changed.wait_for(lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
-            self._changed.wait_for(
-                lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())), CASCADE_SETTLE_S
-            )
             return self._bad_ends()
 
     def lingering(self, silent_s: float) -> list[ProcessEnd]:

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent import ALIVE, KEEP_ALIVE
-from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.agent.channel import Channel
+from laggard.resilience.allocation.base import AgentProcess, Messages
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration
@@ -77,7 +79,7 @@ class TaskEnd:
 class Node:
     """One node, by way of its agent: methods send commands, attributes hold what the agent has reported.
 
-    A thread reads the agent's messages and keeps the attributes current.
+    A thread reads the agent's messages and keeps the attributes current: one for each pipe, or one for all channels.
 
     Parameters
     ----------
@@ -179,8 +181,16 @@ class Node:
         self._signalled: set[str] = set()  # tasks, by name
         self._sending = threading.Lock()
         self._notices: list[str] = []
-        self._reader = threading.Thread(target=self._read, name=f"agent-{record.hostname}", daemon=True)
-        self._reader.start()
+        self._unread = b""
+        self._reader: threading.Thread | None = None
+        if isinstance(agent.stdout, Channel):
+            agent.stdout.read(partial(self._take, agent.stdout), self._mark_gone)
+        elif agent.stdout is not None:
+            arguments = (agent.stdout,)
+            self._reader = threading.Thread(
+                target=self._read, args=arguments, name=f"agent-{record.hostname}", daemon=True
+            )
+            self._reader.start()
 
     @property
     def checked(self) -> bool:
@@ -192,10 +202,10 @@ class Node:
         """Process id, on this machine, of the agent or of what connects us to it."""
         return self._agent.pid
 
-    def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str], heartbeat_s: float) -> None:
-        """Have the agent write the node's private files, and use an environment and an interval from now on."""
+    def set_up(self, directory: str, files: dict[str, str], environment: dict[str, str], n_nodes: int) -> None:
+        """Have the agent write the node's private files, and use an environment and the pace of so many nodes."""
         self._directory = directory
-        self._send(do="set-up", directory=directory, files=files, environment=environment, heartbeat_s=heartbeat_s)
+        self._send(do="set-up", directory=directory, files=files, environment=environment, n_nodes=n_nodes)
 
     def path_of(self, name: str) -> str:
         """Return the path, on the node, of a private file."""
@@ -399,7 +409,8 @@ class Node:
             self._agent.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # held in the kernel: it runs nothing more
                 self._agent.wait(KILL_DEADLINE_S)
-        self._reader.join(deadline_s)
+        if self._reader is not None:
+            self._reader.join(deadline_s)
 
     def kill(self) -> None:
         """Kill the agent, without letting it end anything first."""
@@ -442,23 +453,35 @@ class Node:
             self.gone = True
             self._changed.notify_all()
 
-    def _read(self) -> None:
-        if self._agent.stdout is None:
-            raise ValueError("the agent was started without a pipe")
+    def _read(self, pipe: Messages) -> None:
         try:
-            with self._agent.stdout as lines:
+            with pipe as lines:
                 for line in lines:
-                    if line.startswith(_ALIVE):  # not parsed: of a thousand agents there are a thousand a second
-                        self.last_heard_s, self.has_started = self._clock(), True
-                        self._write(_KEEP_ALIVE)  # we are alive too; a silent agent gets no reply
-                    else:
-                        self._handle_message(json.loads(line))
+                    self._take_line(line)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody reads on: the node is lost, and the user told
-            _log.exception("messages of %s cannot be read", self.record.hostname)
-            with self._changed:
-                self._notices.append(f"its agent's messages cannot be read ({type(error).__name__}: {error})")
+            self._note_unreadable(error)
         finally:
             self._mark_gone()
+
+    def _take(self, channel: Channel, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        try:
+            for line in lines:
+                self._take_line(line)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._note_unreadable(error)
+            channel.abandon()
+
+    def _note_unreadable(self, error: Exception) -> None:
+        _log.error("messages of %s cannot be read", self.record.hostname, exc_info=error)
+        self.note(f"its agent's messages cannot be read ({type(error).__name__}: {error})")
+
+    def _take_line(self, line: bytes) -> None:
+        if line.startswith(_ALIVE):  # not parsed: of a thousand agents there are a thousand a second
+            self.last_heard_s, self.has_started = self._clock(), True
+            self._write(_KEEP_ALIVE)  # we are alive too; a silent agent gets no reply
+        else:
+            self._handle_message(json.loads(line))
 
     def _handle_message(self, message: dict[str, object]) -> None:
         if message["event"] not in _NOT_LOGGED:

@@ -13,12 +13,14 @@ import redis
 from laggard.kvstore.connection import Endpoint
 from laggard.resilience.agent.second_path import COUNTS
 
-__all__ = ["Count", "Counts", "seen"]
+__all__ = ["N_SILENT", "Count", "Counts", "seen", "seen_of_all"]
 
 _log = logging.getLogger("laggard.resilience.nodes")
 
 INTERVAL_S = 0.5
 ANSWER_S = 1.0
+# More agents than these are not silent at once but for a common reason.
+N_SILENT = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,18 @@ def seen(count: Count | None, value: bytes | None, now_s: float) -> Count:
     if count is None or count.value != value:
         return Count(value, now_s, now_s)
     return replace(count, seen_s=now_s)
+
+
+def seen_of_all(
+    silent: Mapping[str, Count | None], values: Mapping[bytes, bytes], now_s: float
+) -> dict[str, Count | None]:
+    """Return what is known of the counts of all silent agents after they were read once more. Pure.
+
+    While very many are silent at once, no count stands still: they have not all frozen, but dial again, and the state
+    server may be as busy with their counts as we are with them.
+    """
+    are_many = len(silent) > N_SILENT
+    return {host: seen(None if are_many else count, values.get(host.encode()), now_s) for host, count in silent.items()}
 
 
 class Counts:
@@ -108,9 +122,8 @@ class Counts:
             began_s = self._clock()
             counts = self._read()
             with self._changed:
-                for host, count in self._silent.items():
-                    if counts is not None:
-                        self._silent[host] = seen(count, counts.get(host.encode()), began_s)
+                if counts is not None:
+                    self._silent = seen_of_all(self._silent, counts, began_s)
                 if self._silent:
                     self._changed.wait(INTERVAL_S)
                 if not self._silent:

@@ -116,10 +116,17 @@ def test_an_agent_ends_what_the_program_of_a_killed_controller_has_left_on_its_n
             process.wait(DEADLINE_S)
 
 
-def test_the_controller_says_how_often_an_agent_sends_a_heartbeat(agent: AgentAtWork, tmp_path: Path) -> None:
-    agent.send(do="set-up", directory=str(tmp_path), files={}, environment={}, heartbeat_s=0.001)
+def test_how_often_an_agent_sends_a_heartbeat_follows_from_the_number_of_nodes(tmp_path: Path) -> None:
+    agent = AgentAtWork(
+        "-c",
+        "import sys; from laggard.resilience.agent.agent import Agent, Pace;"
+        "Pace.interval_s = property(lambda pace: 0.001 if pace.n_nodes == 777 else 0.5);"
+        "Agent(sys.stdin.buffer, sys.stdout).run()",
+    )
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment={}, n_nodes=777)
     for _ in range(2000):  # twice a second that would outlast the time that a test has
         agent.receive("alive")
+    agent.end()
 
 
 def test_an_agent_that_is_stopped_leaves_the_controllers_program_alone(agent: AgentAtWork, tmp_path: Path) -> None:

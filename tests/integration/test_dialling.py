@@ -6,27 +6,30 @@ import os
 import secrets
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
 from laggard.kvstore.certificates import Authority
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Invitation, proof_of
+from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
 from laggard.resilience.agent.handshake import own_address
-from laggard.resilience.agent.tls_connection import TLSConnection
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
-from laggard.resilience.allocation.agent_listener import MAX_UNPROVEN, AgentListener, Callers
+from laggard.resilience.allocation.agent_listener import MIN_UNPROVEN, AgentListener, Callers
 from tests.integration.flood import STRANGER, flooded
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
 N_LINES = 3000
+HEAD = struct.Struct(">QI")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def listener() -> Iterator[AgentListener]:
 
 
 def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_only(listener: AgentListener) -> None:
-    channels = {host: Channel(lambda _: True) for host in ("node1", "node2")}
+    channels = {host: listener.channel(lambda _: True) for host in ("node1", "node2")}
     together = listener.invite_together(channels)
     own = {host: together.of_node(host) for host in channels}
     assert len({together.secret, *(each.secret for each in own.values())}) == 3
@@ -53,21 +56,55 @@ def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_on
     os.close(reader)
 
 
+def test_one_thread_carries_the_channels_of_all_agents_that_dial_at_once(listener: AgentListener) -> None:
+    channels = {f"node{number}": listener.channel(lambda _: True) for number in range(100)}
+    together = listener.invite_together(channels)
+    heard = {node: Heard(channel) for node, channel in channels.items()}
+    loop = Loop("all agents")
+    reader, start_up = os.pipe()
+    pipes = {node: os.dup(reader) for node in channels}
+    diallers = [Dialler(loop, together.of_node(node), pipes[node]) for node in channels]
+    for dialler, node in zip(diallers, channels, strict=True):
+        dialler.channel.write(f"here is {node}\n".encode())
+    wait_until(lambda: all(each.lines == [b"here is " + node.encode()] for node, each in heard.items()))
+    threads = [thread.name for thread in threading.enumerate()]
+    assert threads.count("agents") + threads.count("all agents") == 2
+    assert len(threads) < 10
+    for dialler in diallers:
+        dialler.channel.abandon()
+    loop.close()
+    for pipe in (reader, start_up, *pipes.values()):
+        os.close(pipe)
+
+
+class Heard:
+    """What comes through a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.data = bytearray()
+        self.ended = threading.Event()
+        channel.read(self._take, self.ended.set)
+
+    def _take(self, data: bytes) -> None:
+        self.data += data
+
+    @property
+    def lines(self) -> list[bytes]:
+        return bytes(self.data).split(b"\n")[:-1]
+
+
 class Ends:
     """Both ends of a channel; ``start_up`` is the pipe that the invitation came through."""
 
     def __init__(self, listener: AgentListener) -> None:
         self.gone = threading.Event()
-        self.controller = Channel(self._await_connection)
+        self.controller = listener.channel(lambda _: not self.gone.is_set())
+        self.heard = Heard(self.controller)
         self.invitation = listener.invite(self.controller)
         reader, self.start_up = os.pipe()
         self._reader = reader
         self.agent = Dialled(self.invitation, reader)
         self.commands = os.fdopen(self.agent.commands, "rb")
-
-    def _await_connection(self, channel: Channel) -> bool:
-        channel.wait(0.1)
-        return channel.is_connected or not self.gone.is_set()
 
     def close(self) -> None:
         self.gone.set()
@@ -78,6 +115,13 @@ class Ends:
         os.close(self._reader)
 
 
+def drop(channel: Channel) -> None:
+    """Drop the connection of a channel, if there is one, as when the network does."""
+    if (connection := channel._connection) is not None:
+        with suppress(OSError):
+            connection._socket.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def ends(listener: AgentListener) -> Iterator[Ends]:
     with closing(Ends(listener)) as ends:
@@ -86,6 +130,39 @@ def ends(listener: AgentListener) -> Iterator[Ends]:
 
 def connect(invitation: Invitation) -> socket.socket:
     return socket.create_connection((invitation.address, invitation.port), DEADLINE_S)
+
+
+class Client:
+    """The other end, a step at a time: it is greeted, and shows a secret."""
+
+    def __init__(self, invitation: Invitation, secret: bytes | None = None, *, late: bool = False) -> None:
+        context = ssl.create_default_context(cadata=invitation.authority)
+        plain = connect(invitation)
+        plain.sendall(greeting(invitation))
+        if late:
+            self._connection = plain
+            return
+        self._connection = context.wrap_socket(plain, server_hostname=invitation.address)
+        self._connection.sendall((secret or bytes.fromhex(invitation.secret)) + COUNT.pack(0))
+        if secret is None:
+            assert self.read(COUNT.size) == COUNT.pack(0)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.fileno() >= 0
+
+    def read(self, n_bytes: int) -> bytes:
+        data = b""
+        while len(data) < n_bytes and (more := self._connection.recv(n_bytes - len(data))):
+            data += more
+        return data
+
+    def piece(self) -> int:
+        _, length = HEAD.unpack(self.read(HEAD.size))
+        return len(self.read(length))
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -107,47 +184,113 @@ def test_every_message_arrives_once_and_in_order_however_often_the_connection_dr
         threading.Thread(target=lambda: [ends.controller.write(line + b"\n") for line in lines]),
         threading.Thread(target=lambda: [ends.agent.answers.write(line.decode() + "\n") for line in lines]),
     ]
-    heard: list[bytes] = []
-
-    def hear() -> None:
-        for line in ends.controller:
-            heard.append(line)
-            if len(heard) % 100 == 50:
-                ends.controller.detach()  # as when the network drops it: the agent dials again
-
-    hearing = threading.Thread(target=hear)
-    for thread in (hearing, *writers):
+    for thread in writers:
         thread.start()
-    commands = [ends.commands.readline().rstrip(b"\n") for _ in lines]
-    wait_until(lambda: len(heard) >= N_LINES)
+    commands = []
+    for number in range(N_LINES):
+        commands.append(ends.commands.readline().rstrip(b"\n"))
+        if number % 100 == 50:
+            drop(ends.controller)  # the agent dials again
+    wait_until(lambda: len(ends.heard.lines) >= N_LINES)
     for thread in writers:
         thread.join(DEADLINE_S)
     assert commands == lines
-    assert heard == lines
-    ends.gone.set()
-    ends.controller.abandon()
-    hearing.join(DEADLINE_S)
+    assert ends.heard.lines == lines
+
+
+def test_what_comes_before_anybody_reads_is_kept_and_the_agent_hears_that_it_has_come(listener: AgentListener) -> None:
+    """A node waits for its first command until the handshakes of all are there."""
+    controller = listener.channel(lambda _: True)
+    reader, start_up = os.pipe()
+    agent = Dialled(listener.invite(controller), reader)
+    for number in range(3):
+        agent.answers.write(f"{number}\n")
+    wait_until(lambda: not agent._channel._unconfirmed and not agent._channel._unsent)
+    heard = Heard(controller)
+    wait_until(lambda: heard.lines == [b"0", b"1", b"2"])
+    os.close(start_up)
+    controller.abandon()
+    agent.finish()
+    os.close(agent.commands)
+    os.close(reader)
+
+
+def test_an_agent_that_reads_nothing_keeps_neither_its_own_messages_nor_the_other_agents_waiting(
+    listener: AgentListener, ends: Ends
+) -> None:
+    """Its pipe is full, then what the kernel holds of its connection."""
+    with closing(Ends(listener)) as other:
+        for _ in range(50):
+            other.controller.write(b"x" * 1_000_000)
+        other.agent.answers.write("I am here\n")
+        wait_until(lambda: other.heard.lines == [b"I am here"])
+        ends.controller.write(b"go on\n")
+        assert ends.commands.readline() == b"go on\n"
+        assert sum(len(other.commands.read(1_000_000)) for _ in range(50)) == 50_000_000
+
+
+def test_a_connection_that_takes_no_more_is_replaced_and_keeps_nobody_waiting(
+    listener: AgentListener, ends: Ends
+) -> None:
+    """Whoever holds it up is in between; the agent dials again."""
+    wait_until(lambda: ends.controller.is_connected)
+    controller = listener.channel(lambda _: True)
+    invitation = listener.invite(controller)
+    with closing(Client(invitation)) as held_up:
+        wait_until(lambda: controller.is_connected)
+        controller.write(b"x" * 50_000_000)
+        ends.controller.write(b"go on\n")
+        assert ends.commands.readline() == b"go on\n"
+        with closing(Client(invitation)) as again:
+            read = sum(again.piece() for _ in range(763))
+            assert read == 50_000_000
+        assert held_up.is_connected
+    controller.abandon()
 
 
 def test_the_end_of_one_end_is_heard_at_the_other(ends: Ends) -> None:
     ends.agent.answers.write("last words\n")
     ends.controller.close()
     assert ends.commands.readline() == b""
-    with ends.controller:
-        assert next(iter(ends.controller)) == b"last words"
+    ends.agent.finish()
+    assert ends.heard.ended.wait(DEADLINE_S)
+    assert ends.heard.lines == [b"last words"]
+    ends.controller.abandon()
     with pytest.raises(BrokenPipeError):
         ends.controller.write(b"more")
+
+
+def test_last_words_are_heard_even_if_the_connection_is_just_being_replaced(ends: Ends) -> None:
+    wait_until(lambda: ends.controller.is_connected)
+    drop(ends.controller)
+    ends.agent.answers.write("last words\n")
+    ends.agent.finish()
+    wait_until(lambda: ends.heard.lines == [b"last words"])
 
 
 def test_an_agent_whose_connection_and_start_up_pipe_have_both_closed_is_alone(listener: AgentListener) -> None:
     ends = Ends(listener)
     try:
         wait_until(lambda: ends.controller.is_connected)
-        ends.controller.abandon()
         listener.withdraw(ends.controller)
+        ends.controller.abandon()
+        os.close(ends.start_up)
+        assert ends.commands.readline() == b""
+        with pytest.raises(BrokenPipeError):
+            ends.agent.answers.write("is anybody there?")
     finally:
+        ends.start_up = os.open(os.devnull, os.O_RDONLY)
         ends.close()
-    assert not ends.agent._reader.is_alive()
+
+
+def test_a_channel_whose_agent_cannot_return_ends(listener: AgentListener, ends: Ends) -> None:
+    wait_until(lambda: ends.controller.is_connected)
+    listener.withdraw(ends.controller)
+    drop(ends.controller)
+    wait_until(lambda: not ends.controller.is_connected)
+    assert not ends.heard.ended.is_set()
+    ends.gone.set()
+    assert ends.heard.ended.wait(DEADLINE_S)
 
 
 def test_who_does_not_know_a_secret_hears_nothing_and_nothing_of_theirs_is_kept(
@@ -181,14 +324,40 @@ def test_a_greeting_that_somebody_has_overheard_opens_nothing_again(listener: Ag
 def test_a_greeting_without_the_secret_inside_tls_takes_no_place(ends: Ends) -> None:
     wait_until(lambda: ends.controller.is_connected)
     before = ends.controller._connection
-    context = ssl.create_default_context(cadata=ends.invitation.authority)
-    plain = connect(ends.invitation)
-    plain.sendall(greeting(ends.invitation))
-    with closing(TLSConnection(plain, context, "127.0.0.1")) as stranger:
-        stranger.write(secrets.token_bytes(32) + COUNT.pack(0))
-        with pytest.raises(OSError):  # noqa: PT011 - a reset, or an end
-            stranger.read(1)
+    with closing(Client(ends.invitation, secrets.token_bytes(32))) as stranger, suppress(ConnectionResetError):
+        assert stranger.read(1) == b""
     assert ends.controller._connection is before
+
+
+def test_of_an_agent_that_dials_again_before_its_turn_only_the_last_connection_is_let_in(
+    listener: AgentListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So however many agents wait for their turn, and however long, none of the work is done twice."""
+    monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 0)
+    controller = listener.channel(lambda _: True)
+    invitation = listener.invite(controller)
+    with connect(invitation) as first, ExitStack() as last:
+        first.sendall(greeting(invitation))
+        wait_until(lambda: len(listener._arrivals) == 1)
+        last.enter_context(closing(Client(invitation, late=True)))
+        assert is_closed(first)
+        assert len(listener._arrivals) == 1
+
+
+def test_agents_are_let_in_a_few_at_a_time_and_the_others_are_read_in_between(
+    listener: AgentListener, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: ends.controller.is_connected)
+    monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 0)
+    others = [listener.channel(lambda _: True) for _ in range(5)]
+    with ExitStack() as stack:
+        for channel in others:
+            stack.enter_context(closing(Client(listener.invite(channel), late=True)))
+        wait_until(lambda: len(listener._arrivals) == len(others))
+        ends.agent.answers.write("still here\n")
+        wait_until(lambda: ends.heard.lines == [b"still here"])
+        monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 1)
+        wait_until(lambda: not listener._arrivals)
 
 
 def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentListener) -> None:
@@ -196,8 +365,7 @@ def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentL
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         impostor.settimeout(DEADLINE_S)
-        channel = Channel(lambda _: False)
-        genuine = listener.invite(channel)
+        genuine = listener.invite(listener.channel(lambda _: False))
         invitation = Invitation(
             "127.0.0.1", impostor.getsockname()[1], genuine.authority, genuine.agent, genuine.secret
         )
@@ -209,7 +377,7 @@ def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentL
             plain.settimeout(DEADLINE_S)
             heard.append(plain.recv(GREETING.size, socket.MSG_WAITALL))
             with pytest.raises(OSError):  # noqa: PT011 - the agent's alert, or its end
-                TLSConnection(plain, context).read(1)
+                context.wrap_socket(plain, server_side=True).recv(1)
         os.close(start_up)
     agent.finish()
     os.close(agent.commands)
@@ -218,20 +386,14 @@ def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentL
 
 
 def test_connections_that_others_hold_keep_no_agent_out(listener: AgentListener) -> None:
-    controller = Channel(lambda _: False)
+    controller = listener.channel(lambda _: True)
     invitation = listener.invite(controller)
     with ExitStack() as stack:
-        for _ in range(3 * MAX_UNPROVEN):
+        for _ in range(3 * MIN_UNPROVEN):
             stack.enter_context(connect(invitation)).sendall(b"sl")
-        wait_until(lambda: len(listener._unproven) == MAX_UNPROVEN)
-        plain = stack.enter_context(connect(invitation))
-        plain.sendall(greeting(invitation))
-        context = ssl.create_default_context(cadata=invitation.authority)
-        with closing(TLSConnection(plain, context, "127.0.0.1")) as agent:
-            agent.write(bytes.fromhex(invitation.secret) + COUNT.pack(0))
-            assert agent.read(COUNT.size) == COUNT.pack(0)
+        wait_until(lambda: len(listener._unproven) == MIN_UNPROVEN)
+        with closing(Client(invitation)):
             wait_until(lambda: controller.is_connected)
-        controller.abandon()
 
 
 def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> None:
@@ -243,7 +405,7 @@ def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> N
                 for _ in range(50):
                     stack.enter_context(connect(invitation)).sendall(b"?" * 40)
 
-    invitation = listener.invite(Channel(lambda _: False))
+    invitation = listener.invite(listener.channel(lambda _: False))
     threads = [threading.Thread(target=flood) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -253,8 +415,9 @@ def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> N
             for number in range(5):
                 wait_until(lambda: ends.controller.is_connected)
                 ends.agent.answers.write(f"{number}\n")
-                assert ends.controller.receive() == b"%d\n" % number
-                ends.controller.detach()
+                wait_until(partial(lambda seen: len(ends.heard.lines) > seen, number))
+                drop(ends.controller)
+            assert ends.heard.lines == [b"%d" % number for number in range(5)]
     finally:
         flooding.set()
         for thread in threads:
@@ -262,22 +425,27 @@ def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> N
 
 
 def test_who_floods_from_an_address_of_no_node_hardly_reaches_the_listener(listener: AgentListener) -> None:
-    invitation = listener.invite(Channel(lambda _: False))
+    invitation = listener.invite(listener.channel(lambda _: False))
     with flooded((invitation.address, invitation.port)), closing(Ends(listener)) as ends:
         wait_until(lambda: ends.controller.is_connected)
-        assert len(listener._unproven) < MAX_UNPROVEN
+        assert len(listener._unproven) < MIN_UNPROVEN
 
 
 def test_an_agent_that_dials_from_an_unknown_address_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    dial = partial(socket.create_connection, source_address=(STRANGER, 0))
-    monkeypatch.setattr(socket, "create_connection", dial)
+    class FromElsewhere(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            self.bind((STRANGER, 0))
+            return super().connect_ex(address)
+
+    monkeypatch.setattr(socket, "socket", FromElsewhere)
     callers, known = Callers(["127.0.0.7"]), list[str]()
     callers.follow(lambda *addresses: known.extend(addresses))
     assert known == ["127.0.0.7"]
     with closing(AgentListener("127.0.0.1", callers)) as listener, closing(Ends(listener)) as ends:
         wait_until(lambda: ends.controller.is_connected)
-        ends.controller.detach()
-        wait_until(lambda: ends.controller.is_connected)
+        former = ends.controller._connection
+        drop(ends.controller)
+        wait_until(lambda: ends.controller._connection not in (None, former))
     assert known == ["127.0.0.7", STRANGER]
 
 
@@ -287,29 +455,31 @@ def test_a_node_says_from_where_it_calls_the_primary() -> None:
 
 def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "PROOF_S", 0.1)
-    invitation = listener.invite(Channel(lambda _: False))
+    invitation = listener.invite(listener.channel(lambda _: False))
     with connect(invitation) as stranger:
         assert is_closed(stranger)
 
 
 @pytest.mark.parametrize(
-    ("n_agents", "hard", "soft", "told"),
+    ("n_together", "n_alone", "hard", "soft", "told"),
     [
-        (1, 4096, 520, ""),
-        (100, 4096, 1312, ""),
-        (1000, 4096, 4096, "1000 agents may need 8512 open files, and the limit is 4096 (ulimit -Hn)"),
+        (0, 1, 4096, 520, ""),
+        (0, 100, 4096, 1312, ""),
+        (0, 1000, 4096, 4096, "1000 agents may need 8512 open files, and the limit is 4096 (ulimit -Hn)"),
+        (1000, 0, 4096, 4096, ""),
+        (1000, 100, 4096, 4096, "1100 agents may need 4312 open files, and the limit is 4096 (ulimit -Hn)"),
     ],
 )
 def test_a_process_may_open_what_its_agents_need_as_far_as_the_hard_limit_goes_and_says_so(
-    n_agents: int, hard: int, soft: int, told: str
+    n_together: int, n_alone: int, hard: int, soft: int, told: str
 ) -> None:
     program = f"""
 import resource
-from laggard.resilience.allocation.agent_listener import allow_descriptors
+from laggard.resilience.allocation.agent_listener import allow_descriptors, lack_of_descriptors
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
-few = allow_descriptors({n_agents})
-print(*resource.getrlimit(resource.RLIMIT_NOFILE), few)
+allow_descriptors({n_together + n_alone})
+print(*resource.getrlimit(resource.RLIMIT_NOFILE), lack_of_descriptors({n_together}, {n_alone}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{soft} {hard} {told}")

@@ -22,7 +22,6 @@ from laggard.kvstore.environment import NODE
 from laggard.resilience.agent import agent as agent_module
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent
-from laggard.resilience.agent.handshake import LEASE_S
 from laggard.resilience.agent.node_check import SHARED_MEMORY
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.controller import controller as controller_module
@@ -35,6 +34,7 @@ from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
+from laggard.resilience.decision.pace import LEASE_S
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
@@ -292,7 +292,7 @@ class Job:
         agent.files += [commands.reader, answers.writer]
         self.machine.files[commands.reader.fd] = commands.reader
         controller.files += [commands.writer, answers.reader]
-        lease_s = 300.0 if local else float(LEASE_S)
+        lease_s = 300.0 if local else LEASE_S
         agent.run(lambda: self._run_agent(commands, answers, lease_s))
         number = self.commands
 

@@ -9,10 +9,12 @@ from collections.abc import Collection
 import pytest
 
 from laggard.resilience.agent.channel import Channel
+from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import discovery
 from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
 from laggard.resilience.allocation.ssh import Ssh
 
+LOOP = Loop("agents")
 HANDSHAKE = '{"event": "handshake", "cpus": 8, "gpus": ["0", "1"], "address": "10.0.0.5"}'
 NOISE = "for n in $(seq 400); do echo welcome $n; done; printf 'no end {\"event\": '"
 
@@ -24,7 +26,7 @@ def agent(script: str, *, hangs: bool = False) -> PendingAgent:
     )
     if not hangs:
         process.wait(60)  # what it prints fits into the pipe
-    return PendingAgent(process, stderr, Channel(lambda _: False))
+    return PendingAgent(process, stderr, Channel(LOOP, lambda _: None))
 
 
 def test_a_noisy_shell_does_not_hide_the_handshake() -> None:

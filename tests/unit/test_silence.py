@@ -8,12 +8,10 @@ import textwrap
 
 import pytest
 
-from laggard.resilience.agent.dialling import SILENT_S
-from laggard.resilience.agent.handshake import LEASE_S
 from laggard.resilience.agent.second_path import INTERVAL_S
-from laggard.resilience.decision.pace import Pace
-from laggard.resilience.decision.silence import CONFIRMED_S, LONGEST_S, Silence, is_lost
-from laggard.resilience.nodes.second_path import Count, seen
+from laggard.resilience.decision.pace import LONGEST_S, Pace
+from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
+from laggard.resilience.nodes.second_path import N_SILENT, Count, seen, seen_of_all
 
 
 @pytest.mark.parametrize(
@@ -35,12 +33,12 @@ from laggard.resilience.nodes.second_path import Count, seen
 def test_a_silent_node_is_lost_once_the_second_path_confirms_it_or_after_a_while(
     silent_s: float, unchanged_s: float | None, lost: bool
 ) -> None:
-    assert is_lost(Silence(silent_s, unchanged_s), 3.5) is lost
+    assert is_lost(Silence(silent_s, unchanged_s), 3.5, LONGEST_S) is lost
 
 
 def test_a_longer_limit_for_silence_is_kept() -> None:
-    assert not is_lost(Silence(LONGEST_S + 1, CONFIRMED_S), LONGEST_S + 2)
-    assert is_lost(Silence(LONGEST_S + 3, None), LONGEST_S + 2)
+    assert not is_lost(Silence(LONGEST_S + 1, CONFIRMED_S), LONGEST_S + 2, LONGEST_S)
+    assert is_lost(Silence(LONGEST_S + 3, None), LONGEST_S + 2, LONGEST_S)
 
 
 def test_a_count_stands_still_from_when_its_value_was_first_read_to_when_it_was_last_read() -> None:
@@ -51,24 +49,53 @@ def test_a_count_stands_still_from_when_its_value_was_first_read_to_when_it_was_
     assert seen(count, b"1", 2.5) == Count(b"1", 2.5, 2.5)
 
 
+def test_no_count_stands_still_while_very_many_agents_are_silent_at_once() -> None:
+    """All of a large job dial again: neither the controller nor the state server has time for each at once."""
+    few: dict[str, Count | None] = {f"n{number}": None for number in range(N_SILENT)}
+    many = {**few, "one more": None}
+    for now_s in (1.0, 2.0, 3.0):
+        few, many = seen_of_all(few, {b"n1": b"7"}, now_s), seen_of_all(many, {b"n1": b"7"}, now_s)
+    assert few == {host: Count(b"7" if host == "n1" else None, 1.0, 3.0) for host in few}
+    assert many == {host: Count(b"7" if host == "n1" else None, 3.0, 3.0) for host in many}
+    assert seen_of_all({"n0": many["n0"]}, {}, 4.0) == {"n0": Count(None, 3.0, 4.0)}, "counted from then on"
+
+
 @pytest.mark.parametrize(
     ("n_nodes", "interval_s", "timeout_s"), [(1, 0.5, 3.5), (250, 0.5, 3.5), (1000, 1.0, 5.0), (10_000, 2.0, 8.0)]
 )
 def test_in_a_large_job_heartbeats_are_rarer_and_silence_is_judged_later(
     n_nodes: int, interval_s: float, timeout_s: float
 ) -> None:
-    pace = Pace.of_job(n_nodes)
+    pace = Pace(n_nodes)
     assert (pace.interval_s, pace.timeout_s) == (interval_s, timeout_s)
 
 
-@pytest.mark.parametrize("n_nodes", [1, 500, 1000, 3000, 100_000])
+SIZES = pytest.mark.parametrize("n_nodes", [1, 250, 500, 1000, 3000, 10_000, 100_000])
+
+
+@SIZES
 def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long(n_nodes: int) -> None:
-    pace = Pace.of_job(n_nodes)
-    assert pace.unheard_s + INTERVAL_S < pace.look_after_s + CONFIRMED_S < pace.timeout_s < LONGEST_S
+    pace = Pace(n_nodes)
+    assert pace.unheard_s + INTERVAL_S < pace.look_after_s + CONFIRMED_S < pace.timeout_s < pace.longest_s
     assert CONFIRMED_S > 2 * INTERVAL_S
     assert pace.unheard_s > 2 * pace.interval_s
-    assert 2 * pace.interval_s < SILENT_S, "a connection is not replaced because one heartbeat was late"
-    assert LONGEST_S < LEASE_S
+    assert pace.replace_s > 3 * pace.interval_s, "a connection is not replaced because one heartbeat was late"
+    assert pace.longest_s < pace.lease_s
+
+
+# What the controller takes for each agent that dials on a core of its own, and on one that it shares with another.
+@SIZES
+@pytest.mark.parametrize("dials_s", [0.0015, 0.003])
+def test_no_agent_is_taken_for_lost_nor_gives_up_because_all_of_a_job_dial_at_once(
+    n_nodes: int, dials_s: float
+) -> None:
+    pace = Pace(n_nodes)
+    last_s = n_nodes * dials_s
+    silent_s = pace.replace_s + last_s + pace.interval_s  # the connection was noticed to be of no use before
+    assert last_s < pace.answer_s, "it would lose its turn"
+    assert last_s + pace.interval_s < pace.first_heartbeat_s
+    assert silent_s < pace.lease_s
+    assert not is_lost(Silence(silent_s, 0.0), pace.timeout_s, pace.longest_s), "its count says that it is there"
 
 
 def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback() -> None:
@@ -77,10 +104,11 @@ def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback
         import threading
         from pathlib import Path
         from laggard.resilience.agent.second_path import SecondPath
+        from laggard.resilience.decision.pace import Pace
 
         def begin():
             threading.main_thread().join()
-            SecondPath(lambda: None)._run(Path("/nowhere"), "node1", 1.2)
+            SecondPath(lambda: None)._run(Path("/nowhere"), "node1", Pace())
 
         threading.Thread(target=begin).start()
     """

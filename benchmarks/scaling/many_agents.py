@@ -1,0 +1,112 @@
+"""Many agents in one process, for the step of a large job: what they cost the controller is real, but they do no work.
+
+Called like ``srun``: with the hosts, separated by commas. Each host has an agent that prints its handshake, dials,
+sends heartbeats, answers, and raises its count in the state server while it gets no reply; all in one thread, but with
+the agents' own code for channels, TLS and dialling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import redis
+
+from laggard.kvstore.connection import Endpoint
+from laggard.resilience.agent import ALIVE
+from laggard.resilience.agent.dialling import Dialler, Invitation, read_invitation
+from laggard.resilience.agent.loop import Loop
+from laggard.resilience.agent.second_path import COUNTS, INTERVAL_S
+from laggard.resilience.decision.pace import Pace
+
+__all__ = ["main"]
+
+
+class _Agent:
+    """One of them."""
+
+    def __init__(self, loop: Loop, invitation: Invitation, ended: threading.Semaphore) -> None:
+        self._loop = loop
+        self._ended = ended
+        self._has_ended = False
+        self._unread = b""
+        self.endpoint = ""
+        self.heard_s = time.monotonic()
+        self._pace = Pace(invitation.n_nodes)
+        self._channel = Dialler(loop, invitation, os.dup(sys.stdin.fileno())).channel
+        self._channel.read(self._take, self._end)
+        loop.call(self._beat)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its count is to be raised."""
+        return self._pace.unheard_s < time.monotonic() - self.heard_s < self._pace.longest_s
+
+    def _beat(self) -> None:
+        if not self._has_ended:
+            self._loop.after(self._pace.interval_s, self._beat)
+            with contextlib.suppress(BrokenPipeError):  # it is about to hear of its end
+                self._channel.write(ALIVE.encode())
+
+    def _take(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            command = json.loads(line)
+            match command["do"]:
+                case "set-up":
+                    self.endpoint = command["files"]["endpoint.json"]
+                case "ping":
+                    self._send("pong", time_s=time.time())
+                case "end-leftovers":
+                    self._send("leftovers-ended", ended=0, stuck="")
+
+    def _send(self, event: str, **fields: object) -> None:
+        self._channel.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._channel.close()
+        self._ended.release()
+
+
+def main(hosts: list[str]) -> None:
+    """Be the agents of these hosts until all have ended."""
+    together = read_invitation(sys.stdin.fileno())
+    for host in hosts:
+        print(json.dumps({"event": "handshake", "cpus": 1, "gpus": [], "node": host}), flush=True)
+    loop, ended = Loop("agents"), threading.Semaphore(0)
+    agents = {host: _Agent(loop, together.of_node(host), ended) for host in hosts}
+    threading.Thread(target=_raise_counts, args=(agents,), daemon=True).start()
+    for _ in hosts:
+        ended.acquire()
+    loop.call(partial(time.sleep, INTERVAL_S))  # until the last words have left
+    loop.close()
+
+
+def _raise_counts(agents: dict[str, _Agent]) -> None:
+    while not (text := next(iter(agents.values())).endpoint):
+        time.sleep(INTERVAL_S)
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(text)
+        file.flush()
+        endpoint = Endpoint.load(Path(file.name))
+    client = endpoint.connect()
+    while True:
+        time.sleep(INTERVAL_S)
+        with contextlib.suppress(redis.RedisError), client.pipeline(transaction=False) as pipeline:
+            for host, agent in agents.items():
+                if agent.is_unheard:
+                    pipeline.hincrby(endpoint.key(COUNTS), host, 1)
+            pipeline.execute()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(","))

@@ -1,0 +1,44 @@
+"""Waiting for something about many nodes, each of which notifies at every change."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from laggard.resilience.agent.awake import Deadline
+
+__all__ = ["wait_for"]
+
+# Nobody notifies when a node falls silent.
+TICK_S = 0.25
+# After a look at all nodes that took long, so many times as long passes until the next one: to look after each of ten
+# thousand answers would be quadratic, and keep the answers themselves waiting.
+_RESTS = 9
+_LONG_S = 0.001
+
+
+def wait_for(changed: threading.Condition, done: Callable[[], bool], deadline_s: float) -> bool:
+    """Wait until something holds; return False at the deadline.
+
+    Parameters
+    ----------
+    changed
+        Notified at every change; not held by the caller.
+    done
+        Whether it holds; called with ``changed`` held.
+    deadline_s
+        In seconds, counted only while we are awake.
+    """
+    deadline = Deadline(deadline_s)
+    while True:
+        with changed:
+            looked_s = time.monotonic()
+            if done():
+                return True
+            took_s = time.monotonic() - looked_s
+            if (left_s := deadline.left_s()) <= 0:
+                return False
+            changed.wait(min(left_s, TICK_S))
+        if took_s > _LONG_S:
+            time.sleep(min(_RESTS * took_s, TICK_S))
