@@ -14,7 +14,7 @@ from laggard.resilience.allocation import discovery
 from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
 from laggard.resilience.allocation.ssh import Ssh
 
-LOOP = Loop("agents")
+LOOP = Loop("handshakes")
 HANDSHAKE = '{"event": "handshake", "cpus": 8, "gpus": ["0", "1"], "address": "10.0.0.5"}'
 NOISE = "for n in $(seq 400); do echo welcome $n; done; printf 'no end {\"event\": '"
 
