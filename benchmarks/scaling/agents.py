@@ -150,12 +150,12 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
         megabytes = (me.memory_info().rss - before_bytes) / 1e6
         began_s, busy_s = time.monotonic(), _busy_s(me)
         channels = [channel for node in nodes if isinstance(channel := node._agent.stdout, Channel)]
-        for channel in channels:
-            assert channel._connection is not None  # noqa: S101 - for the type checker
+        dropped = [(channel, channel._connection) for channel in channels]
+        for _, connection in dropped:
             with contextlib.suppress(OSError):
-                channel._connection._socket.shutdown(socket.SHUT_RDWR)  # as when the network drops it
-        time.sleep(LOOK_INTERVAL_S)
-        back_s = _until(lambda: all(channel.is_connected for channel in channels), began_s)
+                if connection is not None:
+                    connection._socket.shutdown(socket.SHUT_RDWR)  # as when the network drops it
+        back_s = _until(lambda: all(each._connection not in (None, former) for each, former in dropped), began_s)
         back_busy_s = _busy_s(me) - busy_s
         watch.lost.update(cluster.lost_after_ping(hosts))
         watch.cluster = None
