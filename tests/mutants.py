@@ -38,7 +38,10 @@ DEADLINE_FACTOR, SHORTEST_DEADLINE_S = 5.0, 60.0
 
 GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "policy": (
-        ("resilience/decision/policy.py", "resilience/decision/roster.py", "resilience/decision/strikes.py"),
+        tuple(
+            f"resilience/decision/{name}.py"
+            for name in ("policy", "rules", "limits", "case", "enough", "beginning", "roster", "strikes")
+        ),
         ("tests/unit/test_policy.py", "tests/unit/test_returning_policy.py", "tests/property/test_policy.py"),
     ),
     "failure": (

@@ -33,8 +33,9 @@ from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.server import StateServer
 from laggard.resilience.controller.records import Records, RequestReader
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, NodesAccused, Relaunch, Settings
-from laggard.resilience.decision.policy import begin, decide
+from laggard.resilience.decision.policy import decide
 
 __all__ = ["Scale", "Seen", "simulate"]
 

@@ -35,6 +35,7 @@ from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
     End,
@@ -55,7 +56,7 @@ from laggard.resilience.decision.events import (
     Report,
 )
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.policy import begin, decide
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles

@@ -7,6 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     End,
     Event,
@@ -23,7 +24,8 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.policy import EXIT_TOO_FEW_NODES, begin, decide
+from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Roster
 
 HOSTS = [f"n{i}" for i in range(1, 7)]

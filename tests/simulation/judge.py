@@ -20,8 +20,8 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
+from laggard.resilience.decision.limits import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.pace import LONGEST_S, Pace
-from laggard.resilience.decision.policy import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.silence import CONFIRMED_S
 from laggard.resilience.errors import NodeDownError
 from tests.simulation.processes import Process

@@ -15,7 +15,8 @@ from laggard.resilience.agent import agent
 from laggard.resilience.controller import controller
 from laggard.resilience.controller.launches import Launches
 from laggard.resilience.controller.records import Records
-from laggard.resilience.decision import policy
+from laggard.resilience.decision import beginning, policy, rules
+from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
@@ -81,17 +82,17 @@ def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
 
 def _that_drops_the_primary() -> AbstractContextManager[None]:
     excludable = property(lambda case: case.event.hosts & {*case.roster.active, *case.roster.reserve})
-    return _replaced((policy.Case, "excludable", excludable))
+    return _replaced((Case, "excludable", excludable))
 
 
 def _that_relaunches_in_vain() -> AbstractContextManager[None]:
-    rules = [rule for rule in policy.RULES if not rule.when.startswith(("of the accused", "no accused"))]
-    return _replaced((policy, "RULES", rules))
+    left = [rule for rule in rules.RULES if not rule.when.startswith(("of the accused", "no accused"))]
+    return _replaced((policy, "RULES", left))
 
 
 def _that_never_ends() -> AbstractContextManager[None]:
-    rules = [rule for rule in policy.RULES if "same type and place" not in rule.when]
-    return _replaced((policy, "LIMITS", ()), (policy, "RULES", rules), (policy, "backoff_s", lambda *_: 0.0))
+    left = [rule for rule in rules.RULES if "same type and place" not in rule.when]
+    return _replaced((policy, "LIMITS", ()), (policy, "RULES", left), (rules, "backoff_s", lambda *_: 0.0))
 
 
 def _that_forgets() -> AbstractContextManager[None]:
@@ -111,7 +112,7 @@ def _that_remembers_nothing() -> AbstractContextManager[None]:
 
 def _that_does_not_read_what_it_remembers() -> AbstractContextManager[None]:
     def begin(settings: Settings, hosts: Sequence[str], _: object, *rest: Any, **more: Any) -> Any:
-        return policy.begin(settings, hosts, (), *rest, **more)
+        return beginning.begin(settings, hosts, (), *rest, **more)
 
     return _replaced((controller, "begin", begin))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, Settings
 from laggard.resilience.decision.options import JobOptions, UsageError
-from laggard.resilience.decision.policy import begin
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
     End,
@@ -24,8 +25,10 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.policy import LIMITS, RULES, begin, decide
+from laggard.resilience.decision.limits import LIMITS
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster
+from laggard.resilience.decision.rules import RULES
 from laggard.resilience.decision.signatures import Response
 from laggard.resilience.decision.strikes import Strike
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
     End,
@@ -21,7 +22,7 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
-from laggard.resilience.decision.policy import begin, decide
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     End,
     JobStatus,
@@ -14,7 +15,8 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
-from laggard.resilience.decision.policy import EXIT_TOO_FEW_NODES, begin, decide
+from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
 from laggard.resilience.decision.strikes import Strike
 

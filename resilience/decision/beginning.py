@@ -1,0 +1,84 @@
+"""How a job begins: which nodes it uses, given what earlier jobs have found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from laggard.resilience.decision.case import Case
+from laggard.resilience.decision.enough import too_few, without
+from laggard.resilience.decision.events import End, JobStatus, NodeLost, Settings
+from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.roster import MEMORY_S, Exclusion, Roster
+from laggard.resilience.decision.strikes import MAX_STRIKES, Strike, recent_strikes, strikes_of
+from laggard.resilience.text import abbreviated
+
+__all__ = ["begin"]
+
+
+def begin(
+    settings: Settings,
+    hosts: Sequence[str],
+    remembered: Sequence[Exclusion],
+    now_s: float,
+    strikes: Sequence[Strike] = (),
+    *,
+    with_devices: frozenset[str] = frozenset(),
+    book_keeper: bool = False,
+    missing: Collection[str] = (),
+    withheld: Collection[str] = (),
+) -> JobStatus | End:
+    """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes.
+
+    Nodes that were only lost are back, unless they are missing.
+
+    Parameters
+    ----------
+    settings
+        What the user asked for.
+    hosts
+        The nodes of the allocation; the first one is the primary. If it is remembered as excluded, its devices are used
+        only where they are needed.
+    remembered
+        Exclusions by earlier jobs, those that are over included.
+    now_s
+        Unix time.
+    strikes
+        Strikes by earlier jobs.
+    with_devices
+        The nodes that have devices.
+    book_keeper
+        Whether the primary cannot run programs at all.
+    missing
+        Nodes that do not answer: they are lost.
+    withheld
+        Nodes with which something is wrong, as the resource manager says: they are used only if there are no others.
+    """
+    quarantine_s = settings.quarantine_s
+    hosts, primary = hosts[1:] if book_keeper else hosts, hosts[0]
+    known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]
+    over = [e for e in known if e.until_s(quarantine_s) <= now_s]
+    back = [e for e in known if e in over or (e.lost and strikes_of(e.host, strikes, now_s) < MAX_STRIKES)]
+    excluded = tuple(replace(e, lost=False) for e in known if e not in back)
+    out = {e.host for e in excluded}
+    last = {*(e.host for e in back), *withheld} - {primary, *out}
+    good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
+    served = {e.host: e.until_s(quarantine_s) for e in over if not e.lost}
+    of_others = (strike for strike in strikes if strike.host not in served)
+    counting = recent_strikes((*of_others, *(Strike(*each) for each in served.items())), now_s)
+    past = tuple(kept for e in back if (kept := e.kept()))
+    needed = with_devices if not with_devices.isdisjoint(hosts[: settings.nodes]) else frozenset[str]()
+    roster = Roster((), good, excluded, past, primary, needed)
+    status = JobStatus(without(settings, roster, frozenset(), now_s), now_s, strikes=counting)
+    for host in (host for host in hosts if host in missing):
+        status = _begin_without(settings, status, host)
+    if reason := too_few(settings, status):
+        way_out = f", and --quarantine=1 would take {abbreviated(sorted(out))} back" if out else ""
+        return End(EXIT_TOO_FEW_NODES, f"{reason}{way_out}")
+    return status
+
+
+def _begin_without(settings: Settings, status: JobStatus, host: str) -> JobStatus:
+    """Return the status with a node lost before the first launch: a strike, as for every loss."""
+    case = Case(settings, status, NodeLost(host), status.launched_s, progressed=False)
+    return replace(case.status_without(frozenset({host}), lost=True), strikes=case.with_strike(host))
