@@ -205,6 +205,8 @@ class Network:
         """Replace a machine that has crashed by a new one."""
         crashed = self.nodes[name]
         crashed.shut_down()
+        # Its cable goes with its network, which the kernel takes down in its own time.
+        self.login.run("ip", "link", "delete", f"to-{name}", check=False)
         self._boot(name, crashed.address)
 
     def cap(self, name: str, *, send: str | None = None, receive: str | None = None) -> None:
