@@ -25,6 +25,8 @@ __all__ = ["main"]
 
 SETTLE_S = 0.5
 ALL = "all at once"
+# Virtual nodes have loopback addresses; of a real one, these cannot be reached from another machine.
+ON_LOOPBACK = {"telemetry server"}
 
 
 class Block(NamedTuple):
@@ -61,7 +63,7 @@ def main(argv: list[str]) -> int:
         for owner, places in ports.items():
             print(f"{owner}: {', '.join(f'{address}:{port}' for address, port in places)}", flush=True)
         rows = []
-        everything = [place for places in ports.values() for place in places]
+        everything = [place for owner, places in ports.items() if owner not in ON_LOOPBACK for place in places]
         for what in options.attacks.split(","):
             wanted = {ALL: everything} if what == "scan" else {**ports, ALL: everything}
             for owner, places in wanted.items():
