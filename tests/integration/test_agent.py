@@ -148,8 +148,9 @@ def test_an_agent_that_is_stopped_leaves_the_controllers_program_alone(agent: Ag
 def test_an_agent_that_is_stopped_says_so_and_gives_the_copies_time_to_save(agent: AgentAtWork, tmp_path: Path) -> None:
     agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
     command = ["/bin/sh", "-c", "echo here; exec sleep 600"]
-    copy = {"name": "copy", "command": command, "environment": {}, "directory": None, "relayed": True}
-    agent.send(do="start-task", restarts=False, **copy)
+    agent.send(
+        do="start-task", name="copy", command=command, environment={}, directory=None, relayed=True, restarts=False
+    )
     assert agent.receive("output")["text"] == "here\n"
     agent.process.send_signal(signal.SIGTERM)
     agent.receive("told-to-end")
