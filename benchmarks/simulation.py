@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
+from tests.simulation.faults import FAULTS
 from tests.simulation.job import simulated_world
 from tests.simulation.schedules import Outcome, Schedule, replay_command, run
 
@@ -69,6 +70,6 @@ def _table(outcomes: list[Outcome]) -> Table:
     table = Table(title=f"{struck.total()} faults", title_justify="left")
     table.add_column("fault")
     table.add_column("times", justify="right")
-    for fault, count in sorted(struck.items()):
-        table.add_row(fault, str(count))
+    for fault in sorted(FAULTS):
+        table.add_row(fault, str(struck[fault]))
     return table

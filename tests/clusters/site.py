@@ -19,7 +19,7 @@ NODES = ("nid001-ib", "nid002-ib", "nid003-ib", "nid007-ib")
 USER = "ada"
 UID = 20001
 TMP = "/tmp"  # noqa: S108 - the machines' own
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 # A folder becomes the machine's own, but for what all machines share.
 _OWN_FOLDER = """
 set -e
