@@ -212,7 +212,7 @@ class Judge:
             return
         if host in job.links and not job.links[host].is_prompt:
             return  # what it has sent before may still arrive
-        hit_s = job.scheduler.now_s
+        hit_s, longest_s = job.scheduler.now_s, LONGEST_S + NOTICE_SLACK_S
 
         def check(*, last: bool = False) -> None:
             ends = controller._cluster._awake_clock._stopped.is_set()
@@ -222,8 +222,8 @@ class Judge:
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
                 if last or self._is_confirmed(controller._cluster, host):
                     self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
-                else:
-                    job.scheduler.at(LONGEST_S - Pace().timeout_s, lambda: in_command(partial(check, last=True)))
+                elif length_s is None or length_s >= longest_s:  # otherwise it may be back by then
+                    job.scheduler.at(longest_s - wait_s, lambda: in_command(partial(check, last=True)))
 
         def in_command(call: Callable[[], None]) -> None:
             if command is not None and not command.ended:
