@@ -80,7 +80,7 @@ def run(
 
 
 def beginning(folder: Path, ranks: int, mib: int, announced: bool) -> Mapping[str, list[float]]:
-    """Run a job that begins to save, and return how long each save took, and each copy."""
+    """Run a job that begins to save, and return how long each save and each copy took, and the processor time."""
     options = [f"--saves={N_SAVES}", *(["--announced"] if announced else [])]
     # Of each rank two checkpoints, the next one and a spare one, here; and all but that from a peer.
     found: Mapping[str, list[float]] = _job(folder, ranks, 8 * mib, BEGINNING, mib, options)
@@ -120,7 +120,9 @@ def first_saves(began: Mapping[bool, Sequence[Mapping[str, list[float]]]], gib: 
     rows = [
         row("a copy in the process's memory", [*began[True], *began[False]], "copies"),
         row("laggard, size announced", began[True], "saves"),
+        row("its processor time on rank 0", began[True], "processor"),
         row("laggard, not announced", began[False], "saves"),
+        row("its processor time on rank 0", began[False], "processor"),
     ]
     return table(["", "first save", "second", "third", "steady"], rows)
 
