@@ -203,7 +203,7 @@ class ShardMemory:
             if self._in_preparation.get(file) == descriptor:
                 del self._in_preparation[file]
                 surplus = self._settle(file)
-            is_replaced = file not in self._files and len(self._spare_of(owner, reserved_bytes)) > ahead
+            is_replaced = file not in self._files and len(self._spare_of(owner)) > ahead
         if surplus is not None:
             surplus.close()
         if is_replaced:
@@ -239,9 +239,9 @@ class ShardMemory:
             found.resize(reserved_bytes)
         return found
 
-    def _spare_of(self, owner: str, least_bytes: int = 0) -> list[ShardFile]:
-        """Return the spare files of an owner of which so much is ready, in the order in which it will use them."""
-        own = [each for each in self._spare if each.owner == owner and each.ready_bytes >= least_bytes]
+    def _spare_of(self, owner: str) -> list[ShardFile]:
+        """Return the spare files of an owner, in the order in which it will use them."""
+        own = [each for each in self._spare if each.owner == owner]
         return sorted(own, key=lambda each: (-each.ready_bytes, each.number))
 
     def _n_in_turn(self, owner: str) -> int:

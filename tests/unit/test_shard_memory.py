@@ -247,12 +247,13 @@ def test_a_file_that_comes_back_meanwhile_takes_the_place_of_the_one_that_is_pre
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = ShardMemory(tmp_path, 100 * SIZE)
-    old, other = memory.take(20 * SIZE, "a"), memory.take(SIZE, "a")
+    old, other = memory.take(20 * SIZE - 5, "a"), memory.take(SIZE, "a")
     old.note_written()
     monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.give_back(old)))
     found = memory.prepare(20 * SIZE, "a", 0, 2)
     assert found is not None
     assert found[0] is old
+    assert old.ready_bytes == 20 * SIZE
     os.close(found[1])
     assert memory.numbers() == [old.number, other.number]
 
