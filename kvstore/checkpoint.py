@@ -66,7 +66,8 @@ class Checkpointer:
     rank, ranks : int
         Which shard belongs to this process, and how many there are.
     keep : int
-        How many complete checkpoints to keep; while one is saved, the nodes need room for one more.
+        How many complete checkpoints to keep; while one is saved, the nodes need room for one more, and with room for
+        yet another one, memory is ready before each save.
     copies : int
         On how many nodes to keep each shard, its own included; on all of them if there are fewer.
 
