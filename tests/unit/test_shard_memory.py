@@ -191,13 +191,29 @@ def test_what_a_program_has_mapped_to_read_is_not_counted_on_to_come_back(memory
     assert prepare(memory, SIZE, "a", 1, n_files=2) is not None
 
 
-def test_who_needs_memory_leaves_each_owner_what_it_needs_next_if_possible(memory: ShardMemory) -> None:
-    prepare(memory, SIZE, "b")
-    for ahead in (0, 1):
-        prepare(memory, SIZE, "a", ahead)
-    memory.take(2 * SIZE, "c")
-    assert memory.take(SIZE, "a").ready_bytes == memory.take(SIZE, "b").ready_bytes == SIZE
-    assert len(memory.numbers()) == 3
+def test_the_last_spare_file_is_kept_while_copies_are_late(memory: ShardMemory) -> None:
+    files = [memory.take(SIZE, "a") for _ in range(3)]
+    assert prepare(memory, SIZE, "a", n_files=2) is not None
+    memory.take(SIZE, "a")
+    memory.give_back(files[0])
+    assert memory.take(SIZE, "a").number == files[0].number
+
+
+def test_a_shard_that_needs_memory_leaves_each_owner_what_it_needs_next_if_possible(memory: ShardMemory) -> None:
+    of_b, *of_a = prepare(memory, SIZE, "b"), prepare(memory, SIZE, "a"), prepare(memory, SIZE, "a", 1)
+    assert memory.take(2 * SIZE, "c").number in of_a
+    assert memory.take(SIZE, "a").number in of_a
+    assert memory.take(SIZE, "b").number == of_b
+
+
+def test_a_node_that_is_short_of_memory_leaves_each_owner_what_it_needs_next_if_possible(tmp_path: Path) -> None:
+    to_spare = [SIZE] * 4
+    memory = ShardMemory(tmp_path, 4 * SIZE, lambda: to_spare.pop())
+    of_b, *of_a = prepare(memory, SIZE, "b"), prepare(memory, SIZE, "a"), prepare(memory, SIZE, "a", 1)
+    to_spare[:] = [0, -1]
+    memory.relieve()
+    assert of_b in memory.numbers()
+    assert len({*of_a} & {*memory.numbers()}) == 1
 
 
 def interrupted(work: Callable[[], object]) -> Callable[[int, mmap.mmap, int, int], None]:
