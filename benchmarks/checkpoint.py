@@ -45,6 +45,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--jobs", type=int, default=3, help="jobs for the first saves (default: %(default)s)")
     parser.add_argument(
+        "--preload", default="auto", help="of the jobs for the first saves, as for laggard (default: %(default)s)"
+    )
+    parser.add_argument(
         "--directory", type=Path, help="for the files that are compared with (default: a temporary one)"
     )
     options = parser.parse_args(arguments)
@@ -54,7 +57,10 @@ def main(arguments: list[str]) -> int:
     print(description())
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         began = {
-            announced: [beginning(Path(folder), options.ranks, options.mib, announced) for _ in range(options.jobs)]
+            announced: [
+                beginning(Path(folder), options.ranks, options.mib, announced, options.preload)
+                for _ in range(options.jobs)
+            ]
             for announced in (True, False)
         }
         found = run(Path(folder), options.ranks, options.mib, options.repeats, sizes)
@@ -79,21 +85,36 @@ def run(
     return found
 
 
-def beginning(folder: Path, ranks: int, mib: int, announced: bool) -> Mapping[str, list[float]]:
-    """Run a job that begins to save, and return how long each save took, and each copy."""
+def beginning(folder: Path, ranks: int, mib: int, announced: bool, preload: str) -> Mapping[str, list[float]]:
+    """Run a job that begins to save, and return how long each save and each copy took, and the processor time."""
     options = [f"--saves={N_SAVES}", *(["--announced"] if announced else [])]
     # Of each rank two checkpoints, the next one and a spare one, here; and all but that from a peer.
-    found: Mapping[str, list[float]] = _job(folder, ranks, 8 * mib, BEGINNING, mib, options)
+    found: Mapping[str, list[float]] = _job(folder, ranks, 8 * mib, BEGINNING, mib, options, preload)
     return found
 
 
-def _job(folder: Path, ranks: int, memory_mib: int, program: Path, mib: int, options: Sequence[str]) -> Any:
+def _job(
+    folder: Path,
+    ranks: int,
+    memory_mib: int,
+    program: Path,
+    mib: int,
+    options: Sequence[str],
+    preload: str = "auto",
+) -> Any:
     """Run a job with a rank on each node, and return what rank 0 wrote."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     command = [
         *(sys.executable, "-m", "laggard", "run", f"--local-nodes={ranks}", "--virtual-gpus=1", "--per-device"),
-        *(f"--checkpoint-memory={memory_mib + 256}M", str(program), f"--mib={mib}", f"--result={result}", *options),
+        *(
+            f"--preload={preload}",
+            f"--checkpoint-memory={memory_mib + 256}M",
+            str(program),
+            f"--mib={mib}",
+            f"--result={result}",
+            *options,
+        ),
     ]
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
@@ -120,7 +141,9 @@ def first_saves(began: Mapping[bool, Sequence[Mapping[str, list[float]]]], gib: 
     rows = [
         row("a copy in the process's memory", [*began[True], *began[False]], "copies"),
         row("laggard, size announced", began[True], "saves"),
+        row("its processor time on rank 0", began[True], "processor"),
         row("laggard, not announced", began[False], "saves"),
+        row("its processor time on rank 0", began[False], "processor"),
     ]
     return table(["", "first save", "second", "third", "steady"], rows)
 

@@ -66,7 +66,8 @@ class Checkpointer:
     rank, ranks : int
         Which shard belongs to this process, and how many there are.
     keep : int
-        How many complete checkpoints to keep; while one is saved, the nodes need room for one more.
+        How many complete checkpoints to keep; while one is saved, the nodes need room for one more, and with room for
+        yet another one, memory is ready before each save.
     copies : int
         On how many nodes to keep each shard, its own included; on all of them if there are fewer.
 
@@ -107,7 +108,7 @@ class Checkpointer:
         self._store = _store_of(state)
 
     def prepare(self, size_bytes: int) -> None:
-        """Have memory ready for this rank's first shard, in the background.
+        """Have memory ready for this rank's first two shards, in the background.
 
         A save that finds memory ready blocks the program for a plain copy, the first one otherwise for several times
         as long.  For later saves, and after `restore`, it is prepared without this.
@@ -118,7 +119,7 @@ class Checkpointer:
             About how large the shard will be; one that is larger is saved too.
         """
         if self._store is not None and size_bytes > SMALL_BYTES:
-            self._store.prepare(self._key(0).owner, size_bytes)
+            self._have_ready(self._store, size_bytes)
 
     def save(self, step: int, tree: Value) -> None:
         """Save this rank's shard, and delete checkpoints that are no longer kept.
@@ -331,7 +332,12 @@ class Checkpointer:
 
         replaced = self._state.update_with(change)
         store.commit(key, record)
+        self._have_ready(store, record.size_bytes)
         store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
+
+    def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
+        """Have memory ready for this rank's next shards; those kept, the one being saved and the next take turns."""
+        store.prepare(self._key(0).owner, size_bytes, self._keep + 2)
 
     def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
         """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
@@ -371,7 +377,7 @@ class Checkpointer:
             return None
         shard = self._store.read(key, record, whole=whole)
         if rank == self.rank:  # it will save one like it
-            self._store.prepare(key.owner, record.size_bytes)
+            self._have_ready(self._store, record.size_bytes)
         return shard
 
     @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laggard.kvstore.shards.wire import receive_with_file, send
 
-__all__ = ["ANSWER_DEADLINE_S", "ask_ahead", "connect", "deadline_s"]
+__all__ = ["ANSWER_DEADLINE_S", "Wanted", "ask_ahead", "connect", "deadline_s"]
 
 # The servers are started when a program first has a checkpointer.
 START_DEADLINE_S = 60.0
@@ -44,10 +45,20 @@ def connect(path: Path, ask_for_server: Callable[[], None] | None = None) -> soc
         time.sleep(_POLL_S)
 
 
-def ask_ahead(path: Path, owner: str, size_bytes: int) -> tuple[int, int] | None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Memory that a program will need, as `ShardMemory.prepare` takes it."""
+
+    owner: str
+    size_bytes: int
+    ahead: int
+    n_files: int
+
+
+def ask_ahead(path: Path, wanted: Wanted) -> tuple[int, int] | None:
     """Have a file prepared, by way of a connection of its own, so that a save does not wait for it."""
     with connect(path) as connection:
-        connection.settimeout(deadline_s(size_bytes))
-        send(connection, {"do": "prepare", "owner": owner, "size": size_bytes})
+        connection.settimeout(deadline_s(wanted.size_bytes))
+        send(connection, {"do": "prepare", **asdict(wanted)})
         answer, descriptor = receive_with_file(connection)
         return None if descriptor is None else (int(answer["file"]), descriptor)

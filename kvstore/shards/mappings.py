@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.shards.connecting import Wanted
 from laggard.kvstore.shards.layout import BLOCK_BYTES, Plan
 from laggard.kvstore.shards.populate import SLICE_BYTES, populate
 
@@ -24,6 +25,8 @@ __all__ = ["Mappings", "write_parts"]
 
 # A save takes this share of the processors, and several ranks of a node save at once.
 _PROCESSORS_PER_THREAD = 4
+# For how many shards of an owner to have memory: that of the second is made before copies of the first take processors.
+N_AHEAD = 2
 _MAX_THREADS = 4
 _PIECE_BYTES = 32 << 20
 _log = logging.getLogger("laggard.kvstore")
@@ -35,16 +38,16 @@ class Mappings:
     Parameters
     ----------
     prepare
-        Called in a thread with an owner and a size: has a file for the owner's next shard ready, and returns its number
-        and a descriptor, to be closed; None if there is no memory for it.
+        Called in a thread: has a file ready, and returns its number and a descriptor, to be closed; None if there is
+        no memory for it, or none is needed.
     """
 
-    def __init__(self, prepare: Callable[[str, int], tuple[int, int] | None]) -> None:
+    def __init__(self, prepare: Callable[[Wanted], tuple[int, int] | None]) -> None:
         self._prepare = prepare
         self._mapped: dict[int, mmap.mmap] = {}
         self._given_up: list[mmap.mmap] = []
         self._lock = threading.RLock()  # a signal handler may save too
-        self._wanted: dict[str, int] = {}
+        self._wanted: dict[tuple[int, str], Wanted] = {}
         self._thread: threading.Thread | None = None
 
     def find(self, number: int) -> mmap.mmap | None:
@@ -66,10 +69,19 @@ class Mappings:
             self._mapped[number] = mapping
         return mapping
 
-    def want(self, owner: str, size_bytes: int) -> None:
-        """Have memory for the next shard of an owner mapped, in the background."""
+    def want(self, owner: str, size_bytes: int, n_files: int) -> None:
+        """Have memory for the next two shards of an owner mapped, in the background; the next ones of all come first.
+
+        Parameters
+        ----------
+        owner, size_bytes
+            Whose, and about how large they will be.
+        n_files
+            How many files the owner uses in turn; as long as it has fewer, the second one is new.
+        """
         with self._lock:
-            self._wanted[owner] = size_bytes
+            for ahead in range(N_AHEAD):
+                self._wanted[ahead, owner] = Wanted(owner, size_bytes, ahead, n_files)
             if self._thread is not None and self._thread.is_alive():  # it is not, in a forked process
                 return
             self._thread = threading.Thread(target=self._map_ahead, name="laggard memory", daemon=True)
@@ -81,15 +93,15 @@ class Mappings:
                 if not self._wanted:
                     self._thread = None
                     return
-                owner, size_bytes = self._wanted.popitem()
+                wanted = self._wanted.pop(min(self._wanted))
                 given_up, self._given_up = self._given_up, []
             del given_up
             try:
-                found = self._prepare(owner, size_bytes)
+                found = self._prepare(wanted)
                 if found is not None:
                     self._map(*found)
             except (KVStoreError, OSError, ValueError) as error:  # a save goes into fresh memory
-                _log.debug("no memory is ready for the next checkpoint of %s: %s", owner, error)
+                _log.debug("no memory is ready for the next checkpoint of %s: %s", wanted.owner, error)
 
     def _map(self, number: int, descriptor: int) -> None:
         try:

@@ -15,7 +15,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 
 from laggard.kvstore.memory import memory_available_bytes
@@ -23,7 +22,7 @@ from laggard.kvstore.shards.bounds import memory_to_spare_bytes
 from laggard.kvstore.shards.populate import SLICE_BYTES, allocate
 from laggard.kvstore.shards.shard_file import ShardFile, whole_grains
 
-__all__ = ["NoRoom", "ShardMemory"]
+__all__ = ["NoRoom", "ShardMemory", "may_be_new"]
 
 
 class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells the program
@@ -42,6 +41,20 @@ class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells th
         self.bound_bytes = bound_bytes
         self.used_bytes = used_bytes
         self.reason = reason
+
+
+def may_be_new(n_spare: int, n_in_turn: int, ahead: int, n_files: int) -> bool:
+    """Return whether an owner gets fresh memory for a shard.
+
+    Parameters
+    ----------
+    n_spare, n_in_turn
+        How many spare files it has, and how many that it will write again, the spare ones included.
+    ahead, n_files
+        As for `ShardMemory.prepare`.
+    """
+    # If there is none for the next shard, the save would go into fresh memory itself.
+    return ahead == n_spare and (ahead == 0 or n_in_turn < n_files)
 
 
 class ShardMemory:
@@ -72,6 +85,7 @@ class ShardMemory:
         self._files: set[ShardFile] = set()  # the spare ones included
         self._spare: list[ShardFile] = []
         self._in_preparation: dict[ShardFile, int] = {}  # with the descriptor that the preparation has of it
+        self._n_files: dict[str, int] = {}  # that owners use in turn, as far as they have said so
 
     @property
     def used_bytes(self) -> int:
@@ -111,9 +125,9 @@ class ShardMemory:
         """Keep a file that is no longer needed as a spare one, unless somebody may still read it."""
         with self._lock:
             file.is_over = True
-            is_closed = self._settle(file)
-        if is_closed:
-            file.close()
+            surplus = self._settle(file)
+        if surplus is not None:
+            surplus.close()
 
     @contextmanager
     def reading(self, file: ShardFile) -> Iterator[ShardFile | None]:
@@ -130,25 +144,35 @@ class ShardMemory:
             if found is not None:
                 with self._lock:
                     file.readers -= 1
-                    is_closed = self._settle(file)
-                if is_closed:
-                    file.close()
+                    surplus = self._settle(file)
+                if surplus is not None:
+                    surplus.close()
 
     def lend(self, file: ShardFile) -> None:
         """Note that a program maps a file to read it."""
         with self._lock:
             file.is_lent = True
 
-    def prepare(self, size_bytes: int, owner: str) -> tuple[ShardFile, int] | None:
+    def prepare(self, size_bytes: int, owner: str, ahead: int, n_files: int) -> tuple[ShardFile, int] | None:
         """Have a spare file of this size whose memory is there; takes as long as fresh memory takes.
 
-        What needs memory meanwhile goes first: it takes the file, as far as it is, or its memory.
+        What needs memory meanwhile goes first: it takes the file, as far as it is, or its memory.  A file of the owner
+        that comes back meanwhile takes its place.
+
+        Parameters
+        ----------
+        size_bytes, owner
+            As for `take`.
+        ahead
+            How many shards of the owner come before the one that it is for.
+        n_files
+            How many files the owner uses in turn: what it has beyond that is closed, except for a last spare one.
 
         Returns
         -------
         tuple of ShardFile and int, or None
-            The file, which may be in use by now, and a descriptor of it, to be closed; None if there is no room, or one
-            is being prepared already.
+            The file, which may be in use by now, and a descriptor of it, to be closed; None if there is no room, the
+            owner has enough, or one is being prepared already.
 
         Raises
         ------
@@ -157,7 +181,8 @@ class ShardMemory:
         """
         reserved_bytes = whole_grains(size_bytes)
         with self._lock:
-            file = self._to_prepare(reserved_bytes, owner)
+            self._n_files[owner] = n_files
+            file = self._to_prepare(reserved_bytes, owner, ahead)
             if file is None:
                 return None
             file.is_over = file.is_ahead = True
@@ -173,10 +198,17 @@ class ShardMemory:
             if not was_taken or not isinstance(error, (OSError, ValueError)):  # it may be shorter now
                 os.close(descriptor)
                 raise
+        surplus = None
         with self._lock:
             if self._in_preparation.get(file) == descriptor:
                 del self._in_preparation[file]
-                self._settle(file)
+                surplus = self._settle(file)
+            is_replaced = file not in self._files and len(self._spare_of(owner)) > ahead
+        if surplus is not None:
+            surplus.close()
+        if is_replaced:
+            os.close(descriptor)
+            return self.prepare(size_bytes, owner, ahead, n_files)
         return file, descriptor
 
     def relieve(self) -> None:
@@ -185,11 +217,14 @@ class ShardMemory:
             while self._idle() and self._to_spare_bytes() < 0:
                 self._close(self._least_needed())
 
-    def _to_prepare(self, reserved_bytes: int, owner: str) -> ShardFile | None:
-        """Return a spare file of this owner, or a new one, at least as long; None if there is no room for it."""
+    def _to_prepare(self, reserved_bytes: int, owner: str, ahead: int) -> ShardFile | None:
+        """Return a spare or a new file, at least as long; None if the owner has enough or there is no room."""
         if any(each.owner == owner for each in self._in_preparation):
             return None
-        found = max((each for each in self._spare if each.owner == owner), key=attrgetter("ready_bytes"), default=None)
+        own = self._spare_of(owner)
+        found = own[ahead] if ahead < len(own) else None
+        if found is None and not may_be_new(len(own), self._n_in_turn(owner), ahead, self._n_files[owner]):
+            return None
         known_bytes, ready_bytes = (0, 0) if found is None else (found.reserved_bytes, found.ready_bytes)
         if self._total_bytes() + max(0, reserved_bytes - known_bytes) > self.bound_bytes:
             return None
@@ -204,8 +239,17 @@ class ShardMemory:
             found.resize(reserved_bytes)
         return found
 
+    def _spare_of(self, owner: str) -> list[ShardFile]:
+        """Return the spare files of an owner, in the order in which it will use them."""
+        own = [each for each in self._spare if each.owner == owner]
+        return sorted(own, key=lambda each: (-each.ready_bytes, each.number))
+
+    def _n_in_turn(self, owner: str) -> int:
+        """Return how many files an owner has that it will write again."""
+        return sum(each.owner == owner and not each.is_lent for each in self._files)
+
     def _allocate(self, file: ShardFile, descriptor: int, stop: int) -> None:
-        """Have the memory of a file in preparation, slice by slice, until somebody takes it."""
+        """Have the memory of a file in preparation, slice by slice, until somebody takes it or it is not needed."""
         with mmap.mmap(descriptor, stop) as mapping:
             for at in range(file.ready_bytes // SLICE_BYTES * SLICE_BYTES, stop, SLICE_BYTES):
                 end = min(at + SLICE_BYTES, stop)
@@ -215,20 +259,32 @@ class ShardMemory:
                         return
                     file.ready_bytes = max(file.ready_bytes, end)
 
-    def _settle(self, file: ShardFile) -> bool:
-        """Make a file spare if nobody needs it; return whether to close it instead, without the lock."""
+    def _settle(self, file: ShardFile) -> ShardFile | None:
+        """Make a file spare if nobody needs it; return one that is then too many, to be closed without the lock."""
         if not file.is_over or file.readers or file not in self._files or file in self._spare:
-            return False
+            return None
         if file.is_lent:
-            self._files.remove(file)
+            surplus: ShardFile | None = file
         else:
             self._spare.append(file)
-        return file.is_lent
+            surplus = self._surplus(file)
+        if surplus is not None:
+            self._remove(surplus)
+        return surplus
+
+    def _surplus(self, latest: ShardFile) -> ShardFile | None:
+        """Return the owner's idle file with the least memory if it has more files than it uses in turn."""
+        own = [each for each in self._idle() if each.owner == latest.owner]
+        n_in_turn = self._n_in_turn(latest.owner)
+        if len(own) < 2 or n_in_turn <= self._n_files.get(latest.owner, n_in_turn):
+            return None
+        return min(own, key=lambda each: (each.ready_bytes, each is not latest))
 
     def _spare_for(self, reserved_bytes: int, owner: str) -> ShardFile | None:
         """Take the spare file that fits best: one of the same owner, of the nearest size.
 
-        What another owner has mapped for its next shard is taken only where there is no room for more.
+        What another owner has mapped for its next shards is taken only where there is no room for more, from who has
+        most of that.
         """
         own = [each for each in self._idle() if each.owner == owner]
         others = [each for each in self._spare if each.owner != owner]
@@ -237,7 +293,12 @@ class ShardMemory:
         candidates = own or others
         if not candidates:
             return None
-        best = min(candidates, key=lambda each: (abs(each.reserved_bytes - reserved_bytes), -each.ready_bytes))
+        if not own:
+            least = min(self._need(each) for each in others)
+            candidates = [each for each in others if self._need(each) == least]
+        best = min(
+            candidates, key=lambda each: (abs(each.reserved_bytes - reserved_bytes), -each.ready_bytes, each.number)
+        )
         self._no_longer_idle(best)
         return best
 
@@ -253,7 +314,12 @@ class ShardMemory:
 
     def _least_needed(self) -> ShardFile:
         """Return the idle file to be closed first."""
-        return min(self._idle(), key=lambda each: (each.is_ahead, each in self._in_preparation))
+        return min(self._idle(), key=lambda each: (self._need(each), each not in self._in_preparation))
+
+    def _need(self, file: ShardFile) -> tuple[bool, int]:
+        """Return how much its owner would miss an idle file: less if it has another one ready."""
+        n_ahead = sum(each.is_ahead and each.owner == file.owner for each in self._idle())
+        return file.is_ahead, -n_ahead
 
     def _new(self, owner: str) -> ShardFile:
         try:
@@ -275,9 +341,12 @@ class ShardMemory:
         return descriptor
 
     def _close(self, file: ShardFile) -> None:
+        self._remove(file)
+        file.close()
+
+    def _remove(self, file: ShardFile) -> None:
         self._no_longer_idle(file)
         self._files.discard(file)
-        file.close()
 
     def _no_longer_idle(self, file: ShardFile) -> None:
         self._in_preparation.pop(file, None)

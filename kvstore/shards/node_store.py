@@ -111,7 +111,7 @@ class NodeStore:
         return ShardRecord(shard_id, plan.size_bytes, asked, directory=self.has_directory)
 
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
-        """Have the shard server verify, record and copy the shard, and memory ready for the next one."""
+        """Have the shard server verify, record and copy the shard."""
         with self._exchange():
             try:
                 file = self._taken.pop(record.id, None)
@@ -122,11 +122,10 @@ class NodeStore:
                 receive(connection)
             except OSError as error:
                 raise self._silent(error) from error
-        self.prepare(key.owner, record.size_bytes)
 
-    def prepare(self, owner: str, size_bytes: int) -> None:
-        """Have the memory of the owner's next shard ready, in the background."""
-        self._mappings.want(owner, size_bytes)
+    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
+        """Have the memory of the owner's next shards ready, in the background."""
+        self._mappings.want(owner, size_bytes, n_files)
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Map a shard that this node has; fetch one that another node has, whole or by blocks; or read its file."""

@@ -148,12 +148,13 @@ class ShardServer:
         send(connection, answer | {"files": self._memory.numbers()}, file=file.descriptor)
 
     def _prepare(self, connection: socket.socket, message: Message) -> None:
-        """Have memory ready for a program's next shard; it asks on a connection for nothing else."""
+        """Have memory ready for one of a program's next shards; it asks on a connection for nothing else."""
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _LOW_PRIORITY))
-        size_bytes = int(message["size"])
+        size_bytes = int(message["size_bytes"])
+        ahead, n_files = int(message["ahead"]), int(message["n_files"])
         try:
-            found = self._memory.prepare(size_bytes, str(message["owner"]))
+            found = self._memory.prepare(size_bytes, str(message["owner"]), ahead, n_files)
         except (OSError, NoRoom) as error:
             why = "no file can be opened" if isinstance(error, NoRoom) else error.strerror
             self._tell_once(

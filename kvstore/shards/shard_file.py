@@ -37,7 +37,7 @@ class ShardFile:
     ready_bytes
         How much of it, from its beginning, has memory; to touch the rest ends a process if there is none left.
     is_ahead
-        Whether it is spare, and its owner has it mapped already for its next shard.
+        Whether it is spare, and its owner has it mapped already for one of its next shards.
     is_lent
         Whether a program may have it mapped to read it; then it is never written again.
     readers

@@ -39,8 +39,16 @@ class ShardStore(Protocol):
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Have the copies made; State has the record by now."""
 
-    def prepare(self, owner: str, size_bytes: int) -> None:
-        """Have room ready for the next shard of an owner, in the background, if that makes a save faster."""
+    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
+        """Have room ready for the next shards of an owner, in the background, if that makes a save faster.
+
+        Parameters
+        ----------
+        owner, size_bytes
+            Whose, and about how large they will be.
+        n_files
+            How many of its shards there are at a time, the next one included.
+        """
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Return a shard to be read.
@@ -81,7 +89,7 @@ class FolderStore:
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Do nothing: it is all there."""
 
-    def prepare(self, owner: str, size_bytes: int) -> None:
+    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
         """Do nothing: a disk needs no preparation."""
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:

@@ -349,13 +349,25 @@ def test_any_size_is_saved_whatever_was_announced(nodes_of: MakeNodes, n_announc
     checkpoints.prepare(8 * n_announced)
     nodes.start("n1")  # which a program that announces does not wait for
     if n_announced:
-        wait_until(lambda: _prepared(checkpoints) == [whole_grains(8 * n_announced)])
+        wait_until(lambda: _prepared(checkpoints) == 2 * [whole_grains(8 * n_announced)])
     for step in range(5):
         checkpoints.save(step, tree(step) | {"loss": 1 / (1 + step)})  # of another length each time
         assert checkpoints.wait(step, DEADLINE_S)
         assert is_tree(checkpoints.restore(step), step)
     # The one that counts, the one before, what was restored from, and what is ready.
     wait_until(lambda: sum(_memory_of(nodes, "n1")) <= 5 * whole_grains(8 * N + 1000))
+
+
+def test_a_rank_holds_what_is_kept_what_is_saved_and_what_is_ready_and_no_more(nodes_of: MakeNodes) -> None:
+    nodes = nodes_of(1)
+    nodes.start()
+    checkpoints = nodes.checkpointer("n1", keep=2)
+    checkpoints.prepare(8 * N)
+    for step in range(6):
+        checkpoints.save(step, tree(step))
+        assert checkpoints.wait(step, DEADLINE_S)
+    held = 4 * [whole_grains(8 * N + 1000)]
+    wait_until(lambda: _memory_of(nodes, "n1") == held, lambda: f"{_memory_of(nodes, 'n1')}")
 
 
 def test_after_a_relaunch_memory_is_ready_before_the_first_save(nodes_of: MakeNodes) -> None:
@@ -367,7 +379,7 @@ def test_after_a_relaunch_memory_is_ready_before_the_first_save(nodes_of: MakeNo
     nodes.begin()
     later = nodes.checkpointer("n2")  # which has no memory of its own yet
     assert is_tree(later.restore(1), 1)
-    wait_until(lambda: _prepared(later) == [whole_grains(8 * N)])
+    wait_until(lambda: _prepared(later) == 2 * [whole_grains(8 * N)])
 
 
 def test_a_server_that_is_killed_while_it_prepares_leaves_nothing(nodes_of: MakeNodes) -> None:

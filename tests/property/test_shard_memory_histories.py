@@ -44,11 +44,14 @@ class Histories(RuleBasedStateMachine):
         file.note_written()
         self.written[file] = byte * size
 
-    @rule(owner=owners, size=sizes)
-    def prepare(self, owner: str, size: int) -> None:
-        found = self.memory.prepare(size, owner)
+    @rule(owner=owners, size=sizes, ahead=st.integers(0, 1), n_files=st.integers(2, 4))
+    def prepare(self, owner: str, size: int, ahead: int, n_files: int) -> None:
+        numbers = self.memory.numbers()
+        found = self.memory.prepare(size, owner, ahead, n_files)
         if found is not None:
             file, descriptor = found
+            in_turn = [each for each in self.memory._files if each.owner == owner and not each.is_lent]
+            assert ahead == 0 or file.number in numbers or len(in_turn) <= n_files
             assert file.ready_bytes >= size
             assert os.fstat(descriptor).st_blocks * 512 >= size
             os.close(descriptor)

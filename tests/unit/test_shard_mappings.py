@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from laggard.kvstore.shards import mappings as mappings_module
 from laggard.kvstore.shards.bounds import MEMORY_FOLDER
+from laggard.kvstore.shards.connecting import Wanted
 from laggard.kvstore.shards.layout import Plan, plan
 from laggard.kvstore.shards.mappings import Mappings, write_parts
 from laggard.kvstore.shards.shard_file import whole_grains
@@ -73,48 +74,59 @@ def test_what_has_no_memory_is_not_touched_through_the_mapping(descriptor: int) 
 
 
 def test_the_next_file_is_mapped_in_the_background(descriptor: int) -> None:
-    asked = []
-
-    def prepare(owner: str, size_bytes: int) -> tuple[int, int]:
-        asked.append((owner, size_bytes))
-        return 7, os.dup(descriptor)
-
-    mappings = Mappings(prepare)
-    mappings.want("a", SIZE)
-    wait_until(lambda: mappings.find(7) is not None)
-    assert asked == [("a", SIZE)]
+    mappings = Mappings(lambda wanted: (7 + wanted.ahead, os.dup(descriptor)))
+    mappings.want("a", SIZE, 4)
+    wait_until(lambda: mappings.find(8) is not None)
+    assert mappings.find(7) is not None
     mappings.keep_only([8])
     assert mappings.find(7) is None
+    assert mappings.find(8) is not None
+
+
+def test_the_next_shards_of_all_owners_come_before_the_ones_after_them() -> None:
+    goes_on = threading.Event()
+    asked = []
+
+    def prepare(wanted: Wanted) -> None:
+        asked.append(wanted)
+        assert goes_on.wait(DEADLINE_S)
+
+    mappings = Mappings(prepare)
+    for owner in "abc":
+        mappings.want(owner, SIZE, 4)
+    goes_on.set()
+    expected = [Wanted(owner, SIZE, ahead, 4) for ahead in (0, 1) for owner in "abc"]
+    wait_until(lambda: asked == expected)
 
 
 def test_who_wants_again_meanwhile_gets_the_last_size_and_errors_end_nothing(descriptor: int) -> None:
     goes_on = threading.Event()
     asked = []
 
-    def prepare(_: str, size_bytes: int) -> tuple[int, int] | None:
-        asked.append(size_bytes)
+    def prepare(wanted: Wanted) -> tuple[int, int] | None:
+        asked.append(wanted.size_bytes)
         assert goes_on.wait(DEADLINE_S)
-        if size_bytes == 1:
+        if wanted.size_bytes == 1:
             raise ConnectionError("the server has ended")
-        return None if size_bytes == 3 else (5, os.dup(descriptor))
+        return None if wanted.size_bytes == 3 else (5, os.dup(descriptor))
 
     mappings = Mappings(prepare)
-    mappings.want("a", 1)
+    mappings.want("a", 1, 4)
     wait_until(lambda: asked == [1])
     for size_bytes in (2, 3, 4):
-        mappings.want("a", size_bytes)
-    mappings.want("b", 3)
+        mappings.want("a", size_bytes, 4)
+    mappings.want("b", 3, 4)
     goes_on.set()
     wait_until(lambda: mappings.find(5) is not None)
-    wait_until(lambda: sorted(asked) == [1, 3, 4])
+    wait_until(lambda: asked == [1, 4, 3, 4, 3])
 
 
 def test_a_file_that_is_shorter_meanwhile_ends_nothing(tmp_path: Path) -> None:
     descriptor = unnamed(tmp_path, SIZE)
-    mappings = Mappings(lambda _, __: (1, os.dup(descriptor)))
-    mappings.want("a", SIZE)
+    mappings = Mappings(lambda _: (1, os.dup(descriptor)))
+    mappings.want("a", SIZE, 4)
     wait_until(lambda: mappings.find(1) is not None)
     os.ftruncate(descriptor, 0)
-    mappings.want("a", SIZE)  # it has no bytes to be mapped
+    mappings.want("a", SIZE, 4)  # it has no bytes to be mapped
     wait_until(lambda: "laggard memory" not in {thread.name for thread in threading.enumerate()})
     os.close(descriptor)

@@ -14,7 +14,8 @@ import pytest
 from laggard.kvstore.shards import memory as memory_module
 from laggard.kvstore.shards import populate as populate_module
 from laggard.kvstore.shards.bounds import default_memory
-from laggard.kvstore.shards.memory import NoRoom, ShardMemory
+from laggard.kvstore.shards.memory import NoRoom, ShardMemory, may_be_new
+from laggard.kvstore.shards.shard_file import ShardFile
 
 SIZE = 1 << 20
 
@@ -89,9 +90,9 @@ def test_what_is_being_read_is_written_again_only_afterwards(memory: ShardMemory
     assert {memory.take(SIZE, "a").number, memory.take(SIZE, "a").number} == {file.number, other.number}
 
 
-def prepare(memory: ShardMemory, size_bytes: int, owner: str) -> int | None:
+def prepare(memory: ShardMemory, size_bytes: int, owner: str, ahead: int = 0, n_files: int = 4) -> int | None:
     """Have a file prepared; return its number."""
-    found = memory.prepare(size_bytes, owner)
+    found = memory.prepare(size_bytes, owner, ahead, n_files)
     if found is None:
         return None
     file, descriptor = found
@@ -142,6 +143,79 @@ def test_what_a_program_has_mapped_ahead_is_left_to_it_while_there_is_room(memor
     assert memory.take(2 * SIZE, "peer").number == number  # there is no room for more
 
 
+@pytest.mark.parametrize(
+    ("n_spare", "n_in_turn", "ahead", "is_new"),
+    [
+        (0, 0, 0, True),  # the size is announced
+        (1, 1, 1, True),
+        (0, 3, 0, True),
+        (0, 4, 0, True),  # copies are late; the save would go into fresh memory otherwise
+        (0, 9, 0, True),
+        (1, 3, 1, True),
+        (1, 4, 1, False),  # an old one will have gone before it is needed
+        (1, 9, 1, False),
+        (0, 0, 1, False),  # there was no room for the next one
+    ],
+)
+def test_fresh_memory_is_for_the_next_shard_and_the_one_after_it_while_files_are_few(
+    n_spare: int, n_in_turn: int, ahead: int, is_new: bool
+) -> None:
+    assert may_be_new(n_spare, n_in_turn, ahead, n_files=4) == is_new
+
+
+def test_an_announced_size_has_memory_for_two_shards_before_the_first_is_saved(memory: ShardMemory) -> None:
+    numbers = [prepare(memory, SIZE, "a", ahead) for ahead in (0, 1)]
+    assert None not in numbers
+    assert len(set(numbers)) == 2
+    assert [prepare(memory, SIZE, "a", ahead) for ahead in (0, 1)] == numbers
+    taken = [memory.take(SIZE, "a") for _ in range(2)]
+    assert [(file.number, file.ready_bytes) for file in taken] == [(number, SIZE) for number in numbers]
+
+
+def test_an_owner_never_has_more_files_than_it_uses_in_turn(memory: ShardMemory) -> None:
+    kept: list[ShardFile] = []
+    for _ in range(6):  # each save drops an old checkpoint, whose memory comes back a little later
+        for ahead in (0, 1):
+            prepare(memory, SIZE, "a", ahead, n_files=3)
+        kept.append(memory.take(SIZE, "a"))
+        prepare(memory, SIZE, "a", 0, n_files=3)
+        if len(kept) > 2:
+            memory.give_back(kept.pop(0))
+        assert len(memory.numbers()) <= 3
+    assert memory.used_bytes == 2 * SIZE
+
+
+def test_what_a_program_has_mapped_to_read_is_not_counted_on_to_come_back(memory: ShardMemory) -> None:
+    memory.lend(memory.take(SIZE, "a"))
+    assert prepare(memory, SIZE, "a", 0, n_files=2) is not None
+    assert prepare(memory, SIZE, "a", 1, n_files=2) is not None
+
+
+def test_the_last_spare_file_is_kept_while_copies_are_late(memory: ShardMemory) -> None:
+    files = [memory.take(SIZE, "a") for _ in range(3)]
+    assert prepare(memory, SIZE, "a", n_files=2) is not None
+    memory.take(SIZE, "a")
+    memory.give_back(files[0])
+    assert memory.take(SIZE, "a").number == files[0].number
+
+
+def test_a_shard_that_needs_memory_leaves_each_owner_what_it_needs_next_if_possible(memory: ShardMemory) -> None:
+    of_b, *of_a = prepare(memory, SIZE, "b"), prepare(memory, SIZE, "a"), prepare(memory, SIZE, "a", 1)
+    assert memory.take(2 * SIZE, "c").number in of_a
+    assert memory.take(SIZE, "a").number in of_a
+    assert memory.take(SIZE, "b").number == of_b
+
+
+def test_a_node_that_is_short_of_memory_leaves_each_owner_what_it_needs_next_if_possible(tmp_path: Path) -> None:
+    to_spare = [SIZE] * 4
+    memory = ShardMemory(tmp_path, 4 * SIZE, lambda: to_spare.pop())
+    of_b, *of_a = prepare(memory, SIZE, "b"), prepare(memory, SIZE, "a"), prepare(memory, SIZE, "a", 1)
+    to_spare[:] = [0, -1]
+    memory.relieve()
+    assert of_b in memory.numbers()
+    assert len({*of_a} & {*memory.numbers()}) == 1
+
+
 def interrupted(work: Callable[[], object]) -> Callable[[int, mmap.mmap, int, int], None]:
     """Return what has memory for a slice, and does something while the second slice is under way."""
 
@@ -178,11 +252,26 @@ def test_the_memory_of_a_file_that_is_being_prepared_goes_to_who_needs_it(
 ) -> None:
     memory = ShardMemory(tmp_path, 32 * SIZE)
     monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.take(30 * SIZE, "b")))
-    found = memory.prepare(20 * SIZE, "a")
+    found = memory.prepare(20 * SIZE, "a", 0, 4)
     assert found is not None
     assert held_bytes(found[1]) == 0
     os.close(found[1])
     assert len(memory.numbers()) == 1
+
+
+def test_a_file_that_comes_back_meanwhile_takes_the_place_of_the_one_that_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = ShardMemory(tmp_path, 100 * SIZE)
+    old, other = memory.take(20 * SIZE - 5, "a"), memory.take(SIZE, "a")
+    old.note_written()
+    monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.give_back(old)))
+    found = memory.prepare(20 * SIZE, "a", 0, 2)
+    assert found is not None
+    assert found[0] is old
+    assert old.ready_bytes == 20 * SIZE
+    os.close(found[1])
+    assert memory.numbers() == [old.number, other.number]
 
 
 def test_a_full_file_system_ends_a_preparation_and_not_the_process(
@@ -191,7 +280,7 @@ def test_a_full_file_system_ends_a_preparation_and_not_the_process(
     memory = ShardMemory(small_file_system, 100 * SIZE)
     monkeypatch.setattr(memory, "_free_bytes", lambda: 100 * SIZE)  # as before somebody else has filled it
     with pytest.raises(OSError, match="No space left") as caught:
-        memory.prepare(8 * SIZE, "a")
+        memory.prepare(8 * SIZE, "a", 0, 4)
     assert caught.value.errno == errno.ENOSPC
     assert memory.numbers() == []
     monkeypatch.undo()
@@ -201,7 +290,7 @@ def test_a_full_file_system_ends_a_preparation_and_not_the_process(
 def test_a_kernel_that_cannot_populate_allocates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(populate_module, "_MADV_POPULATE_WRITE", 9999)
     memory = ShardMemory(tmp_path, 32 * SIZE)
-    found = memory.prepare(20 * SIZE, "a")
+    found = memory.prepare(20 * SIZE, "a", 0, 4)
     assert found is not None
     assert held_bytes(found[1]) == 20 * SIZE
     os.close(found[1])
