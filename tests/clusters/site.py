@@ -137,7 +137,7 @@ class Site:
     def find(self, machine: Machine, *expression: str, where: Sequence[str] = (TMP,)) -> list[str]:
         """Return which of the user's files in a machine's own /tmp fit an expression of ``find``."""
         # What all machines share may lie below /tmp as well, such as the wheel that is tested: -xdev passes over it.
-        return machine.run("find", *where, "-xdev", *expression, "-user", str(UID)).split()
+        return machine.run("find", *where, "-ignore_readdir_race", "-xdev", *expression, "-user", str(UID)).split()
 
     def clean(self) -> None:
         """Remove the user's files of a test, and what its processes have left on each node."""
