@@ -30,6 +30,7 @@ def slurm_options() -> Mapping[str, Any]:
 @pytest.fixture(scope="module")
 def slurm(slurm: SlurmCluster, site: Site, fake_nvml: Path) -> SlurmCluster:
     driver = shutil.copytree(fake_nvml, site.folder / "nvml")
+    driver.chmod(0o755)
     slurm.environment |= {"LD_LIBRARY_PATH": str(driver), "FAKE_NVML_COUNT": "4"}
     return slurm
 

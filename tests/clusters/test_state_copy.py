@@ -136,6 +136,7 @@ def test_a_commit_that_is_missing_twice_or_late_is_counted() -> None:
     assert not Outcome.of(there, [(0, 0), (1, 2), (0, 1), (2, 4)]).is_well
 
 
+@pytest.mark.usefixtures("repaired")
 def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashes(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path, program: Path
 ) -> None:
