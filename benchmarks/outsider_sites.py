@@ -21,7 +21,7 @@ from benchmarks import outsider_attack
 from benchmarks.outsider_job import COUNTER, END
 from laggard.kvstore.connection import is_loopback
 from tests.clusters import slurm_daemons
-from tests.clusters.jobs import ClusterJob, environment
+from tests.clusters.jobs import ClusterJob
 from tests.clusters.machines import Machine, missing_for_machines
 from tests.clusters.site import NODES, UID, Site
 from tests.clusters.slurm_daemons import SlurmCluster
@@ -229,16 +229,14 @@ def slurm_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]:
         stack.callback(site.shut_down)
         *of_job, last = site.network.nodes.values()
         (shared / "slurm").mkdir()
-        slurm = stack.enter_context(SlurmCluster(shared / "slurm", site.network, slurmd_timeout_s=300))
+        slurm = stack.enter_context(SlurmCluster(shared / "slurm", site.network))
         folder = site.folder_of_user()
         for file in _step_files(folder):
             file.write_bytes(COUNTER.pack(0))
-            os.chown(file, UID, UID)
+            site.give(file)
         salloc = ("salloc", f"--nodes={N_NODES}", "--exclusive", f"--nodelist={','.join(each.name for each in of_job)}")
         command = (*salloc, "laggard", *OPTIONS, sys.executable, str(PROGRAM), str(folder))
-        variables = site.environment(environment(slurm.environment))
-        del variables["LAGGARD_RUNTIME_ROOT"]  # each node has its own /tmp
-        job = ClusterJob(site.network.login, folder, variables, *site.as_user(*command))
+        job = ClusterJob(site, site.network.login, slurm.environment, *command)
 
         def machines() -> dict[str, list[psutil.Process]]:
             # On the login machine `srun` runs our command on the primary. Our command there has inherited a port of

@@ -9,13 +9,16 @@ from pathlib import Path
 __all__ = [
     "ARRAY",
     "ATTACHED_JOB",
+    "BATCH_SCRIPT",
     "COPIED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
     "HETEROGENEOUS",
+    "HOST_FILE",
     "HOST_FILE_JOB",
     "IDLE_JOB",
     "INSIDE_SRUN",
+    "INTERACTIVE",
     "LINK_JOB",
     "LOSE_PRIMARIES",
     "MAIN_JOB",
@@ -101,6 +104,12 @@ def _only(document: str, pattern: str) -> str:
     return found
 
 
+def _block(document: str, language: str) -> str:
+    """Return the only block of a document that is in a language."""
+    (code,) = [code for each, code in _BLOCK.findall((ROOT / document).read_text("utf-8")) if each == language]
+    return str(code)
+
+
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
 SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node torchrun")
@@ -128,6 +137,9 @@ DOCTORS_ROUNDS = {
 """``tests/clusters`` run them."""
 ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 """``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
+INTERACTIVE = _block("docs/guides/slurm.md", "sh").splitlines()
+BATCH_SCRIPT = _block("docs/guides/slurm.md", "bash")
+HOST_FILE = _block("docs/guides/ssh.md", "text")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
@@ -147,9 +159,7 @@ INSIDE_SRUN = _only("docs/guides/slurm.md", r"^srun -N2 laggard")
 SHELL = _only("docs/guides/slurm.md", r"^srun .*--pty bash")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
-"""``test_slurm.py``, ``test_site_slurm.py`` and ``test_state_copy.py`` in ``tests/clusters`` run them, with the ids and
-names of jobs and nodes.
-"""
+"""``tests/clusters`` runs them, with the ids and names of jobs and nodes."""
 
 TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
 """Probes in turn; ``tests/long/test_slow_gpu_healthy.py`` runs it, and looks at what they read."""

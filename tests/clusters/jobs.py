@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
-from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
+from tests.clusters.machines import Machine, wait_for
+from tests.clusters.site import Site
 from tests.integration.jobs import GOES_ON
 from tests.processes import command_lines
 
@@ -24,14 +26,13 @@ __all__ = ["ClusterJob", "Watch", "environment"]
 DEADLINE_S = 400.0
 
 
-def environment(base: dict[str, str]) -> dict[str, str]:
-    """Return a user's environment: laggard on PATH, each node with its own folder and two virtual devices."""
+def environment(base: Mapping[str, str]) -> dict[str, str]:
+    """Return a user's environment: laggard on PATH, and two virtual devices on each node."""
     return {
         **base,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
         "SHELL": "/bin/bash",
-        "LAGGARD_RUNTIME_ROOT": PRIVATE,
         "LAGGARD_VIRTUAL_GPUS": "2",
         "LAGGARD_REPORT": "0",
         # The machines share one memory.
@@ -40,23 +41,45 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 class ClusterJob:
-    """A command on a machine, its output in a file; with ``terminal`` it has a terminal, with a user at it."""
+    """A command of a site's user on a machine, in the user's folder.
+
+    Parameters
+    ----------
+    site, machine
+        Where.
+    base
+        The environment, but for what ``environment`` adds.
+    argv
+        The command.
+    terminal
+        Whether it has a terminal, with a user at it.
+    output
+        The file in that folder to which it writes, and a batch script of its may append.
+    """
 
     def __init__(
-        self, machine: Machine, folder: Path, environment: dict[str, str], *argv: str, terminal: bool = False
+        self,
+        site: Site,
+        machine: Machine,
+        base: Mapping[str, str],
+        *argv: str,
+        terminal: bool = False,
+        output: str = "output",
     ) -> None:
-        self.folder = folder
-        self._file = folder / "output"
+        folder, variables = site.folder_of_user(), site.environment(environment(base))
+        self._file = folder / output
         self._file.touch()
+        site.give(self._file)
+        argv = tuple(site.as_user(*argv))
         if terminal:
             self._screen, inside = pty.openpty()
             command = ("setsid", "--ctty", *argv)
-            self.process = machine.start(*command, output=inside, keyboard=inside, cwd=folder, environment=environment)
+            self.process = machine.start(*command, output=inside, keyboard=inside, cwd=folder, environment=variables)
             os.close(inside)
             threading.Thread(target=self._watch_screen, name="screen").start()
         else:
-            with self._file.open("ab") as output:
-                self.process = machine.start(*argv, output=output, cwd=folder, environment=environment)
+            with self._file.open("ab") as file:
+                self.process = machine.start(*argv, output=file, cwd=folder, environment=variables)
 
     def type(self, text: str) -> None:
         """Type on the terminal."""
@@ -102,19 +125,18 @@ class ClusterJob:
 
 
 class Watch:
-    """Remembers what ran on the machines before, to find what is left behind."""
+    """Remembers what ran on a site's machines before, to find what is left behind."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, site: Site) -> None:
+        self._site = site
         self._before = set(self._processes())
 
-    def _processes(self, *names: str) -> list[psutil.Process]:
-        machines = {**self._network.nodes, "login": self._network.login}
-        return [process for name in names or machines for process in machines[name].processes()]
+    def _processes(self) -> list[psutil.Process]:
+        return [process for machine in self._site.machines() for process in machine.processes()]
 
-    def left(self, *names: str) -> list[str]:
-        """Return the command lines of new processes, on these machines or on all."""
-        new = [process for process in self._processes(*names) if process not in self._before]
+    def left(self) -> list[str]:
+        """Return the command lines of new processes."""
+        new = [process for process in self._processes() if process not in self._before]
         return [line for line in command_lines(new) if not line.startswith(("slurmstepd", "slurmd"))]
 
     def expect_no_processes(self) -> None:
@@ -124,5 +146,5 @@ class Watch:
     def expect_nothing(self) -> None:
         """Wait until neither processes nor files are left."""
         self.expect_no_processes()
-        folders = {name: node.run("ls", PRIVATE) for name, node in self._network.nodes.items()}
-        assert set(folders.values()) == {""}, folders
+        files = {machine.name: self._site.find(machine) for machine in self._site.machines()}
+        assert not any(files.values()), files

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import random
 import statistics
 import sys
@@ -22,22 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clusters.jobs import ClusterJob, environment
-from tests.clusters.machines import PRIVATE, Machine, Network, wait_for
+from tests.clusters.jobs import ClusterJob
+from tests.clusters.machines import Machine, wait_for
+from tests.clusters.site import DISK, NODES, Site
 from tests.clusters.sshd import ssh_daemons
 
 __all__ = ["Loss", "LostPrimaries", "Outcome", "main"]
 
-NODES = ("node1", "node2", "node3")
-DISK = f"{PRIVATE}/disk"
+HOSTS = NODES[:3]
+KEPT = f"{DISK}/kept"  # on a disk that outlives its machine
 AIM_S = 60  # from a loss until the program counts again
 OPTIONS = (
-    f"--hostlist={','.join(NODES)}",
+    f"--hostlist={','.join(HOSTS)}",
     "--nodes=2",
     "--resilient",
     "--per-node",
     "--state-copy",
-    f"--state-dir={DISK}/state",
+    f"--state-dir={KEPT}/state",
     "--quarantine=1",  # a node that was lost is taken back at once
 )
 # Rank 0 counts in State.  It notes what its launch has found there and what was acknowledged, in files that outlive
@@ -163,7 +163,7 @@ def summary(losses: Sequence[Loss], outcome: Outcome) -> str:
 
 
 class LostPrimaries:
-    """Three machines, of which each can lose its power or its network while it is the primary; use it in a ``with``.
+    """Three nodes of a site, each of which loses power or network while it is the primary; use it in a ``with``.
 
     Power or network comes back once another node has taken over.  A disk outlives its machine.
 
@@ -189,15 +189,16 @@ class LostPrimaries:
 
     def __enter__(self) -> LostPrimaries:
         with self._cleanup as cleanup:
-            (self._folder / "train.py").write_text(textwrap.dedent(PROGRAM))
-            self._network = Network(self._folder, NODES)
-            cleanup.callback(self._network.shut_down)
-            daemons = self._folder / "sshd"
-            daemons.mkdir()
-            self._start_sshd = cleanup.enter_context(ssh_daemons(daemons, self._network))
+            self._folder.chmod(0o755)
+            self._site = Site(self._folder)
+            self._network = self._site.network
+            cleanup.callback(self._site.shut_down)
+            self._work = self._site.folder_of_user()
+            (self._work / "train.py").write_text(textwrap.dedent(PROGRAM))
+            self._start_sshd = cleanup.enter_context(ssh_daemons(self._site))
             cleanup.callback(self._end_jobs)
-            for node in self._network.nodes.values():
-                self._mount_disk(node)
+            for name in HOSTS:
+                self._mount_disk(self._network.nodes[name])
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -215,24 +216,24 @@ class LostPrimaries:
             does not go on.
         """
         until_s = time.monotonic() + longest_s
-        primary = NODES[0]
+        primary = HOSTS[0]
         self._start_on(primary)
         while len(self.losses) < count and time.monotonic() < until_s:
             primary = self._lose(primary)
-        (self._folder / "enough").touch()
+        (self._work / "enough").touch()
         assert self._jobs[-1].finish() == 0, self._said()
         return self._expect_all_there(self._read("last"), self._acknowledged())
 
     def _lose(self, primary: str) -> str:
         """Lose the primary; return which node has taken over."""
         job = self._jobs[-1]
-        job.wait_for(r"node\d has a copy")
+        job.wait_for("has a copy")
         enough = len(self._acknowledged()) + 20
         self._wait_for(lambda: len(self._acknowledged()) >= enough, "20 more commits")
         time.sleep(self._chance.uniform(0, 1))  # the moment of the fault, not a wait for an event
         assert "state-copy ended" not in job.output, self._said()
         how = self._chance.choice(["killed", "cut"])
-        taker = self._chance.choice([name for name in NODES if name != primary])
+        taker = self._chance.choice([name for name in HOSTS if name != primary])
         if how == "killed":
             self._network.nodes[primary].crash()
         else:
@@ -263,14 +264,13 @@ class LostPrimaries:
     def _mount_disk(self, node: Machine) -> None:
         disk = self._folder / f"disk-{node.name}"
         disk.mkdir(exist_ok=True)
-        node.run("mkdir", DISK)
-        node.run("mount", "--bind", str(disk), DISK)
+        self._site.give(disk)
+        node.run("mkdir", KEPT)
+        node.run("mount", "--bind", str(disk), KEPT)
 
     def _start_on(self, name: str) -> None:
-        folder = self._folder / f"job{len(self._jobs)}"
-        folder.mkdir()
-        command = ("laggard", *OPTIONS, str(self._folder / "train.py"))
-        self._jobs.append(ClusterJob(self._network.nodes[name], folder, environment(dict(os.environ)), *command))
+        command, output = ("laggard", *OPTIONS, "train.py"), f"job{len(self._jobs)}"
+        self._jobs.append(ClusterJob(self._site, self._network.nodes[name], {}, *command, output=output))
 
     def _end_jobs(self) -> None:
         for job in self._jobs:
@@ -288,12 +288,12 @@ class LostPrimaries:
         return self._noted("acknowledged")
 
     def _noted(self, name: str) -> list[tuple[int, int]]:
-        file = self._folder / name
+        file = self._work / name
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
 
     def _read(self, name: str) -> Any:
-        return json.loads((self._folder / name).read_text())
+        return json.loads((self._work / name).read_text())
 
     def _expect_all_there(self, counts: list[int], acknowledged: list[tuple[int, int]]) -> Outcome:
         outcome = Outcome.of(counts, acknowledged)
@@ -303,7 +303,7 @@ class LostPrimaries:
         return outcome
 
     def _said(self) -> str:
-        return "\n\n".join([*map(str, self.losses[-3:]), *(f"{job.folder}:\n{job.output}" for job in self._jobs[-2:])])
+        return "\n\n".join([*map(str, self.losses[-3:]), *(job.output for job in self._jobs[-2:])])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

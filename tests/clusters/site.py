@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -13,12 +14,14 @@ from pathlib import Path
 
 from tests.clusters.machines import PRIVATE, Machine, Network
 
-__all__ = ["NODES", "USER", "Site"]
+__all__ = ["DISK", "NODES", "UID", "USER", "Site", "on_site"]
 
 NODES = ("nid001-ib", "nid002-ib", "nid003-ib", "nid007-ib")
 USER = "ada"
 UID = 20001
 TMP = "/tmp"  # noqa: S108 - the machines' own
+DISK = PRIVATE
+"""A disk of each node's own, on which everybody may write: the guides' ``/scratch``."""
 _ROOT = Path(__file__).resolve().parents[2]
 # A folder becomes the machine's own, but for what all machines share.
 _OWN_FOLDER = """
@@ -38,6 +41,12 @@ for shared in {shared}; do
     rmdir {private}/$number
 done
 """
+
+
+def on_site(printed: str) -> str:
+    """Return a printed command or file, with the nodes and disks of the site for those of the guides."""
+    named = re.sub(r"\bnode(\d)\b", lambda found: NODES[int(found[1]) - 1], printed)
+    return named.replace("/scratch/", f"{DISK}/")
 
 
 class _SiteNetwork(Network):
@@ -68,7 +77,7 @@ class Site:
         self.folder = folder
         self.home = folder / "home" / USER
         self.home.mkdir(parents=True, mode=0o755)
-        os.chown(self.home, UID, UID)
+        self.give(self.home)
         accounts = Path("/etc/passwd").read_text()
         (folder / "passwd").write_text(f"{accounts}{USER}:*:{UID}:{UID}::{self.home}:/bin/bash\n")
         (folder / "group").write_text(f"{Path('/etc/group').read_text()}{USER}:*:{UID}:\n")
@@ -94,6 +103,10 @@ class Site:
         closed = {path for path in above if not path.stat().st_mode & stat.S_IXOTH}
         return sorted(path for path in closed if closed.isdisjoint(path.parents))
 
+    def machines(self) -> list[Machine]:
+        """Return the nodes and the login machine."""
+        return [*self.network.nodes.values(), self.network.login]
+
     def as_user(self, *argv: str) -> list[str]:
         """Return the command that runs ``argv`` as the ordinary user, in a fresh login's environment but for PATH."""
         return ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *argv]
@@ -106,8 +119,12 @@ class Site:
         """Return the user's folder of the present test."""
         folder = self.home / "work"
         folder.mkdir(exist_ok=True)
-        os.chown(folder, UID, UID)
+        self.give(folder)
         return folder
+
+    def give(self, path: Path) -> None:
+        """Make the user the owner of a file or a folder."""
+        os.chown(path, UID, UID)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the user's, below the home."""
@@ -117,12 +134,16 @@ class Site:
         subprocess.run(["chown", "-R", f"{UID}:{UID}", str(self.home)], check=True)
         return path
 
+    def find(self, machine: Machine, *expression: str, where: Sequence[str] = (TMP,)) -> list[str]:
+        """Return which of the user's files in a machine's own /tmp fit an expression of ``find``."""
+        # What all machines share may lie below /tmp as well, such as the wheel that is tested: -xdev passes over it.
+        return machine.run("find", *where, "-ignore_readdir_race", "-xdev", *expression, "-user", str(UID)).split()
+
     def clean(self) -> None:
-        """Remove the user's files of a test, and what its processes have left in each node's own /tmp."""
+        """Remove the user's files of a test, and what its processes have left on each node."""
         shutil.rmtree(self.home / "work", ignore_errors=True)
-        for node in self.network.nodes.values():
-            # The user's alone: what all nodes share may lie below /tmp as well, such as the wheel that is tested.
-            node.run("find", TMP, "-maxdepth", "1", "-user", str(UID), "-exec", "rm", "-rf", "{}", "+")
+        for machine in self.machines():
+            machine.run("rm", "-rf", *self.find(machine, "-maxdepth", "1", where=(TMP, DISK)))
 
     def shut_down(self) -> None:
         """End all machines."""

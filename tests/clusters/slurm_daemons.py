@@ -71,11 +71,9 @@ class SlurmCluster:
     shares
         Into how many parts, and of which kind, the GPUs of some nodes can be divided: ``{"node1": "shard:8"}``.
     slurmd_timeout_s
-        After how many seconds Slurm calls a silent node down.
+        After how many seconds Slurm calls a silent node down; by default, as by Slurm's, after none that a test lasts.
     topology
         The content of topology.conf, of a tree; empty: there is none.
-    shell_on_node
-        Whether ``salloc`` gives its shell on the first node.
     """
 
     def __init__(
@@ -84,13 +82,10 @@ class SlurmCluster:
         network: Network,
         n_gpus: int = 0,
         shares: Mapping[str, str] | None = None,
-        slurmd_timeout_s: int = 20,
+        slurmd_timeout_s: int = 300,
         topology: str = "",
-        *,
-        shell_on_node: bool = False,
     ) -> None:
         self.folder = folder
-        self._shell_on_node = shell_on_node
         self._slurmd_timeout_s = slurmd_timeout_s
         self._topology = topology
         self._n_gpus = n_gpus
@@ -126,8 +121,6 @@ class SlurmCluster:
                 kind, count = share.split(":")
                 lines.append(f"NodeName={name} Name={kind} Count={count} Flags=nvidia_gpu_env")
             (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
-        if self._shell_on_node:
-            configuration = f"LaunchParameters=use_interactive_step\n{configuration}"
         if self._topology:
             configuration = f"TopologyPlugin=topology/tree\n{configuration}"
             (self.folder / "topology.conf").write_text(self._topology)
@@ -154,6 +147,17 @@ class SlurmCluster:
         self._start(name, self.network.nodes[name], "slurmd", "-D", "-N", name)
 
     @contextlib.contextmanager
+    def shell_on_node(self) -> Iterator[None]:
+        """Have ``salloc`` give its shell on the first node, until the end of the block."""
+        file = self.folder / "slurm.conf"
+        configuration = file.read_text()
+        file.write_text(f"LaunchParameters=use_interactive_step\n{configuration}")
+        try:
+            yield
+        finally:
+            file.write_text(configuration)
+
+    @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """Have a node's daemon stand still, until the end of the block."""
         entered = psutil.Process(self._daemons[name].pid)  # stops with its child, but does not go on with it
@@ -169,6 +173,11 @@ class SlurmCluster:
     def run(self, *argv: str, check: bool = True) -> str:
         """Run a command on the login machine."""
         return self.network.login.run(*argv, environment=self.environment, check=check)
+
+    def only_job(self, what: str) -> str:
+        """Return one thing about the only job, as ``squeue`` formats it."""
+        (found,) = set(self.run("squeue", "--noheader", f"--format={what}").split())
+        return found
 
     def states(self) -> dict[str, str]:
         """Return the state of each node."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -98,22 +97,13 @@ while job.launch == 0:
 """
 
 
-def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, tmp_path: Path) -> None:
+def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires) -> None:
     require("tc", *sshd.PROGRAMS)
-    (tmp_path / "train.py").write_text(_PROGRAM)
-    (keys := wires.folder / "sshd").mkdir()
-    network = wires.network
+    (wires.site.folder_of_user() / "train.py").write_text(_PROGRAM)
     options = (f"--detect-interval={INTERVAL_S}", "--restart-cost=0", "--state-dir=state")
     laggard, *printed = shlex.split(LINK_JOB)
-    with sshd.ssh_daemons(keys, network):
-        job = ClusterJob(
-            network.nodes["node1"],
-            tmp_path,
-            environment(dict(os.environ)),
-            laggard,
-            *options,
-            *printed,
-        )
+    with sshd.ssh_daemons(wires.site):
+        job = ClusterJob(wires.site, wires.network.nodes["node1"], {}, laggard, *options, *printed)
         try:
             job.wait_for("launch 0 on node1 node2 node3 from 0")
             wires.slow("node2", send=10.0)
@@ -126,14 +116,12 @@ def test_a_job_goes_on_without_the_node_whose_nic_has_become_slow(wires: Wires, 
             job.end()
 
 
-def test_the_doctor_lists_the_slowest_links(wires: Wires, tmp_path: Path) -> None:
+def test_the_doctor_lists_the_slowest_links(wires: Wires) -> None:
     require("tc", *sshd.PROGRAMS)
-    (keys := wires.folder / "sshd").mkdir()
-    network = wires.network
     wires.slow("node2", send=10.0)
-    with sshd.ssh_daemons(keys, network):
+    with sshd.ssh_daemons(wires.site):
         command = ("laggard", "doctor", f"--hostlist={','.join(NODES)}", "--virtual-gpus=1", "--past=past.json")
-        job = ClusterJob(network.nodes["node1"], tmp_path, environment(dict(os.environ)), *command)
+        job = ClusterJob(wires.site, wires.network.nodes["node1"], {}, *command)
         try:
             assert job.finish() in {0, 1}, job.output  # the machines share two processors: a device may be slow
             print(job.output)
@@ -165,14 +153,13 @@ install(Board(rail_bytes_s=5e6 if os.environ["LAGGARD_NODE"] == "node2" else 50e
 """
 
 
-def test_bursts_by_nccl_go_over_the_network_that_is_asked_for(wires: Wires, tmp_path: Path) -> None:
+def test_bursts_by_nccl_go_over_the_network_that_is_asked_for(wires: Wires) -> None:
     require(*sshd.PROGRAMS)
-    (keys := wires.folder / "sshd").mkdir()
     (wires.folder / "cupy.py").write_text(_ONE_GPU)
-    network, with_cupy = wires.network, environment(dict(os.environ))
-    with_cupy["PYTHONPATH"] = os.pathsep.join([str(wires.folder), str(REPOSITORY), with_cupy["PYTHONPATH"]])
-    with sshd.ssh_daemons(keys, network):
-        job = ClusterJob(network.nodes["node1"], tmp_path, with_cupy, sys.executable, "-c", _BY_NCCL, *NODES)
+    with_cupy = f"PYTHONPATH={wires.folder}:{REPOSITORY}:{environment({})['PYTHONPATH']}"
+    with sshd.ssh_daemons(wires.site):
+        command = ("env", with_cupy, sys.executable, "-c", _BY_NCCL, *NODES)
+        job = ClusterJob(wires.site, wires.network.nodes["node1"], {}, *command)
         try:
             assert job.finish() == 0, job.output
         finally:

@@ -16,8 +16,7 @@ from typing import IO, Any, cast
 import pytest
 
 from laggard.kvstore.strangers import STRANGERS_BACKLOG
-from tests.clusters import outsider, slurm_daemons
-from tests.clusters.conftest import require
+from tests.clusters import outsider
 from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.machines import Machine, wait_for
 from tests.clusters.site import NODES, Site
@@ -37,15 +36,6 @@ ATTACK_S = 14.0
 PROGRAM = 'echo "rank $NODE_RANK in launch $LAGGARD_LAUNCH"; until test -e end; do sleep 0.2; done'
 # A node's `srun` has one port for what its tasks write, and two for what Slurm says about them.
 PORTS_OF_SRUN = 3
-
-
-@pytest.fixture(scope="module")
-def slurm(site: Site) -> Iterator[SlurmCluster]:
-    require(*slurm_daemons.PROGRAMS)
-    folder = site.folder / "slurm"
-    folder.mkdir()
-    with SlurmCluster(folder, site.network, slurmd_timeout_s=300) as cluster:
-        yield cluster
 
 
 @contextlib.contextmanager
@@ -82,13 +72,12 @@ def is_guarded(machine: Machine) -> bool:
 
 
 def test_an_outsider_who_scans_holds_and_floods_every_port_takes_no_node_from_a_job(
-    slurm: SlurmCluster, site: Site, start_as_user: Start
+    slurm: SlurmCluster, site: Site, work: Path, watch: Watch, start: Start
 ) -> None:
-    watch = Watch(site.network)
     login, first, second = site.network.login, site.network.nodes[FIRST], site.network.nodes[SECOND]
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", f"--nodelist={FIRST},{SECOND},{THIRD}")
     options = ("--nodes=2", "--idle=1", "--resilient", "--virtual-gpus=1", "--per-node")
-    job = start_as_user(login, slurm.environment, *salloc, "laggard", *options, "sh", "-c", PROGRAM)
+    job = start(login, slurm.environment, *salloc, "laggard", *options, "sh", "-c", PROGRAM)
     job.wait_for("rank . in launch 0", times=2)
     wait_for(lambda: is_guarded(first) and is_guarded(login), "a guard at each port of srun")
     of_srun = {(each.address, port) for each in (login, first) for port in listeners_of_srun(each)}
@@ -111,10 +100,9 @@ def test_an_outsider_who_scans_holds_and_floods_every_port_takes_no_node_from_a_
     # Nobody takes them, and the kernel no more than that.
     assert max(came_about[place] for place in of_srun) <= STRANGERS_BACKLOG + 1, came_about
     assert sum(count > STRANGERS_BACKLOG + 1 for count in came_about.values()) >= 2, "others are taken"
-    (site.home / "work" / "end").touch()
+    (work / "end").touch()
     assert job.finish() == 0, job.output
     assert f"{SECOND} is lost (its agent has ended)" in job.output, job.output
     assert job.output.count("is lost") == job.output.count(f"{SECOND} is lost"), job.output
     assert "launch 2" not in job.output
     watch.expect_no_processes()
-    site.clean()

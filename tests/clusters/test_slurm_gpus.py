@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clusters import slurm_daemons
-from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch
-from tests.clusters.machines import Network
+from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 
 Start = Callable[..., ClusterJob]
@@ -23,12 +23,16 @@ COPIES = ("laggard", "--virtual-gpus=0", "--per-node", "sh", "-c", SEEN)
 
 
 @pytest.fixture(scope="module")
-def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory, fake_nvml: Path) -> Iterator[SlurmCluster]:
-    require(*slurm_daemons.PROGRAMS)
-    shares = {"node1": "shard:8", "node2": "shard:8", "node3": "mps:400"}
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, n_gpus=4, shares=shares) as cluster:
-        cluster.environment |= {"LD_LIBRARY_PATH": str(fake_nvml), "FAKE_NVML_COUNT": "4"}
-        yield cluster
+def slurm_options() -> Mapping[str, Any]:
+    return {"n_gpus": 4, "shares": dict(zip(NODES, ("shard:8", "shard:8", "mps:400"), strict=False))}
+
+
+@pytest.fixture(scope="module")
+def slurm(slurm: SlurmCluster, site: Site, fake_nvml: Path) -> SlurmCluster:
+    driver = shutil.copytree(fake_nvml, site.folder / "nvml")
+    driver.chmod(0o755)
+    slurm.environment |= {"LD_LIBRARY_PATH": str(driver), "FAKE_NVML_COUNT": "4"}
+    return slurm
 
 
 @pytest.mark.parametrize(
@@ -68,10 +72,10 @@ def test_a_job_with_a_share_of_a_gpu_sees_that_gpu_and_no_other(
 
 
 def test_a_batch_script_and_what_it_starts_see_the_same_gpus(
-    slurm: SlurmCluster, watch: Watch, start: Start, tmp_path: Path
+    slurm: SlurmCluster, watch: Watch, start: Start, work: Path
 ) -> None:
     copies = f"laggard --virtual-gpus=0 --per-node sh -c '{SEEN}'"
-    (tmp_path / "job.sh").write_text(f'#!/bin/bash\necho "the script sees <$CUDA_VISIBLE_DEVICES>"\nexec {copies}\n')
+    (work / "job.sh").write_text(f'#!/bin/bash\necho "the script sees <$CUDA_VISIBLE_DEVICES>"\nexec {copies}\n')
     options = ("--nodes=2", "--ntasks=4", "--gpus-per-task=1", "--wait", "--output=output")
     job = start(slurm.network.login, slurm.environment, "sbatch", *options, "job.sh")
     assert job.finish() == 0, job.output

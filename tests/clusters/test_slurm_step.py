@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch
-from tests.clusters.machines import Machine, Network
+from tests.clusters.machines import Machine
+from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.processes import command_line
 from tests.waiting import Gate
@@ -18,6 +19,8 @@ from tests.waiting import Gate
 Start = Callable[..., ClusterJob]
 
 pytestmark = [pytest.mark.usefixtures("repaired"), pytest.mark.timeout(600)]
+
+FIRST, SECOND, THIRD, _ = NODES
 
 SALLOC = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
 # Each copy prints its rank; those of the first launch wait to be ended.
@@ -30,30 +33,34 @@ def sruns(machine: Machine) -> list[psutil.Process]:
 
 
 def test_the_agents_outlive_their_srun_and_one_that_is_killed_costs_no_other(
-    slurm: SlurmCluster, network: Network, watch: Watch, start: Start
+    slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
-    job = start(network.login, slurm.environment, *SALLOC, *LAGGARD)
+    job = start(site.network.login, slurm.environment, *SALLOC, *LAGGARD)
     job.wait_for("rank . in launch 0", times=2)
-    (srun,) = sruns(network.nodes["node1"])
+    (srun,) = sruns(site.network.nodes[FIRST])
     srun.kill()
-    (agent,) = [p for p in network.nodes["node2"].processes() if "laggard.resilience.agent.agent" in command_line(p)]
+    (agent,) = [
+        p for p in site.network.nodes[SECOND].processes() if "laggard.resilience.agent.agent" in command_line(p)
+    ]
     agent.kill()
-    job.wait_for("rank 1 in launch 1 on node3")
+    job.wait_for(f"rank 1 in launch 1 on {THIRD}")
     assert job.finish() == 0, job.output
-    assert "node2 is lost" in job.output, job.output
-    assert "node3 is lost" not in job.output, job.output
+    assert f"{SECOND} is lost" in job.output, job.output
+    assert f"{THIRD} is lost" not in job.output, job.output
     watch.expect_no_processes()
 
 
 def test_a_node_that_has_crashed_before_the_start_costs_only_itself(
-    slurm: SlurmCluster, network: Network, start: Start, tmp_path: Path
+    slurm: SlurmCluster, site: Site, start: Start, work: Path
 ) -> None:
-    gate = Gate(tmp_path / "gate")
-    script = f"echo allocated; read _ < {tmp_path}/gate; exec {shlex.join(LAGGARD)}"
-    job = start(network.login, slurm.environment, *SALLOC, "sh", "-c", script)
+    gate = Gate(work / "gate")
+    script = f"echo allocated; read _ < gate; exec {shlex.join(LAGGARD)}"
+    job = start(site.network.login, slurm.environment, *SALLOC, "sh", "-c", script)
     job.wait_for("allocated")
-    network.nodes["node2"].crash()
+    site.network.nodes[SECOND].crash()
     gate.open()
-    job.wait_for("lost .*node2: no answer by srun")
-    job.wait_for("rank 1 in launch 0 on node3")
-    assert len(sruns(network.nodes["node1"])) <= 2, "node3 has an srun of its own, with a second process"
+    job.wait_for(f"waiting for {SECOND}.* by srun: ")
+    job.wait_for(f"lost +{SECOND}: no answer by srun .*; the job begins without it")
+    job.wait_for(f"rank 1 in launch 0 on {THIRD}")
+    assert "by an earlier job" not in job.output
+    assert len(sruns(site.network.nodes[FIRST])) <= 2, f"{THIRD} has an srun of its own, with a second process"

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clusters import slurm_daemons
-from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob
-from tests.clusters.machines import Network
+from tests.clusters.site import NODES
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import TOPOLOGY
 
 pytestmark = pytest.mark.timeout(600)
 
+FIRST, SECOND, THIRD, LAST = NODES
+
 SWITCHES = """\
-SwitchName=leaf1 Nodes=node[1-2]
-SwitchName=leaf2 Nodes=node3
+SwitchName=leaf1 Nodes=nid001-ib,nid002-ib
+SwitchName=leaf2 Nodes=nid003-ib,nid007-ib
 SwitchName=spine Switches=leaf[1-2]
 """
 # Prints what the nodes of its launch go by.
@@ -36,28 +37,26 @@ PROGRAM = """
 
 
 @pytest.fixture(scope="module")
-def slurm(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    require(*slurm_daemons.PROGRAMS)
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), network, topology=SWITCHES) as cluster:
-        yield cluster
+def slurm_options() -> Mapping[str, Any]:
+    return {"topology": SWITCHES}
 
 
 @pytest.mark.parametrize(
     ("groups", "leaves"),
     [
-        ("", {"node1": "leaf1", "node2": "leaf1", "node3": "leaf2"}),
-        ("node1: a\nnode2: b\nnode3: b\n", {"node1": "a", "node2": "b", "node3": "b"}),
+        ("", "leaf1 leaf1 leaf2 leaf2"),
+        (f"{FIRST}: a\n{SECOND}: b\n{THIRD}: b\n{LAST}: a\n", "a b b a"),
     ],
     ids=["as Slurm says", "as the user says"],
 )
 def test_the_leaves_are_those_of_the_topology_unless_the_user_names_others(
-    slurm: SlurmCluster, start: Callable[..., ClusterJob], tmp_path: Path, groups: str, leaves: dict[str, str]
+    slurm: SlurmCluster, start: Callable[..., ClusterJob], work: Path, groups: str, leaves: str
 ) -> None:
     assert "SwitchName=leaf1" in slurm.run(*TOPOLOGY.split())
-    (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
-    (tmp_path / "groups.yaml").write_text(groups)
+    (work / "train.py").write_text(textwrap.dedent(PROGRAM))
+    (work / "groups.yaml").write_text(groups)
     named = ("--groups=groups.yaml",) if groups else ()
     laggard = ("laggard", "--per-node", "--virtual-gpus=1", "--detect=slow-link", *named, "train.py")
-    job = start(slurm.network.login, slurm.environment, "salloc", "--nodes=3", *laggard)
+    job = start(slurm.network.login, slurm.environment, "salloc", "--nodes=4", *laggard)
     assert job.finish() == 0, job.output
-    assert f"leaves: {leaves}" in job.output, job.output
+    assert f"leaves: {dict(zip(NODES, leaves.split(), strict=True))}" in job.output, job.output

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.clusters import lost_primaries, sshd
 from tests.clusters.conftest import require
-from tests.clusters.jobs import ClusterJob, Watch, environment
+from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.lost_primaries import Outcome
-from tests.clusters.machines import PRIVATE, Network, wait_for
+from tests.clusters.machines import wait_for
+from tests.clusters.site import DISK, NODES, Site, on_site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import COPIED_JOB, LOSE_PRIMARIES, REQUEUE, START_NOW
 from tests.waiting import wait_until
@@ -23,7 +24,8 @@ Start = Callable[..., ClusterJob]
 
 pytestmark = pytest.mark.timeout(900)
 
-STATE = f"{PRIVATE}/state"
+STATE = f"{DISK}/state"
+FIRST, SECOND, THIRD, _ = NODES
 
 # Rank 0 counts in State, and notes in a file that outlives every machine what was acknowledged.
 COUNTING = """
@@ -50,26 +52,17 @@ COUNTING = """
 """
 
 
+@pytest.fixture(scope="module")
+def slurm_options() -> Mapping[str, Any]:
+    """Slurm itself notices that the primary is lost."""
+    return {"slurmd_timeout_s": 20}
+
+
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(work: Path) -> Path:
     """Return the file in which the program notes what was acknowledged."""
-    (tmp_path / "train.py").write_text(textwrap.dedent(COUNTING))
-    return tmp_path / "acknowledged"
-
-
-@pytest.fixture
-def own_folders(network: Network) -> Iterator[None]:
-    """Remove each node's state directory at the end."""
-    yield
-    for node in network.nodes.values():
-        node.run("rm", "-rf", STATE)
-
-
-@pytest.fixture
-def _whole_again(slurm: SlurmCluster) -> Iterator[None]:
-    yield
-    slurm.run("scancel", "--me", check=False)
-    slurm.repair()
+    (work / "train.py").write_text(textwrap.dedent(COUNTING))
+    return work / "acknowledged"
 
 
 def numbers_in(file: Path) -> list[int]:
@@ -98,26 +91,23 @@ def expect_all_there(job: ClusterJob, acknowledged: Path) -> None:
     assert noted == sorted(set(noted))
 
 
-@pytest.mark.usefixtures("own_folders")
 def test_the_same_command_on_another_node_goes_on_when_the_primary_is_cut_off(
-    hosts: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+    hosts: Site, watch: Watch, start: Start, work: Path, program: Path
 ) -> None:
-    command = COPIED_JOB.replace("/scratch/state", STATE).replace("train.py", str(tmp_path / "train.py")).split()
-    first = start(hosts.nodes["node1"], dict(os.environ), *command)
-    first.wait_for("node3 has a copy")
+    command = on_site(COPIED_JOB).split()
+    first = start(hosts.network.nodes[FIRST], {}, *command)
+    first.wait_for(f"{THIRD} has a copy")
     wait_for_more(first, program)
-    hosts.cut("node1")
+    hosts.network.cut(FIRST)
     began_s = time.monotonic()
-    folder = tmp_path / "second"
-    folder.mkdir()
-    second = ClusterJob(hosts.nodes["node2"], folder, environment(dict(os.environ)), *command)
-    second.wait_for("taken over from the copy on node3")
+    second = start(hosts.network.nodes[SECOND], {}, *command, output="second")
+    second.wait_for(f"taken over from the copy on {THIRD}")
     second.wait_for("launch [1-9]")
     wait_for_more(second, program, 1)
     print(f"counts again after {time.monotonic() - began_s:.1f} s")
     assert first.finish() != 0
-    hosts.mend("node1")
-    (tmp_path / "enough").touch()
+    hosts.network.mend(FIRST)
+    (work / "enough").touch()
     assert second.finish() == 0, second.output
     expect_all_there(second, program)
     watch.expect_no_processes()
@@ -146,65 +136,60 @@ def test_a_commit_that_is_missing_twice_or_late_is_counted() -> None:
     assert not Outcome.of(there, [(0, 0), (1, 2), (0, 1), (2, 4)]).is_well
 
 
-@pytest.mark.usefixtures("own_folders")
+@pytest.mark.usefixtures("repaired")
 def test_the_relay_starts_the_job_again_on_the_next_node_when_the_primary_crashes(
-    slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+    slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path, program: Path
 ) -> None:
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", "--quiet")
     options = ("--nodes=2", "--resilient", "--per-node", "--state-copy", f"--state-dir={STATE}")
-    job = start(network.login, slurm.environment, *salloc, "laggard", *options, str(tmp_path / "train.py"))
-    job.wait_for("node3 has a copy")
+    job = start(site.network.login, slurm.environment, *salloc, "laggard", *options, "train.py")
+    job.wait_for(f"{THIRD} has a copy")
     wait_for_more(job, program)
-    network.nodes["node1"].crash()
+    site.network.nodes[FIRST].crash()
     began_s = time.monotonic()
-    job.wait_for("the primary, node1, is lost: node2 takes over")
-    job.wait_for("taken over from the copy on node3")
+    job.wait_for(f"the primary, {FIRST}, is lost: {SECOND} takes over")
+    job.wait_for(f"taken over from the copy on {THIRD}")
     wait_for_more(job, program, 1)
     print(f"counts again after {time.monotonic() - began_s:.1f} s")
-    (tmp_path / "enough").touch()
+    (work / "enough").touch()
     assert job.finish() == 0, job.output
     expect_all_there(job, program)
     slurm.replace_crashed()
     watch.expect_no_processes()
 
 
-@pytest.mark.usefixtures("own_folders", "_whole_again")
+@pytest.mark.usefixtures("repaired")
 @pytest.mark.parametrize("loss", ["crash", "cut", "crash, with --no-kill"])
 def test_a_batch_job_that_is_requeued_goes_on_from_the_copy(
-    loss: str, slurm: SlurmCluster, network: Network, watch: Watch, start: Start, tmp_path: Path, program: Path
+    loss: str, slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path, program: Path
 ) -> None:
     """With --no-kill, Slurm leaves the job without its script and does not requeue it: its user does."""
     kept = "--no-kill" in loss
     wanted = f"--nodes=2-3 --exclusive --requeue --open-mode=append --output=output {'--no-kill' if kept else ''}"
     options = f"--nodes=2 --resilient --per-node --state-copy --state-dir={STATE}"
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH {wanted}\nexec laggard {options} train.py\n")
-    job = start(network.login, slurm.environment, "sbatch", "--wait", "job.sh")
-    job.wait_for("node3 has a copy")
+    (work / "job.sh").write_text(f"#!/bin/bash\n#SBATCH {wanted}\nexec laggard {options} train.py\n")
+    job = start(site.network.login, slurm.environment, "sbatch", "--wait", "job.sh")
+    job.wait_for(f"{THIRD} has a copy")
     wait_for_more(job, program)
-    number = squeue(slurm, "%A")
+    number = slurm.only_job("%A")
     if loss == "cut":
-        network.cut("node1")
+        site.network.cut(FIRST)
     else:
-        network.nodes["node1"].crash()
+        site.network.nodes[FIRST].crash()
     began_s = time.monotonic()
     if kept:
-        wait_for(lambda: squeue(slurm, "%N") == "node[2-3]", "a job without its first node", 120)
-        slurm.run(*REQUEUE.split(), number)
-    wait_for(lambda: squeue(slurm, "%T") == "PENDING", "a requeued job", 120)
+        wait_for(lambda: FIRST not in slurm.only_job("%N"), "a job without its first node", 120)
+        slurm.run(*site.as_user(*REQUEUE.split(), number))
+    wait_for(lambda: slurm.only_job("%T") == "PENDING", "a requeued job", 120)
     pending_s = time.monotonic() - began_s
-    slurm.run(*START_NOW.replace("...", number).split())
-    job.wait_for("taken over from the copy on node3")
+    slurm.run(*site.as_user(*START_NOW.replace("...", number).split()))
+    job.wait_for(f"taken over from the copy on {THIRD}")
     wait_for_more(job, program, 1)
     print(f"requeued after {pending_s:.1f} s, counts again after {time.monotonic() - began_s:.1f} s")
     if loss == "cut":
-        network.mend("node1")
-    (tmp_path / "enough").touch()
+        site.network.mend(FIRST)
+    (work / "enough").touch()
     assert job.finish() == 0, job.output
     expect_all_there(job, program)
     slurm.replace_crashed()
     watch.expect_no_processes()
-
-
-def squeue(slurm: SlurmCluster, what: str) -> str:
-    """Return one thing about the only job."""
-    return slurm.run("squeue", "--noheader", f"--format={what}").strip()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from tests.clusters.machines import Machine, Network, wait_for
+from tests.clusters.machines import Machine, wait_for
+from tests.clusters.site import Site
 
 __all__ = ["DEADLINE_S", "LINE_MBPS", "NODES", "REPOSITORY", "Wires"]
 
-NODES = ("node1", "node2", "node3", "node4")
+NODES = ("node1", "node2", "node3", "node4")  # as the documents call them
 LINE_MBPS = 200
 """Slow enough for the wires, not this machine's processors, to be what is measured."""
 DEADLINE_S = 300.0
@@ -49,7 +50,9 @@ class Wires:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.network = Network(folder, NODES)
+        folder.chmod(0o755)
+        self.site = Site(folder, NODES)
+        self.network = self.site.network
         for name, node in self.network.nodes.items():
             node.run("mount", "-t", "sysfs", "sysfs", "/sys")  # that of the machine's own network
             self.slow(name)

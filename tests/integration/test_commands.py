@@ -27,7 +27,6 @@ from laggard.kvstore.state import State
 from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dump import write_dump
-from tests.clusters.test_slurm import block
 from tests.integration.jobs import ask
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
@@ -35,6 +34,7 @@ from tests.made_up_job import T0, running_job, series, write_record
 from tests.printed import (
     ARRAY,
     ATTACHED_JOB,
+    BATCH_SCRIPT,
     COPIED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
@@ -42,6 +42,7 @@ from tests.printed import (
     HOST_FILE_JOB,
     IDLE_JOB,
     INSIDE_SRUN,
+    INTERACTIVE,
     LINK_JOB,
     LOSE_PRIMARIES,
     MAIN_JOB,
@@ -175,7 +176,7 @@ NOT_HERE = {
 
 def run_by_other_tests() -> set[str]:
     """Return the commands that other tests run, each taken from that test."""
-    by_slurm = {*commands_in(f"```sh\n{block('sh')}```"), *commands_in(f"```bash\n{block('bash')}```")}
+    by_slurm = {*INTERACTIVE, *commands_in(f"```bash\n{BATCH_SCRIPT}```")}
     by_slurm |= {DOWN, IDLE_JOB, *PROLOG, REQUEUE, STATUS_STEP, SUBMIT}
     by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, SHELL, TOPOLOGY, START_NOW}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
