@@ -12,7 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from laggard.resilience.decision.error_output import Complaint, complaints_of, root_cause_of, without_numbers
+from laggard.resilience.decision.error_output import (
+    Complaint,
+    RootCause,
+    complaints_of,
+    root_cause_of,
+    without_numbers,
+)
 from laggard.resilience.decision.signatures import Kind, Response
 from laggard.resilience.text import duration
 
@@ -112,6 +118,8 @@ class Failure:
         The type and the place of the error: two failures with the same fingerprint are the same.
     subject
         The process as a sentence begins: ``rank 5 on node2``.
+    last_line
+        The last line that it wrote, if none says why; empty if it wrote none.
     stays
         Whether that process runs on its node in every launch, whichever devices are used.
     lingers_s
@@ -133,13 +141,16 @@ class Failure:
     subject: str
     stays: bool = False
     lingers_s: float | None = None
+    last_line: str = ""
 
     @property
     def sentence(self) -> str:
         """The failure in one sentence."""
-        why = f": {self.quote}" if self.quote else ""
         kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
-        return f"{self.subject} {self._how}{why}{kind}"
+        if self.quote:
+            return f"{self.subject} {self._how}: {self.quote}{kind}"
+        last = f", its last line: {self.last_line}" if self.last_line else ""
+        return f"{self.subject} {self._how}{kind}{last}"
 
     @property
     def _how(self) -> str:
@@ -195,6 +206,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
+        last_line="" if complaint.quote else complaint.last_line,
     )
 
 
@@ -229,8 +241,25 @@ def only_noticed_another(end: ProcessEnd) -> bool:
 
 
 def _complaint_of(end: ProcessEnd) -> Complaint:
-    complaints = complaints_of(end.lines)
     root = root_cause_of(end.lines)
+    complaint = _complaint_of_first(end, root)
+    exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
+    if exit_code == -signal.SIGKILL and _was_survived(complaint):
+        return Complaint(complaint.rank, "", None, last_line=complaint.last_line)
+    return complaint
+
+
+def _was_survived(complaint: Complaint) -> bool:
+    """Return whether a process that somebody else killed had gone on after what it complained of.
+
+    A lack of memory and bad hardware may well be why it was killed.
+    """
+    kind = complaint.signature.kind if complaint.signature else "unknown"
+    return complaint.went_on and not complaint.is_cascade and kind not in ("capacity", "hardware")
+
+
+def _complaint_of_first(end: ProcessEnd, root: RootCause | None) -> Complaint:
+    complaints = complaints_of(end.lines)
     if root is None:
         return complaints[0] if complaints else Complaint(None, "", None)
     own = next((each for each in complaints if each.rank == root.rank), None)

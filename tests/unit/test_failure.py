@@ -20,6 +20,9 @@ from laggard.resilience.decision.failure import (
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
+WARNED = (
+    "/env/torch/nn.py:9: UserWarning: CUDA error: an illegal memory access was encountered\n  warnings.warn(text)\n"
+)
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:43439."
 
 
@@ -172,6 +175,8 @@ def test_among_equals_the_earliest_was_first() -> None:
     ("ended", "only_noticed", "own_cause"),
     [
         (end(raised(0, GLOO)), True, False),
+        (end(WARNED + raised(0, GLOO)), True, False),
+        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), True, False),
         (end(raised(0, ECC)), False, True),
         (end(exit_code=1), False, False),
         (end(exit_code=-9), False, True),
@@ -424,14 +429,14 @@ def test_a_plain_traceback_behind_a_progress_bar_says_why() -> None:
 
 @pytest.mark.parametrize("bar", [BAR, NO_TOTAL])
 def test_a_progress_bar_says_nothing_of_why(bar: str) -> None:
-    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).quote == "cannot go on: no such shard"
-    assert why(end(f"cannot go on: no such shard\n{bar}")).quote == "cannot go on: no such shard"
-    assert (why(end(bar)).quote, why(end(bar)).kind) == ("", "unknown")
+    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).last_line == "cannot go on: no such shard"
+    assert why(end(f"cannot go on: no such shard\n{bar}")).last_line == "cannot go on: no such shard"
+    assert (why(end(bar)).quote, why(end(bar)).last_line, why(end(bar)).kind) == ("", "", "unknown")
 
 
 @pytest.mark.parametrize("text", ["loaded 30 items [see 1:20, page 3]", "at 100% of the [00:10] limit"])
 def test_what_only_resembles_a_progress_bar_is_quoted(text: str) -> None:
-    assert why(end(text)).quote == text
+    assert why(end(text)).last_line == text
 
 
 LAUNCHED = """
@@ -510,8 +515,49 @@ def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> N
     assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
 
 
-def test_an_output_without_an_error_is_quoted_by_its_last_line() -> None:
-    assert why(end("one\ntwo\n\n")).quote == "two"
+SURVIVED = 'Traceback (most recent call last):\n  File "/home/me/read.py", line 3, in read\nKeyError: 7\n'
+RETRIED = "OSError: [Errno 98] Address already in use\n"
+FULL = "OSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "what"),
+    [
+        ("one\ntwo\n\n", 1, ", its last line: two"),
+        ("one\ntwo\n\n", -9, ", its last line: two"),
+        ("INFO saving step 7\n" + BAR, -9, ", its last line: INFO saving step 7"),
+        (WARNED, -9, f", its last line: {WARNED.splitlines()[0]}"),
+        (WARNED, 3, f", its last line: {WARNED.splitlines()[0]}"),
+        (f"{SURVIVED}batch 7 again", -9, ", its last line: batch 7 again"),
+        (f"{RETRIED}on port 29501", -9, ", its last line: on port 29501"),
+        # what may be why it was killed, or was the last that it had to say
+        (SURVIVED + BAR, -9, ": KeyError: 7 (program: an error in its code)"),
+        (f"{FULL}step 8", -9, f": {FULL.strip()} (capacity: no space left on a disk)"),
+        (f"{RETRIED}bye", 1, f": {RETRIED.strip()} (transient: a port is in use)"),
+        (f"{SURVIVED}run summary: 7 steps", 1, ": KeyError: 7 (program: an error in its code)"),
+        (f"{SURVIVED}frame #0: abort", -6, ": KeyError: 7 (program: an error in its code)"),
+    ],
+)
+def test_a_line_that_does_not_say_why_is_not_given_as_the_reason(text: str, exit_code: int, what: str) -> None:
+    sentence = why(end(text, exit_code=exit_code)).sentence
+    assert sentence.partition(" after 12 min 4 s")[2] == what
+
+
+def test_a_rank_that_had_noticed_another_and_was_then_killed_was_not_first() -> None:
+    noticed = end(raised(0, f"RuntimeError: {GLOO}") + "\nrun summary: 7 steps", exit_code=-9)
+    assert why(noticed, end(host="node3", exit_code=3, ended_s=T0 + 1)).host == "node3"
+
+
+def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed() -> None:
+    survived = "\n".join(f"[rank3]: {line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
+    failure = why(end(torchrun(survived + "\n", 3, -9)))
+    assert failure.sentence.endswith("was killed by SIGKILL after 12 min 4 s, its last line: batch 7 again")
+    assert (failure.rank, failure.response) == (3, "strike")
+
+
+def test_a_kill_for_want_of_memory_names_that_before_the_last_line() -> None:
+    killed = why(end("saving step 7", exit_code=-9)).for_want_of_memory()
+    assert killed.sentence.endswith("after 12 min 4 s (capacity: no memory left), its last line: saving step 7")
 
 
 def test_output_that_is_cut_off_or_odd_is_read_too() -> None:
