@@ -267,7 +267,7 @@ def _complaint_of_first(end: ProcessEnd, root: RootCause | None) -> Complaint:
         own = next((each for each in complaints if each.rank is not None and not each.is_cascade), own)
     if own is not None:
         return own
-    unmarked = next((each for each in complaints if each.rank is None and _explains(each)), None)
+    unmarked = next((each for each in complaints if each.rank is None and each.quote and not each.is_cascade), None)
     quote, signature, place = (unmarked.quote, unmarked.signature, unmarked.place) if unmarked else ("", None, "")
     return Complaint(root.rank, quote, signature, place)
 

@@ -548,6 +548,12 @@ def test_a_rank_that_had_noticed_another_and_was_then_killed_was_not_first() -> 
     assert why(noticed, end(host="node3", exit_code=3, ended_s=T0 + 1)).host == "node3"
 
 
+def test_a_crash_of_a_rank_below_torchrun_is_quoted() -> None:
+    crash = "terminate called without an active exception\n"
+    failure = why(end(torchrun(crash, 2, -6)))
+    assert failure.sentence == f"rank 2 on node2 was killed by SIGABRT after 12 min 4 s: {crash.strip()}"
+
+
 def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed() -> None:
     survived = "\n".join(f"[rank3]: {line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
     failure = why(end(torchrun(survived + "\n", 3, -9)))
