@@ -113,6 +113,25 @@ def test_who_only_noticed_it_was_not_first_however_early_it_ended(seconds_later:
         assert (why(*ends).host, why(*ends).rank) == ("node2", 5)
 
 
+def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_that_say_nothing() -> None:
+    shell = end("./run.sh: line 6: 3470 Killed  python train.py", exit_code=137, ended_s=T0 + 1)
+    failure = why(shell, end(host="node1", exit_code=3))
+    assert failure.sentence == (
+        "the copy on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
+        "its last line: ./run.sh: line 6: 3470 Killed  python train.py"
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "subject"), [(1, "rank 3"), (3, "the copy"), (137, "the copy")])
+def test_a_rank_that_only_noticed_it_did_not_end_with_the_code_of_another_below_the_same_script(
+    exit_code: int, subject: str
+) -> None:
+    script = end(raised(3, f"RuntimeError: {GLOO}"), exit_code=exit_code, ended_s=T0 + 1)
+    noticed = end(raised(0, f"RuntimeError: {GLOO}"), host="node1", ended_s=T0 + 2)
+    assert why(script, noticed).subject == f"{subject} on node2"
+    assert only_noticed_another(script) == (subject == "rank 3")
+
+
 def test_a_rank_of_the_same_node_that_only_noticed_it_was_not_first_either() -> None:
     both = f"{raised(0, f'RuntimeError: {GLOO}')}\n{raised(5, f'RuntimeError: {ECC}')}\n"
     assert why(end(torchrun(both, 0))).rank == 5
@@ -371,6 +390,9 @@ def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
         ("OSError: [Errno 98] Address already in use", 1, "relaunch"),
         ("OSError: [Errno 28] No space left on device", 1, "strike"),
         ("", -11, "strike"),
+        ("", 137, "strike"),
+        ("./run.sh: line 6: 3470 Killed  python train.py", 139, "strike"),
+        ("", 143, "once"),  # what was asked to end
         ("KeyError: 'labels'", -6, "once"),
     ],
 )
@@ -552,6 +574,29 @@ def test_a_crash_of_a_rank_below_torchrun_is_quoted() -> None:
     crash = "terminate called without an active exception\n"
     failure = why(end(torchrun(crash, 2, -6)))
     assert failure.sentence == f"rank 2 on node2 was killed by SIGABRT after 12 min 4 s: {crash.strip()}"
+
+
+MESH = f"""
+Traceback (most recent call last):
+  File "/home/me/train.py", line 6, in <module>
+    dist.init_process_group("gloo")
+RuntimeError: Gloo connectFullMesh failed with {GLOO}
+"""
+
+
+@pytest.mark.parametrize(
+    ("unmarked", "exit_code", "quoted"),
+    [
+        (MESH, 1, True),
+        (MESH, 3, False),
+        (MESH, -9, False),
+        (f"[E] Gloo connectFullMesh failed with {GLOO}\n", 1, False),
+    ],
+)
+def test_a_rank_below_torchrun_that_found_no_peer_says_so(unmarked: str, exit_code: int, quoted: bool) -> None:
+    failure = why(end(torchrun(unmarked, 3, exit_code)))
+    assert (failure.rank, failure.quote.startswith("RuntimeError: Gloo connectFullMesh failed")) == (3, quoted)
+    assert only_noticed_another(end(torchrun(unmarked, 3, exit_code))) == quoted
 
 
 def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed() -> None:
