@@ -57,8 +57,21 @@ def write_dump(directory: str, name: str, now_s: float, parts: Iterable[Part]) -
         Unix time, for the file's name.
     parts
         What to write.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; with the folder, which the system does not name when a disk is full.
     """
     folder = Path(directory or ".")
+    try:
+        return _written(folder, name, now_s, parts)
+    except OSError as error:
+        error.filename = error.filename or str(folder)
+        raise
+
+
+def _written(folder: Path, name: str, now_s: float, parts: Iterable[Part]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{datetime.fromtimestamp(now_s, UTC):%Y%m%dT%H%M%S}{SUFFIX}"
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}.") as drafts:

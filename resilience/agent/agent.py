@@ -301,28 +301,36 @@ class Agent:
 
     def _write_private(self, files: dict[str, str]) -> None:
         for name, content in files.items():
-            descriptor = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(content)
+            path = self._directory / name
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(content)
+            except OSError as error:
+                error.filename = str(path)  # which the system does not name when a disk is full
+                raise
 
     def _start_task(self, command: dict[str, Any]) -> None:
-        self._write_private(command.get("files", {}))
         log = None if command["relayed"] else self._directory / f"{command['name']}.log"
         imports = self._directory / f"imports-{command['name']}.txt" if command.get("records_imports") else None
         if imports is not None:
             self._imports.watch(imports)
-        self._tasks.start(
-            TaskStart(
-                command["name"],
-                command["command"],
-                self._environment_of(command),
-                command["directory"] or str(self._directory),
-                log,
-                restarts=command["restarts"],
-                may_be_warm=command.get("may_be_warm", False),
-                imports=imports,
-            )
+        start = TaskStart(
+            command["name"],
+            command["command"],
+            self._environment_of(command),
+            command["directory"] or str(self._directory),
+            log,
+            restarts=command["restarts"],
+            may_be_warm=command.get("may_be_warm", False),
+            imports=imports,
         )
+        try:
+            self._write_private(command.get("files", {}))
+        except OSError as error:
+            self._tasks.report_no_start(start, f"{error.filename} cannot be written: {error.strerror}")
+        else:
+            self._tasks.start(start)
 
     def _environment_of(self, command: dict[str, Any]) -> dict[str, str]:
         environment = {**self._environment, **command["environment"]}

@@ -62,10 +62,16 @@ class SecondPath:
             import redis
 
             from laggard.kvstore.connection import Endpoint
+            from laggard.kvstore.errors import EndpointFileError
         except RuntimeError:  # the agent is ending: Python no longer loads what works with threads
             return
 
-        endpoint = Endpoint.load(endpoint_file)
+        try:
+            endpoint = Endpoint.load(endpoint_file)
+        except EndpointFileError:
+            if endpoint_file.exists():
+                raise
+            return  # the agent is ending: its folder is gone
         with endpoint.connect(timeout_s=ANSWER_S) as client:
             while True:
                 time.sleep(INTERVAL_S)

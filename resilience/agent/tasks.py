@@ -12,6 +12,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -162,7 +163,7 @@ class Tasks:
         try:
             process = _popen(start)
         except OSError as error:
-            self._report_no_start(start, f"{start.command[0]} cannot be started in {start.directory}: {error.strerror}")
+            self.report_no_start(start, f"{start.command[0]} cannot be started in {start.directory}: {error.strerror}")
         else:
             self._follow(start, process)
 
@@ -187,12 +188,14 @@ class Tasks:
             self._running[name] = replace(task, start=replace(task.start, restarts=False))
             task.process.send_signal(signum)
 
-    def _report_no_start(self, start: TaskStart, why: str) -> None:
+    def report_no_start(self, start: TaskStart, why: str) -> None:
+        """Report that a task ended before it began, and why."""
         if start.log is None:
             self._unprinted += len(f"{why}\n".encode())
             self._send("output", name=start.name, stream="stderr", text=f"{why}\n")
         else:
-            start.log.write_text(f"{why}\n")
+            with suppress(OSError):  # the disk is full: the controller is told in any case
+                start.log.write_text(f"{why}\n")
         now_s = time.time()
         self._report_end(start, name=start.name, exit_code=EXIT_CANNOT_START, why=why, pid=0, ended_s=now_s, ran_s=0.0)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from laggard.resilience.decision.signatures import Signature, clean_line, signature_of
+from laggard.resilience.decision.signatures import Signature, clean_line, is_warning, signature_of
 from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
 
 __all__ = ["Complaint", "RootCause", "Traceback", "complaints_of", "root_cause_of", "tracebacks_in", "without_numbers"]
@@ -81,6 +81,10 @@ class Complaint:
         Where it happened, by the user's innermost functions, with the type of the error; empty if unknown.
     address
         Address of the node that the line is about, if it names one.
+    last_line
+        The last line that was written, whatever it says; empty if there is none.
+    went_on
+        Whether more was written after the line that says why.
     """
 
     rank: int | None
@@ -88,6 +92,8 @@ class Complaint:
     signature: Signature | None
     place: str = ""
     address: str | None = None
+    last_line: str = ""
+    went_on: bool = False
 
     @property
     def is_cascade(self) -> bool:
@@ -138,7 +144,9 @@ def _weight(complaint: Complaint) -> int:
         return 3
     if complaint.signature is not None:
         return 0
-    return 1 if complaint.place else 2
+    if complaint.place:
+        return 1
+    return 2 if complaint.quote else 4  # whatever else was written, such as a warning, says less than a cascade
 
 
 def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
@@ -199,9 +207,17 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     traceback = chain[0][1] if chain else None
     quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
     if signature is None:
-        quote = traceback.error if traceback else _last_words(written[-EPISODE_LINES:])
+        quote = traceback.error if traceback else _crash_in(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
-    return Complaint(rank, _shortened(quote), signature, _place(traceback), next(addresses, None))
+    return Complaint(
+        rank,
+        _shortened(quote),
+        signature,
+        _place(traceback),
+        next(addresses, None),
+        last_line=_shortened(_without_code_of_warnings(written)[-1]),
+        went_on=written[-1] != (tracebacks[-1][1].error if tracebacks else quote),
+    )
 
 
 def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:
@@ -212,10 +228,15 @@ def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:
     return last - before <= EPISODE_LINES
 
 
-def _last_words(lines: Sequence[str]) -> str:
-    """Return the line that says why a process without a traceback ended: what it crashed of, or else the last."""
-    crashes = (line for pattern in _CRASHES for line in lines if pattern.match(line))
-    return next(crashes, lines[-1])
+def _crash_in(lines: Sequence[str]) -> str:
+    """Return the line that says of what a process without a traceback has crashed; empty if it has not."""
+    return next((line for pattern in _CRASHES for line in lines if pattern.match(line)), "")
+
+
+def _without_code_of_warnings(lines: Sequence[str]) -> Sequence[str]:
+    """Leave out the line of code that Python prints below a warning."""
+    before = ("", *lines)
+    return [line for line, above in zip(lines, before, strict=False) if not (line[:1] == " " and is_warning(above))]
 
 
 def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:

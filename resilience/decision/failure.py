@@ -12,7 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from laggard.resilience.decision.error_output import Complaint, complaints_of, root_cause_of, without_numbers
+from laggard.resilience.decision.error_output import (
+    Complaint,
+    RootCause,
+    complaints_of,
+    root_cause_of,
+    without_numbers,
+)
 from laggard.resilience.decision.signatures import Kind, Response
 from laggard.resilience.text import duration
 
@@ -32,8 +38,12 @@ __all__ = [
 EXIT_USAGE = 2
 # What Python returns for an error that nothing has caught.
 EXIT_ERROR = 1
-# What a shell returns for a command that was killed.
-EXIT_KILLED = 137
+# What a shell returns for a command that crashed or was killed from outside.
+_SIGNALS_OF_SHELLS = {
+    128 + each: each
+    for each in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
+}
+EXIT_KILLED = 128 + signal.SIGKILL
 
 Trust = Literal[0, 1, 2, 3]
 """How much a process says about why: 0 says why, 1 was killed, 2 says nothing, 3 only noticed another's end."""
@@ -112,6 +122,8 @@ class Failure:
         The type and the place of the error: two failures with the same fingerprint are the same.
     subject
         The process as a sentence begins: ``rank 5 on node2``.
+    last_line
+        The last line that it wrote, if none says why; empty if it wrote none.
     stays
         Whether that process runs on its node in every launch, whichever devices are used.
     lingers_s
@@ -133,13 +145,16 @@ class Failure:
     subject: str
     stays: bool = False
     lingers_s: float | None = None
+    last_line: str = ""
 
     @property
     def sentence(self) -> str:
         """The failure in one sentence."""
-        why = f": {self.quote}" if self.quote else ""
         kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
-        return f"{self.subject} {self._how}{why}{kind}"
+        if self.quote:
+            return f"{self.subject} {self._how}: {self.quote}{kind}"
+        last = f", its last line: {self.last_line}" if self.last_line else ""
+        return f"{self.subject} {self._how}{kind}{last}"
 
     @property
     def _how(self) -> str:
@@ -147,7 +162,9 @@ class Failure:
             return f"raised an error and has hung for {duration(self.lingers_s)} since"
         if self.exit_code < 0:
             return f"was killed by {_signal_name(-self.exit_code)} after {duration(self.ran_s)}"
-        return f"exited with {self.exit_code} after {duration(self.ran_s)}"
+        child = _SIGNALS_OF_SHELLS.get(self.exit_code)
+        of_child = f" ({child.name} of a child)" if child else ""
+        return f"exited with {self.exit_code}{of_child} after {duration(self.ran_s)}"
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
@@ -195,6 +212,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
+        last_line="" if complaint.quote else complaint.last_line,
     )
 
 
@@ -229,18 +247,56 @@ def only_noticed_another(end: ProcessEnd) -> bool:
 
 
 def _complaint_of(end: ProcessEnd) -> Complaint:
-    complaints = complaints_of(end.lines)
     root = root_cause_of(end.lines)
+    complaint = _complaint_of_first(end, root)
+    exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
+    if exit_code == -signal.SIGKILL and _was_survived(complaint):
+        return Complaint(complaint.rank, "", None, last_line=complaint.last_line)
+    return complaint
+
+
+def _was_survived(complaint: Complaint) -> bool:
+    """Return whether a process that somebody else killed had gone on after what it complained of.
+
+    A lack of memory and bad hardware may well be why it was killed.
+    """
+    kind = complaint.signature.kind if complaint.signature else "unknown"
+    return complaint.went_on and not complaint.is_cascade and kind not in ("capacity", "hardware")
+
+
+def _complaint_of_first(end: ProcessEnd, root: RootCause | None) -> Complaint:
+    complaints = complaints_of(end.lines)
     if root is None:
-        return complaints[0] if complaints else Complaint(None, "", None)
+        return next((each for each in complaints if not _is_of_another(end, each)), Complaint(None, "", None))
     own = next((each for each in complaints if each.rank == root.rank), None)
     if own is None or own.is_cascade:  # the rank that was seen first to end may be the first to notice another's end
         own = next((each for each in complaints if each.rank is not None and not each.is_cascade), own)
     if own is not None:
         return own
-    unmarked = next((each for each in complaints if each.rank is None and _explains(each)), None)
-    quote, signature, place = (unmarked.quote, unmarked.signature, unmarked.place) if unmarked else ("", None, "")
-    return Complaint(root.rank, quote, signature, place)
+    unmarked = next((each for each in complaints if each.rank is None), None)
+    if unmarked is None or not _may_be_of(root, unmarked):
+        return Complaint(root.rank, "", None)
+    return Complaint(root.rank, unmarked.quote, unmarked.signature, unmarked.place)
+
+
+def _is_of_another(end: ProcessEnd, complaint: Complaint) -> bool:
+    """Return whether a rank that a process has started noticed another's end, and the process ended for another reason.
+
+    PyTorch marks what ends a rank, and Python then ends it with 1: any other code is that of another rank.
+    """
+    started_it = end.rank is None and complaint.rank is not None
+    return started_it and complaint.is_cascade and end.exit_code > EXIT_ERROR
+
+
+def _may_be_of(root: RootCause, unmarked: Complaint) -> bool:
+    """Return whether lines without a rank may be those of the rank that torchrun names.
+
+    A traceback of a peer that was lost is, if Python has ended the rank: until its process group is there, PyTorch does
+    not mark its lines. What libraries log of lost peers may be another rank's.
+    """
+    if unmarked.is_cascade:
+        return bool(unmarked.place) and root.exit_code == EXIT_ERROR
+    return unmarked.quote != ""
 
 
 def _explains(complaint: Complaint) -> bool:
@@ -253,7 +309,8 @@ def _trust(end: ProcessEnd, complaint: Complaint) -> Trust:
     if _explains(complaint):
         return 0
     root = root_cause_of(end.lines)
-    return 1 if end.exit_code < 0 or (root is not None and root.exit_code < 0) else 2
+    was_killed = _by_signal(end.exit_code) or (root is not None and _by_signal(root.exit_code))
+    return 1 if was_killed else 2
 
 
 def _order(end: ProcessEnd, complaint: Complaint) -> tuple[Trust, bool, float]:
@@ -271,13 +328,17 @@ def _response(end: ProcessEnd, exit_code: int, complaint: Complaint) -> Response
     if complaint.signature is not None:
         return complaint.signature.response
     # Killed by a signal, without a word: a watchdog, the kernel, or a bug in compiled code.
-    return "strike" if exit_code < 0 else "once"
+    return "strike" if _by_signal(exit_code) else "once"
 
 
 def _fingerprint(exit_code: int, complaint: Complaint) -> str:
     what = complaint.signature.name if complaint.signature else ""
     place = complaint.place or (without_numbers(complaint.quote) if what else "")
     return " | ".join(filter(None, [f"{exit_code}", what, place]))
+
+
+def _by_signal(exit_code: int) -> bool:
+    return exit_code < 0 or exit_code in _SIGNALS_OF_SHELLS
 
 
 def _signal_name(number: int) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-__all__ = ["SIGNATURES", "Kind", "Response", "Signature", "clean_line", "signature_of"]
+__all__ = ["SIGNATURES", "Kind", "Response", "Signature", "clean_line", "is_warning", "signature_of"]
 
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
@@ -171,12 +171,16 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once"),
     Signature(
         "no memory left",
-        r"oom_kill [1-9]|out of memory: Killed process|Detected \d+ oom[_-]kill event|^MemoryError\b"
+        r"oom_kill [1-9]|out of memory: Killed process|Detected \d+ oom[_-]kill event|^(\w+\.)*\w*MemoryError\b"
         r"|running low on memory|OutOfMemoryError|Cannot allocate memory|std::bad_alloc",
         _C,
         "once",
     ),
     Signature("no room left for State", r"no room left for State at", _C, "once"),
+    Signature("a quota is used up", r"Disk quota exceeded|\[Errno 122\]", _C, "once"),
+    Signature(
+        "a file could not be written", r"PytorchStreamWriter failed|basic_ios::clear: iostream error", _C, "strike"
+    ),
     Signature("no space left on a disk", r"No space left on device|\[Errno 28\]|OutOfDiskError", _C, "strike"),
     Signature(
         "a file system that is gone",
@@ -217,6 +221,8 @@ _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SI
 _ADVICE = re.compile(
     r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|To enable traceback see|might be asynchronously reported"
 )
+# A warning of Python's: whatever it is about, the program goes on.
+_WARNING = re.compile(r"^\S.*:\d+: \w*Warning: ")
 
 
 def clean_line(line: str) -> str:
@@ -227,9 +233,14 @@ def clean_line(line: str) -> str:
     return _MARGIN.sub("", line)
 
 
+def is_warning(line: str) -> bool:
+    """Return whether a clean line is a warning of Python's; the line of code below it is printed with it."""
+    return _WARNING.match(line) is not None
+
+
 @lru_cache(maxsize=4096)
 def signature_of(line: str) -> Signature | None:
     """Return the first signature that matches a clean line; None if none does."""
-    if _ADVICE.search(line):
+    if is_warning(line) or _ADVICE.search(line):
         return None
     return next((each for pattern, each in _COMPILED if pattern.search(line)), None)

@@ -19,8 +19,8 @@ complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``
                 ``action``, ``own_past``, ``at_times``
 ``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
                 ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
-                ``fingerprint``, ``subject``, ``lingers_s`` (null, or for how long it has been silent, if it does not
-                end); ``evidence`` found on its nodes, by host name
+                ``fingerprint``, ``subject``, ``last_line`` (if no line says why), ``lingers_s`` (null, or for how long
+                it has been silent, if it does not end); ``evidence`` found on its nodes, by host name
 ``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
                 the file in the record's folder with the stacks of all ranks)
 ``left-out``    how many of the program's own metrics the record has no room for: ``n_metrics``

@@ -60,10 +60,18 @@ def configure_logging(default: str = "info") -> None:
     _replace_handlers(logger, logging.StreamHandler(sys.stderr))
 
 
+class _LogFile(logging.FileHandler):
+    """A log file. On a full disk it ends where the disk did: a traceback for each line of it would help nobody."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def log_to_file(path: Path) -> None:
     """Log to a file, made with mode 0600, in place of standard error."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    _replace_handlers(logging.getLogger("laggard"), logging.FileHandler(path))
+    _replace_handlers(logging.getLogger("laggard"), _LogFile(path))
 
 
 def last_line(path: Path) -> str:

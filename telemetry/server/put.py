@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 MAX_TAGS = 8
+MAX_AHEAD_S = 60.0
 MAX_NAME = 256
 # OpenTSDB's rule for names; \w is any letter or digit of any script, and _.
 _NAME = re.compile(r"[\w\-./]+")
@@ -91,16 +92,21 @@ def point_from_line(line: str) -> Point:
 
 
 def require_recent(point: Point, window_s: float) -> Point:
-    """Return a sample that nodes would keep.
+    """Return a sample that nodes would keep, and that is not of the future.
+
+    One of the future would stay the newest of its series until its time has come.
 
     Raises
     ------
     PointError
-        If it is older than what they keep.
+        If it is older than what they keep, or further ahead of this node's clock than clocks usually are apart.
     """
-    if point.time_us < round((time.time() - window_s) * SECOND_US):
+    age_s = time.time() - point.time_us / SECOND_US
+    if age_s > window_s:
         reason = f"the sample is older than the {window_s:g} s that nodes keep: raise the setting default_tmdb_window"
         raise PointError(reason)
+    if age_s < -MAX_AHEAD_S:
+        raise PointError(f"the sample's time is {-age_s:.0f} s ahead of the clock here: set the sender's clock")
     return point
 
 

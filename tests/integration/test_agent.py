@@ -319,6 +319,31 @@ def test_a_task_that_cannot_be_started_says_why(agent: AgentAtWork, tmp_path: Pa
     assert agent.receive("task-ended")["exit_code"] == 127
 
 
+@pytest.mark.parametrize("relayed", [True, False])
+def test_an_agent_whose_disk_is_full_says_so_of_the_task_and_lives_on(
+    agent: AgentAtWork, tmp_path: Path, relayed: bool
+) -> None:
+    (tmp_path / "hosts").symlink_to("/dev/full")
+    (tmp_path / "t.log").symlink_to("/dev/full")
+    task = {
+        "do": "start-task",
+        "name": "t",
+        "command": [sys.executable, "-c", ""],
+        "environment": {},
+        "directory": "",
+        "restarts": False,
+    }
+    agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
+    agent.send(**task, relayed=relayed, files={"hosts": "node1"})
+    end = agent.receive("task-ended")
+    assert (end["exit_code"], end["error_output"]) == (
+        127,
+        f"{tmp_path}/hosts cannot be written: No space left on device",
+    )
+    agent.send(**task | {"name": "after"}, relayed=True)
+    assert agent.receive("task-ended")["exit_code"] == 0
+
+
 def test_the_tasks_of_an_old_launch_are_ended_with_all_their_descendants(agent: AgentAtWork, tmp_path: Path) -> None:
     agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
     pid_file = tmp_path / "daemon"

@@ -503,6 +503,27 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
     assert missing.startswith("node7 could not write its dump: ")
 
 
+def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
+    state_server: StateServer, tmp_path: Path, asker: NodeAsker
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True)
+    if mount.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
+    try:
+        settings = TelemetrySettings(dump_dir=str(small))
+        with NodeTelemetry(session_of(state_server, tmp_path, "node7"), settings) as telemetry:
+            noise = np.random.default_rng(0).random(10_000)
+            telemetry.store.extend(key_of("m", {}), int(time.time() * 1e6) + np.arange(len(noise)), noise)
+            dumps = request_dump(asker, "node7", deadline_s=DEADLINE_S)
+        assert dumps.written == []
+        assert dumps.missing == [f"node7 could not write its dump: [Errno 28] No space left on device: '{small}'"]
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
 @pytest.mark.parametrize("order", [("node5", "node6"), ("node6", "node5")])
 def test_one_node_can_dump_all_nodes_periodically_and_the_nodes_end_in_any_order(
     state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]

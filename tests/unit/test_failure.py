@@ -20,6 +20,9 @@ from laggard.resilience.decision.failure import (
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
+WARNED = (
+    "/env/torch/nn.py:9: UserWarning: CUDA error: an illegal memory access was encountered\n  warnings.warn(text)\n"
+)
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:43439."
 
 
@@ -110,6 +113,25 @@ def test_who_only_noticed_it_was_not_first_however_early_it_ended(seconds_later:
         assert (why(*ends).host, why(*ends).rank) == ("node2", 5)
 
 
+def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_that_say_nothing() -> None:
+    shell = end("./run.sh: line 6: 3470 Killed  python train.py", exit_code=137, ended_s=T0 + 1)
+    failure = why(shell, end(host="node1", exit_code=3))
+    assert failure.sentence == (
+        "the copy on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
+        "its last line: ./run.sh: line 6: 3470 Killed  python train.py"
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "subject"), [(1, "rank 3"), (3, "the copy"), (137, "the copy")])
+def test_a_rank_that_only_noticed_it_did_not_end_with_the_code_of_another_below_the_same_script(
+    exit_code: int, subject: str
+) -> None:
+    script = end(raised(3, f"RuntimeError: {GLOO}"), exit_code=exit_code, ended_s=T0 + 1)
+    noticed = end(raised(0, f"RuntimeError: {GLOO}"), host="node1", ended_s=T0 + 2)
+    assert why(script, noticed).subject == f"{subject} on node2"
+    assert only_noticed_another(script) == (subject == "rank 3")
+
+
 def test_a_rank_of_the_same_node_that_only_noticed_it_was_not_first_either() -> None:
     both = f"{raised(0, f'RuntimeError: {GLOO}')}\n{raised(5, f'RuntimeError: {ECC}')}\n"
     assert why(end(torchrun(both, 0))).rank == 5
@@ -172,6 +194,8 @@ def test_among_equals_the_earliest_was_first() -> None:
     ("ended", "only_noticed", "own_cause"),
     [
         (end(raised(0, GLOO)), True, False),
+        (end(WARNED + raised(0, GLOO)), True, False),
+        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), True, False),
         (end(raised(0, ECC)), False, True),
         (end(exit_code=1), False, False),
         (end(exit_code=-9), False, True),
@@ -366,6 +390,9 @@ def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
         ("OSError: [Errno 98] Address already in use", 1, "relaunch"),
         ("OSError: [Errno 28] No space left on device", 1, "strike"),
         ("", -11, "strike"),
+        ("", 137, "strike"),
+        ("./run.sh: line 6: 3470 Killed  python train.py", 139, "strike"),
+        ("", 143, "once"),  # what was asked to end
         ("KeyError: 'labels'", -6, "once"),
     ],
 )
@@ -424,14 +451,14 @@ def test_a_plain_traceback_behind_a_progress_bar_says_why() -> None:
 
 @pytest.mark.parametrize("bar", [BAR, NO_TOTAL])
 def test_a_progress_bar_says_nothing_of_why(bar: str) -> None:
-    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).quote == "cannot go on: no such shard"
-    assert why(end(f"cannot go on: no such shard\n{bar}")).quote == "cannot go on: no such shard"
-    assert (why(end(bar)).quote, why(end(bar)).kind) == ("", "unknown")
+    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).last_line == "cannot go on: no such shard"
+    assert why(end(f"cannot go on: no such shard\n{bar}")).last_line == "cannot go on: no such shard"
+    assert (why(end(bar)).quote, why(end(bar)).last_line, why(end(bar)).kind) == ("", "", "unknown")
 
 
 @pytest.mark.parametrize("text", ["loaded 30 items [see 1:20, page 3]", "at 100% of the [00:10] limit"])
 def test_what_only_resembles_a_progress_bar_is_quoted(text: str) -> None:
-    assert why(end(text)).quote == text
+    assert why(end(text)).last_line == text
 
 
 LAUNCHED = """
@@ -510,8 +537,78 @@ def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> N
     assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
 
 
-def test_an_output_without_an_error_is_quoted_by_its_last_line() -> None:
-    assert why(end("one\ntwo\n\n")).quote == "two"
+SURVIVED = 'Traceback (most recent call last):\n  File "/home/me/read.py", line 3, in read\nKeyError: 7\n'
+RETRIED = "OSError: [Errno 98] Address already in use\n"
+FULL = "OSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "what"),
+    [
+        ("one\ntwo\n\n", 1, ", its last line: two"),
+        ("one\ntwo\n\n", -9, ", its last line: two"),
+        ("INFO saving step 7\n" + BAR, -9, ", its last line: INFO saving step 7"),
+        (WARNED, -9, f", its last line: {WARNED.splitlines()[0]}"),
+        (WARNED, 3, f", its last line: {WARNED.splitlines()[0]}"),
+        (f"{SURVIVED}batch 7 again", -9, ", its last line: batch 7 again"),
+        (f"{RETRIED}on port 29501", -9, ", its last line: on port 29501"),
+        # what may be why it was killed, or was the last that it had to say
+        (SURVIVED + BAR, -9, ": KeyError: 7 (program: an error in its code)"),
+        (f"{FULL}step 8", -9, f": {FULL.strip()} (capacity: no space left on a disk)"),
+        (f"{RETRIED}bye", 1, f": {RETRIED.strip()} (transient: a port is in use)"),
+        (f"{SURVIVED}run summary: 7 steps", 1, ": KeyError: 7 (program: an error in its code)"),
+        (f"{SURVIVED}frame #0: abort", -6, ": KeyError: 7 (program: an error in its code)"),
+    ],
+)
+def test_a_line_that_does_not_say_why_is_not_given_as_the_reason(text: str, exit_code: int, what: str) -> None:
+    sentence = why(end(text, exit_code=exit_code)).sentence
+    assert sentence.partition(" after 12 min 4 s")[2] == what
+
+
+def test_a_rank_that_had_noticed_another_and_was_then_killed_was_not_first() -> None:
+    noticed = end(raised(0, f"RuntimeError: {GLOO}") + "\nrun summary: 7 steps", exit_code=-9)
+    assert why(noticed, end(host="node3", exit_code=3, ended_s=T0 + 1)).host == "node3"
+
+
+def test_a_crash_of_a_rank_below_torchrun_is_quoted() -> None:
+    crash = "terminate called without an active exception\n"
+    failure = why(end(torchrun(crash, 2, -6)))
+    assert failure.sentence == f"rank 2 on node2 was killed by SIGABRT after 12 min 4 s: {crash.strip()}"
+
+
+MESH = f"""
+Traceback (most recent call last):
+  File "/home/me/train.py", line 6, in <module>
+    dist.init_process_group("gloo")
+RuntimeError: Gloo connectFullMesh failed with {GLOO}
+"""
+
+
+@pytest.mark.parametrize(
+    ("unmarked", "exit_code", "quoted"),
+    [
+        (MESH, 1, True),
+        (MESH, 3, False),
+        (MESH, -9, False),
+        (f"[E] Gloo connectFullMesh failed with {GLOO}\n", 1, False),
+    ],
+)
+def test_a_rank_below_torchrun_that_found_no_peer_says_so(unmarked: str, exit_code: int, quoted: bool) -> None:
+    failure = why(end(torchrun(unmarked, 3, exit_code)))
+    assert (failure.rank, failure.quote.startswith("RuntimeError: Gloo connectFullMesh failed")) == (3, quoted)
+    assert only_noticed_another(end(torchrun(unmarked, 3, exit_code))) == quoted
+
+
+def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed() -> None:
+    survived = "\n".join(f"[rank3]: {line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
+    failure = why(end(torchrun(survived + "\n", 3, -9)))
+    assert failure.sentence.endswith("was killed by SIGKILL after 12 min 4 s, its last line: batch 7 again")
+    assert (failure.rank, failure.response) == (3, "strike")
+
+
+def test_a_kill_for_want_of_memory_names_that_before_the_last_line() -> None:
+    killed = why(end("saving step 7", exit_code=-9)).for_want_of_memory()
+    assert killed.sentence.endswith("after 12 min 4 s (capacity: no memory left), its last line: saving step 7")
 
 
 def test_output_that_is_cut_off_or_odd_is_read_too() -> None:

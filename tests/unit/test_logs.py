@@ -73,6 +73,17 @@ def test_configuring_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.count("once") == 1
 
 
+def test_a_log_on_a_full_disk_prints_nothing_in_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "agent.log").symlink_to("/dev/full")
+    log_to_file(tmp_path / "agent.log")
+    logging.getLogger("laggard.test").error("no room")
+    assert capsys.readouterr().err == ""
+    (handler,) = logging.getLogger("laggard").handlers
+    with pytest.raises(OSError, match="No space left"):
+        handler.close()  # so it did write there
+    logging.getLogger("laggard").removeHandler(handler)
+
+
 def test_a_log_file_is_private_and_takes_the_place_of_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,10 @@ EXAMPLES = [
     ("no memory left", "numpy.core._exceptions._ArrayMemoryError: OSError: [Errno 12] Cannot allocate memory"),
     ("no memory left", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("no memory left", "Ray killed it: the node is running low on memory"),
+    ("no memory left", "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB for an array"),
+    ("a quota is used up", "OSError: [Errno 122] Disk quota exceeded: '/home/me/checkpoint.pt'"),
+    ("a file could not be written", "RuntimeError: basic_ios::clear: iostream error"),
+    ("a file could not be written", "RuntimeError: [enforce fail] . PytorchStreamWriter failed writing file data/0"),
     ("no space left on a disk", "OSError: [Errno 28] No space left on device: '/scratch/ckpt.pt'"),
     ("a file system that is gone", "OSError: [Errno 116] Stale file handle: '/data/shard-00017.tar'"),
     ("a failing disk", "OSError: [Errno 30] Read-only file system: '/scratch/x'"),
@@ -109,6 +113,7 @@ def test_every_row_has_an_example() -> None:
         "Traceback (most recent call last):",
         "RuntimeError: the bananas are gone",
         "peak memory 71.2 GiB of 79.1 GiB",
+        "/home/me/train.py:7: RuntimeWarning: grad norm is nan, the step is skipped",
     ],
 )
 def test_what_a_healthy_program_writes_is_not(line: str) -> None:

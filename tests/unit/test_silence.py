@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from laggard.resilience.agent.second_path import INTERVAL_S
+from laggard.kvstore.errors import EndpointFileError
+from laggard.resilience.agent.second_path import INTERVAL_S, SecondPath
 from laggard.resilience.decision.pace import LONGEST_S, Pace
 from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
 from laggard.resilience.nodes.second_path import N_SILENT, Count, seen, seen_of_all
@@ -96,6 +98,15 @@ def test_no_agent_is_taken_for_lost_nor_gives_up_because_all_of_a_job_dial_at_on
     assert last_s + pace.interval_s < pace.first_heartbeat_s
     assert silent_s < pace.lease_s
     assert not is_lost(Silence(silent_s, 0.0), pace.timeout_s, pace.longest_s), "its count says that it is there"
+
+
+def test_an_agent_that_ends_while_the_second_path_is_loading_has_no_folder_any_more(tmp_path: Path) -> None:
+    SecondPath(lambda: None)._run(tmp_path / "ended/endpoint.json", "node1", Pace())
+    damaged = tmp_path / "endpoint.json"
+    damaged.write_text("{")
+    damaged.chmod(0o600)
+    with pytest.raises(EndpointFileError):
+        SecondPath(lambda: None)._run(damaged, "node1", Pace())
 
 
 def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback() -> None:
