@@ -97,7 +97,7 @@ COMPLETIONS = {
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
-WITH_RAY = "pip install -q '.[ray,plot]'"
+WITH_RAY = "pip install '.[ray,plot]'"
 PIP = {
     WITH_RAY,
     "pip install .",
@@ -205,7 +205,8 @@ def run_by_ci() -> set[str]:
     printed = printed_commands()
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
     given = commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")
-    lines = {line.partition(" --begin-within=")[0] for line in given} & printed
+    of_readme = re.findall(r"^    python3 .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    lines = {line.partition(" --begin-within=")[0] for line in [*given, *commands_in("\n".join(of_readme))]} & printed
     steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]}
     tests = {each: each for each in printed} | {f"poe {name}": task.get("cmd", "") for name, task in tasks.items()}
     parts = {each for each, command in tests.items() if _runs_tests(command)} if "poe test-wheel" in steps else set()

@@ -503,6 +503,7 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
     assert missing.startswith("node7 could not write its dump: ")
 
 
+@pytest.mark.root("to mount a small file system")
 def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
     state_server: StateServer, tmp_path: Path, asker: NodeAsker
 ) -> None:

@@ -25,7 +25,7 @@ from tests.integration.stranger import REFUSED, greet, trusting_anybody
 from tests.processes import seen_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+pytestmark = pytest.mark.root("to become another user")
 
 DEADLINE_S = 120.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - we only look
