@@ -346,23 +346,6 @@ def test_more_points_than_can_be_drawn_are_refused(served: Served) -> None:
     assert "points" in strict(content)["error"]["message"]
 
 
-def test_put_lines_are_accepted_with_any_white_space_and_bad_ones_are_named(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.telnet_port), DEADLINE_S) as connection:
-        lines = connection.makefile("rwb")
-        lines.write(f"put put.line {T0} 4 fqdn=node01  job=123\n".encode())
-        lines.write(b"put bad\nversion\nunknown\n")
-        lines.flush()
-        answers = [lines.readline() for _ in range(3)]
-        lines.write(b"exit\n")
-        lines.flush()
-        assert lines.read() == b""
-
-    assert answers[0].startswith(b"put: illegal argument")
-    assert b"2.4" in answers[1]
-    assert answers[2].startswith(b"unknown command")
-    wait_until(lambda: served.json(f"/api/query?start={T0}&m=sum:put.line%7Bjob=123%7D"))
-
-
 def test_a_note_can_be_added_with_the_token(served: Served) -> None:
     status, _, _ = served.request("/api/annotation", {"description": "here", "startTime": T0 + 5}, bearer(served))
 
