@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from tests.integration.serving import SECOND_US, Served, serve
 from tests.waiting import wait_until
 

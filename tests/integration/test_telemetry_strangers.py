@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.server.handlers import ROUTES
 from laggard.telemetry.server.page import PAGE_ROUTES
 from tests.integration.serving import DEADLINE_S, Served, serve
