@@ -146,7 +146,6 @@ bodies = st.fixed_dictionaries(
         "showQuery": mostly([True, False]),
         "globalAnnotations": mostly([True, False]),
         "timezone": mostly(["UTC", "Europe/Berlin", "Mars/Phobos", "../../etc/passwd"]),
-        "useCalendar": mostly([True, False]),
         "metric": mostly(METRICS),
         "limit": scalars,
         "type": mostly(["metrics", "tagk", "tagv"]),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
 from typing import Any
 
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
@@ -18,7 +17,7 @@ from laggard.telemetry.query.aggregators import Aggregator, aggregator
 from laggard.telemetry.query.downsampling import Downsample, parse_downsample
 from laggard.telemetry.query.filters import TagFilter, filter_from_tag
 from laggard.telemetry.query.rates import MAX_COUNTER, Rate
-from laggard.telemetry.query.times import parse_time, parse_zone
+from laggard.telemetry.query.times import parse_time
 
 __all__ = ["Query", "SubQuery", "query_from_json", "query_from_url", "sub_query_from_json"]
 
@@ -103,19 +102,20 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
         If a part is missing or not valid; the message names it.
     """
     fields = _mapping(body, "the body")
-    zone = parse_zone(fields.get("timezone"))
-    calendar = _flag(fields.get("useCalendar"), "useCalendar")
+    for name in ("timezone", "useCalendar"):
+        if fields.get(name):
+            raise BadQueryError(f"{name!r} is not supported: times are in UTC, and intervals multiples of their length")
     listed = fields.get("queries")
     if not isinstance(listed, list) or not listed:
         raise BadQueryError("missing 'queries': give a list of at least one query")
     if len(listed) > MAX_SUB_QUERIES:
         raise QueryTooLargeError(f"{len(listed)} sub-queries: at most {MAX_SUB_QUERIES} are allowed")
-    start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us, zone)
+    start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us)
     milliseconds = any(_flag(fields.get(name), name) for name in ("msResolution", "ms"))
     return Query(
         start_us,
         end_us,
-        tuple(sub_query_from_json(each, index, zone, use_calendar=calendar) for index, each in enumerate(listed)),
+        tuple(sub_query_from_json(each, index) for index, each in enumerate(listed)),
         milliseconds=milliseconds,
         # Grafana's Go back end, which sends no msResolution at all, would draw a null as 0.
         nulls="msResolution" in fields,
@@ -126,7 +126,7 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
     )
 
 
-def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_calendar: bool = False) -> SubQuery:
+def sub_query_from_json(body: object, index: int) -> SubQuery:
     """Parse one element of ``queries``."""
     fields = _mapping(body, f"query {index}")
     names = _names(fields.get("metric"))
@@ -147,7 +147,7 @@ def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_cal
         names,
         aggregator("avg" if name in {"", "undefined"} else name),
         filters,
-        parse_downsample(_text(fields, "downsample"), zone=zone, use_calendar=use_calendar),
+        parse_downsample(_text(fields, "downsample")),
         _rate(_mapping(options or {}, "rateOptions")) if _flag(fields.get("rate"), "rate") else None,
         _flag(fields.get("explicitTags"), "explicitTags"),
         index,
@@ -179,8 +179,6 @@ def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Quer
         "start": one("start"),
         "end": one("end"),
         "queries": [_from_m(text) for text in parameters["m"]],
-        "timezone": one("tz", "timezone"),
-        "useCalendar": flagged("use_calendar", "useCalendar"),
         "showQuery": flagged("show_query", "showQuery"),
         "noAnnotations": flagged("no_annotations", "noAnnotations"),
         "globalAnnotations": flagged("global_annotations", "globalAnnotations"),
@@ -245,11 +243,11 @@ def _rate(options: Mapping[str, Any]) -> Rate:
     )
 
 
-def _range(start: object, end: object, now_us: int, zone: tzinfo) -> tuple[int, int]:
+def _range(start: object, end: object, now_us: int) -> tuple[int, int]:
     if start is None or start == "":
         raise BadQueryError("missing 'start': give a time, for example 1h-ago")
-    start_us = parse_time(start, now_us, zone)
-    end_us = now_us if end is None or end == "" else parse_time(end, now_us, zone)
+    start_us = parse_time(start, now_us)
+    end_us = now_us if end is None or end == "" else parse_time(end, now_us)
     if end_us < start_us:
         raise BadQueryError("the end of the range is before its start")
     return start_us, end_us

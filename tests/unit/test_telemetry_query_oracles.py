@@ -212,20 +212,6 @@ def test_0all_makes_one_point_at_the_beginning_of_the_range() -> None:
     assert (offsets(answer), answer.values.tolist()) == ([0], [6])
 
 
-def test_calendar_days_begin_at_midnight_of_the_time_zone() -> None:
-    query = query_from_url(
-        {"start": ["2026/01/01"], "end": ["2026/01/04"], "tz": ["America/New_York"], "m": ["sum:1dc-count:m"]}, 0
-    )
-    hours = np.arange(query.start_us, query.end_us, 3_600_000_000, dtype=np.int64)
-
-    (answer,) = evaluate(
-        query.queries[0], Span(query.start_us, query.end_us), [TimeSeries("m", {}, hours, np.ones(len(hours)))]
-    )
-
-    assert answer.values.tolist() == [24, 24, 24]
-    assert answer.times_us[0] == query.start_us
-
-
 def test_points_within_one_second_are_collapsed_with_the_aggregator() -> None:
     times = np.array([T0 * 1_000_000, T0 * 1_000_000 + 500_000], dtype=np.int64)
 

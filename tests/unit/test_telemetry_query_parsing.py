@@ -27,10 +27,6 @@ HOUR_US = 3_600_000_000
         ("1600000000123", 1_600_000_000_123_000),
         ("1600000000.25", 1_600_000_000_250_000),
         ("1600000000123ms", 1_600_000_000_123_000),
-        ("2020/09/13", 1_599_955_200_000_000),
-        ("2020/09/13-12:26", 1_600_000_000_000_000 - 40_000_000),
-        ("2020/09/13-12:26:40", 1_600_000_000_000_000),
-        ("2020/09/13 12:26:40", 1_600_000_000_000_000),
     ],
 )
 def test_times_in_every_form_are_understood(text: object, expected_us: int) -> None:
@@ -38,7 +34,7 @@ def test_times_in_every_form_are_understood(text: object, expected_us: int) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "-5", -5, 1e300, float("nan"), True, None, [], "1q-ago", "2026/13/01"]
+    "text", ["", "yesterday", "-5", -5, 1e300, float("nan"), True, None, [], "1q-ago", "2026/01/31"]
 )
 def test_an_invalid_time_is_refused(text: object) -> None:
     with pytest.raises(BadQueryError):
@@ -163,7 +159,10 @@ def test_filters_win_over_tags_and_a_missing_aggregator_means_avg() -> None:
         ({"start": 1, "queries": [{"metric": "m", "aggregator": "magic"}]}, "magic"),
         ({"start": 1, "queries": [{"metric": "m"}] * 101}, "101"),
         ({"start": 2, "end": 1, "queries": [{"metric": "m"}]}, "before"),
-        ({"start": 1, "timezone": "Mars", "queries": [{"metric": "m"}]}, "Mars"),
+        ({"start": 1, "timezone": "UTC", "queries": [{"metric": "m"}]}, "'timezone' is not supported"),
+        ({"start": 1, "useCalendar": True, "queries": [{"metric": "m"}]}, "'useCalendar' is not supported"),
+        ({"start": "2026/01/31", "queries": [{"metric": "m"}]}, "is not a time"),
+        ({"start": 1, "queries": [{"metric": "m", "downsample": "1dc-sum"}]}, "'1dc' is not a duration"),
         ({"start": 1, "queries": [{"metric": "m", "rate": True, "rateOptions": {"counterMax": "x"}}]}, "counterMax"),
     ],
 )
