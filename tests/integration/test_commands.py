@@ -380,8 +380,8 @@ def assert_serves(command: str, n_devices: int) -> None:
             while not (line := server.stdout.readline()).startswith("telemetry at"):
                 assert line, "the server has ended"
             port = int(line.rsplit(":", 1)[1])
-            asked = f"/api/query?start={T0:.0f}&m=none:gpu-probe-time"
-            assert len(ask(port, asked)) == n_devices
+            asked = {"start": round(T0), "queries": [{"metric": "gpu-probe-time", "aggregator": "none"}]}
+            assert len(ask(port, "/api/query", asked)) == n_devices
             server.send_signal(signal.SIGINT)
             assert server.wait(DEADLINE_S) == 130
         finally:

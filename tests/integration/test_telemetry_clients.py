@@ -11,6 +11,7 @@ import pytest
 
 from laggard.kvstore.server.process import StateServer
 from tests.integration.serving import SECOND_US, Served, serve
+from tests.queries import sub_query
 from tests.waiting import wait_until
 
 
@@ -22,8 +23,8 @@ def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) 
 
 def newest(served: Served, metric: str) -> dict[str, float]:
     """Return the newest value of each series of a metric, by the value of its tag ``source``."""
-    found = served.json(f"/api/query/last?timeseries={metric}")
-    return {each["tags"].get("source", ""): float(each["value"]) for each in found}
+    found = served.json("/api/query", {"start": "5m-ago", "queries": [sub_query(f"none:{metric}")]})
+    return {each["tags"].get("source", ""): list(each["dps"].values())[-1] for each in found}
 
 
 def test_opentsdb_py_sends_over_http(served: Served) -> None:

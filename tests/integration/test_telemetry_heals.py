@@ -28,6 +28,7 @@ from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.settings import TelemetrySettings
 from tests.integration.jobs import RunningJob
 from tests.integration.serving import Served, serve, strict
+from tests.queries import sub_query
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -307,12 +308,12 @@ def test_telemetry_processes_that_are_killed_are_started_again_and_samples_go_on
 
     def newest() -> dict[str, float]:
         """Return the time of each node's newest sample of the program, in seconds; none while the server is down."""
-        served = Served(port, "", 0, job.directory, None)  # type: ignore[arg-type]
+        served = Served(port, "", job.directory, None)  # type: ignore[arg-type]
         try:
-            found = served.json("/api/query/last?timeseries=beat")
+            found = served.json("/api/query", {"start": "5m-ago", "queries": [sub_query("none:beat{host=*}")]})
         except (OSError, http.client.HTTPException):
             return {}
-        return {each["tags"]["host"]: each["timestamp"] / 1000 for each in found}
+        return {each["tags"]["host"]: max(map(int, each["dps"])) for each in found}
 
     wait_until(lambda: newest().keys() == {"node1", "node2"})
     job.process_of("node2", "laggard.collectors.metrics.process").kill()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import laggard.telemetry.query.engine
 import laggard.telemetry.query.merging
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
-from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json, query_from_url
+from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS, Gaps, aggregator
 from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, parse_downsample
 from laggard.telemetry.query.engine import (
@@ -32,6 +32,7 @@ from laggard.telemetry.query.merging import Line, Partial, merge_lines
 from laggard.telemetry.query.parsing import Query, SubQuery
 from laggard.telemetry.query.rates import Rate, rate
 from laggard.telemetry.query.times import parse_duration, parse_time
+from tests.queries import sub_query
 
 NAN = math.nan
 SECOND_US = 1_000_000
@@ -340,7 +341,7 @@ def test_what_cannot_be_merged_in_parts_has_a_bound(monkeypatch: pytest.MonkeyPa
 
 
 def sub(m: str) -> SubQuery:
-    return query_from_url({"start": ["1"], "m": [m]}, NOW_US).queries[0]
+    return query_from_json({"start": 1, "queries": [sub_query(m)]}, NOW_US).queries[0]
 
 
 def series(tags: dict[str, str], *points: tuple[float, float]) -> TimeSeries:
@@ -457,7 +458,6 @@ def test_groups_are_by_the_tags_that_group() -> None:
     [
         ("sum:10s-sum-zero:m", [(0, 3), (10, 0), (20, 5), (30, 0)]),
         ("sum:10s-sum-nan:m", [(0, 3), (10, NAN), (20, 5), (30, NAN)]),
-        ("min:10s-sum-7:m", [(0, 1), (10, 7), (20, 5), (30, 7)]),
         ("sum:10s-sum:m", [(0, 3), (20, 5)]),
     ],
 )
@@ -505,12 +505,12 @@ def asked_one(**fields: object) -> SubQuery:
     return asked_json(queries=[{"metric": "m", **fields}]).queries[0]
 
 
-def test_what_is_not_asked_for_is_off_and_annotations_are_on() -> None:
+def test_what_is_not_asked_for_is_off() -> None:
     query = asked_json()
 
     assert (query.start_us, query.end_us) == (SECOND_US, NOW_US)
     assert (query.milliseconds, query.nulls, query.arrays, query.show_query) == (False,) * 4
-    assert (query.annotations, query.global_annotations) == (True, False)
+    assert not query.global_annotations
     one = asked_one()
     assert (one.downsample, one.rate, one.explicit_tags, one.filters, one.index) == (None, None, False, (), 0)
 
@@ -519,7 +519,6 @@ def test_what_is_not_asked_for_is_off_and_annotations_are_on() -> None:
     ("field", "attribute"),
     [
         ("msResolution", "milliseconds"),
-        ("ms", "milliseconds"),
         ("showQuery", "show_query"),
         ("globalAnnotations", "global_annotations"),
     ],
@@ -538,8 +537,7 @@ def test_a_flag_that_is_none_is_refused(value: object) -> None:
         asked_json(showQuery=value)
 
 
-def test_annotations_can_be_left_out_and_nulls_are_only_for_clients_that_know_them() -> None:
-    assert not asked_json(noAnnotations=True).annotations
+def test_nulls_are_only_for_clients_that_know_them() -> None:
     assert asked_json(msResolution=False).nulls
 
 
@@ -599,39 +597,3 @@ def test_the_options_of_a_rate_may_be_empty_or_text(options: object, expected: R
 def test_what_is_not_a_number_is_refused(value: object) -> None:
     with pytest.raises(BadQueryError, match="'resetValue' must be a number"):
         asked_one(rate=True, rateOptions={"resetValue": value})
-
-
-@pytest.mark.parametrize(
-    ("m", "rate_of", "down", "explicit"),
-    [
-        ("sum:m", None, None, False),
-        ("sum:rate:m", Rate(), None, False),
-        ("sum:rate{}:m", Rate(), None, False),
-        ("sum:10s-avg:rate{counter}:m{host=*}", Rate(counter=True), 10, False),
-        ("sum:rate{dropcounter,,7}:10s-avg:m", Rate(counter=True, drop_resets=True, reset_value=7), 10, False),
-        ("sum:rate{counter,99,7}:m{host=*}{gpu=*}", Rate(counter=True, counter_max=99, reset_value=7), None, False),
-        ("sum:pre-agg:m", None, None, False),
-        ("sum:explicit_tags:10s-avg:m", None, 10, True),
-    ],
-)
-def test_the_parts_of_a_url_may_come_in_any_order(
-    m: str, rate_of: Rate | None, down: int | None, explicit: bool
-) -> None:
-    found = sub(m)
-
-    assert (found.rate, found.explicit_tags, found.metric) == (rate_of, explicit, "m")
-    assert (found.downsample.interval_us if found.downsample else None) == (down * SECOND_US if down else None)
-    by = [(f.key, f.group_by) for f in found.filters]
-    assert by == [(key, group) for key, group in (("host", True), ("gpu", False)) if f"{key}=*" in m]
-
-
-@pytest.mark.parametrize(
-    ("given", "on"), [("true", True), ("", True), ("false", False), ("0", False), ("NO", False), (None, False)]
-)
-def test_a_flag_in_a_url_is_on_unless_it_says_no(given: str | None, on: bool) -> None:
-    names = {"show_query": "show_query", "showQuery": "show_query", "arrays": "arrays", "ms": "milliseconds",
-             "global_annotations": "global_annotations"}  # fmt: skip
-    for name, attribute in names.items():
-        parameters = {"start": ["1"], "m": ["sum:m"]} | ({} if given is None else {name: ["x", given]})
-        assert getattr(query_from_url(parameters, NOW_US), attribute) == on
-    assert query_from_url({"start": ["1", "2"], "m": ["sum:m"]}, NOW_US).start_us == 2 * SECOND_US

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json, query_from_url
+from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
+from tests.queries import sub_query
 
 T0 = 1_356_998_400
 NA = None
@@ -46,7 +47,7 @@ def single(metric: str, data: list[tuple[dict[str, str], float]]) -> list[TimeSe
 
 
 def ask(m: str, data: list[TimeSeries], end: int = T0 + 60) -> list[Answer]:
-    query = query_from_url({"start": [str(T0)], "end": [str(end)], "m": [m]}, now_us=0)
+    query = query_from_json({"start": T0, "end": end, "queries": [sub_query(m)]}, now_us=0)
     return evaluate(query.queries[0], Span(query.start_us, query.end_us, query.milliseconds), data)
 
 

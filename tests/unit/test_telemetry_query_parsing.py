@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.telemetry.query import BadQueryError, query_from_json, query_from_url
+from laggard.telemetry.query import BadQueryError, query_from_json
 from laggard.telemetry.query.downsampling import Downsample, parse_downsample
 from laggard.telemetry.query.filters import TagFilter, filter_from_tag
-from laggard.telemetry.query.rates import Rate
 from laggard.telemetry.query.times import parse_time
 
 NOW_US = 1_700_000_000_000_000
@@ -50,7 +49,6 @@ def test_an_invalid_time_is_refused(text: object) -> None:
         ("30s-", Downsample(30_000_000, "avg")),
         ("1m-undefined", Downsample(60_000_000, "avg")),
         ("500ms-max-zero", Downsample(500_000, "max", 0.0)),
-        ("2h-sum-42", Downsample(2 * HOUR_US, "sum", 42.0)),
         ("0all-last", Downsample(0, "last")),
     ],
 )
@@ -122,22 +120,6 @@ def test_values_of_the_tags_map_become_filters_that_group(value: str, kind: str,
     assert filter_from_tag("host", value, group_by=True) == TagFilter(kind, "host", expression, group_by=True)
 
 
-def test_all_parts_of_a_url_are_parsed() -> None:
-    m = "p95:rate{counter,100,5}:30s-avg-zero:explicit_tags:net.in{host=*}{dc=literal_or(lax|dal)}"
-
-    query = query_from_url({"start": ["1h-ago"], "m": [m], "ms": ["true"], "arrays": [""]}, NOW_US)
-
-    (sub_query,) = query.queries
-    assert (query.start_us, query.end_us, query.milliseconds, query.arrays) == (NOW_US - HOUR_US, NOW_US, True, True)
-    assert (sub_query.metric, sub_query.aggregator.name, sub_query.explicit_tags) == ("net.in", "p95", True)
-    assert sub_query.downsample == Downsample(30_000_000, "avg", 0.0)
-    assert sub_query.rate == Rate(counter=True, counter_max=100, reset_value=5)
-    assert [(f.key, f.kind, f.group_by) for f in sub_query.filters] == [
-        ("host", "wildcard", True),
-        ("dc", "literal_or", False),
-    ]
-
-
 def test_filters_win_over_tags_and_a_missing_aggregator_means_avg() -> None:
     host = {"type": "literal_or", "tagk": "host", "filter": "a", "groupBy": False}
     body = {"start": 1, "queries": [{"metric": "m", "tags": {"gpu": "*"}, "filters": [host]}]}
@@ -169,12 +151,6 @@ def test_filters_win_over_tags_and_a_missing_aggregator_means_avg() -> None:
 def test_a_bad_body_is_refused_and_the_bad_part_named(body: object, named: str) -> None:
     with pytest.raises(BadQueryError, match=named):
         query_from_json(body, NOW_US)
-
-
-@pytest.mark.parametrize("m", ["", "sum", "sum:", "magic:m", "sum:m{host}", "sum:m{host=a", "sum:rate{a,b,c,d}:m"])
-def test_a_bad_url_is_refused(m: str) -> None:
-    with pytest.raises(BadQueryError):
-        query_from_url({"start": ["1h-ago"], "m": [m]}, NOW_US)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_what_is_read_of_a_node_is_what_the_catalogue_has(tmp_path: Path) -> Non
 
 
 def test_every_metric_of_the_catalogue_is_named_where_it_is_read() -> None:
-    folders = (Path(each.__file__).parent for each in (laggard.collectors, laggard.telemetry))
+    folders = [Path(folder) for each in (laggard.collectors, laggard.telemetry) for folder in each.__path__]
     files = [file for folder in folders for file in folder.rglob("*.py") if file.name != "catalogue.py"]
     source = "".join(file.read_text() for file in files)
 
