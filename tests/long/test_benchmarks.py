@@ -316,7 +316,7 @@ def marked(command: str) -> Any:
     return pytest.param(command, marks=marks)
 
 
-@pytest.mark.parametrize("command", map(marked, COMMANDS))
+@pytest.mark.parametrize("command", [marked(command) for command in COMMANDS])
 def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     parsed(*words_of(command))
     if words_of(command)[0] == "checkpoint":
