@@ -16,11 +16,9 @@ import click
 from laggard.collectors.ray_actors import require_ray
 from laggard.kvstore.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
-from laggard.kvstore.state_copy import forget_copy
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.leaves import leaves_of_job
-from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import slurm_time_left_s
@@ -28,12 +26,10 @@ from laggard.resilience.command.find_allocation import Elsewhere, find_allocatio
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
-from laggard.resilience.command.take_over import Begun, begin_term, check_not_copied
 from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
-from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
@@ -82,7 +78,6 @@ def run(
     options = JobOptions(**given)
     hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
     restart_cost_s, preload, interface = options.restart_cost(), options.preloaded(), options.probed_interface()
-    copied = options.copied_state()
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if module else command_of)(program, arguments)
     job = _job_name(program if module else Path(program).stem)
@@ -90,7 +85,7 @@ def run(
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.nodes, as_typed, may_move=options.state_copy)
+        return run_on_primary(allocation.nodes, as_typed)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     varies = options.manager(os.environ) in {"slurm", "ray"}
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
@@ -109,7 +104,6 @@ def run(
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if book_keeper else 0 :])
     detection.check(there)
-    copies = _begin_term(copied, job, allocation, missing)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -129,16 +123,7 @@ def run(
             preload=preload,
             leaves=leaves_of_job(groups),
         )
-        return _run_job(plan, allocation, folders, job, options, missing, copies, signals)
-
-
-def _begin_term(copied: Path | None, job: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
-    if copied is None:
-        return None
-    if not isinstance(allocation, LocalAllocation | RemoteAllocation):
-        raise UsageError("--state-copy", "is not for an existing Ray cluster", "leave it out")
-    hosts = [node.hostname for node in allocation.nodes]
-    return begin_term(copied, job, hosts, missing, allocation.command_on)
+        return _run_job(plan, allocation, folders, job, options, missing, signals)
 
 
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
@@ -163,11 +148,8 @@ def _run_job(
     job: str,
     options: JobOptions,
     missing: Mapping[str, str],
-    begun: Begun | None,
     signals: StopSignals,
 ) -> int:
-    if begun is None:
-        check_not_copied(folders.state)
     account = Account()
     address = allocation.nodes[0].address
     host = LOOPBACK if is_loopback(address) else address
@@ -208,14 +190,7 @@ def _run_job(
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")
             if telemetry.level:
                 account.tell("telemetry", telemetry.where)
-            copies = None
-            if begun is None:
-                forget_copy(keeper.endpoint)
-            else:
-                if begun.taken_over:
-                    account.tell("copy", begun.taken_over, "bold green")
-                copies = StateCopies(keeper.endpoint, folders.state.absolute(), begun.record, keeper.changed)
-            controller = Controller(plan, allocation, keeper, account, record, missing, copies, signals)
+            controller = Controller(plan, allocation, keeper, account, record, missing, signals)
             try:
                 exit_code = controller.run()
             finally:

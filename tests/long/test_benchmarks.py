@@ -47,7 +47,6 @@ SMALL = {
         "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
-    "state-copy": Small("--repeats 1 --transactions 20", ["  0 KiB  with a copy ", " 64 KiB  without "]),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "checkpoint": Small(
