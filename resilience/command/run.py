@@ -76,8 +76,8 @@ def run(
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
-    restart_cost_s, preload, interface = options.restart_cost(), options.preloaded(), options.probed_interface()
+    hang_timeout, groups, preload = options.hang_timeout_s(), options.group_file(), options.preloaded()
+    detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if module else command_of)(program, arguments)
     job = _job_name(program if module else Path(program).stem)
@@ -89,14 +89,8 @@ def run(
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     varies = options.manager(os.environ) in {"slurm", "ray"}
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
-    if options.ray_port and port_is_taken(options.ray_port):
-        taken = f"port {options.ray_port} for Ray's head is taken"
-        raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
-    ray_port = options.ray_port or free_port(allocation.nodes[0].address)
+    ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
-    interval_s = options.detect_interval_s if options.detect else None
-    watched = options.detect or "slow-gpu"
-    detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s, interface)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     signals = StopSignals()
     signals.listen()
@@ -126,6 +120,20 @@ def run(
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 
 
+def _detection(options: JobOptions, groups: Path | None) -> Detection:
+    interval_s = options.detect_interval_s if options.detect else None
+    watched = options.detect or "slow-gpu"
+    cost_s, interface = options.restart_cost(), options.probed_interface()
+    return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+
+
+def _ray_port(options: JobOptions, address: str) -> int:
+    if options.ray_port and port_is_taken(options.ray_port):
+        taken = f"port {options.ray_port} for Ray's head is taken"
+        raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
+    return options.ray_port or free_port(address)
+
+
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
     if isinstance(allocation, RayAllocation):
         return partial(AttachedCluster, ray=allocation, per_node=per_node)
@@ -141,6 +149,22 @@ def _job_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]", "_", name)
 
 
+def _state_keeper(options: JobOptions, directory: Path, job: str, address: str, account: Account) -> StateKeeper:
+    try:
+        return StateKeeper(
+            directory,
+            job=job,
+            host=LOOPBACK if is_loopback(address) else address,
+            port=options.state_port,
+            fsync=options.state_fsync,
+            on_loading=partial(account.tell, "state"),
+        )
+    except PortTakenError as taken:
+        raise UsageError(
+            f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
+        ) from taken
+
+
 def _run_job(
     plan: JobPlan,
     allocation: Allocation,
@@ -151,21 +175,7 @@ def _run_job(
     signals: StopSignals,
 ) -> int:
     account = Account()
-    address = allocation.nodes[0].address
-    host = LOOPBACK if is_loopback(address) else address
-    try:
-        keeper = StateKeeper(
-            folders.state,
-            job=job,
-            host=host,
-            port=options.state_port,
-            fsync=options.state_fsync,
-            on_loading=partial(account.tell, "state"),
-        )
-    except PortTakenError as taken:
-        raise UsageError(
-            f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
-        ) from taken
+    keeper = _state_keeper(options, folders.state, job, allocation.nodes[0].address, account)
     keeper.admit(*(node.address for node in allocation.nodes))
     if isinstance(allocation, RemoteAllocation):
         allocation.callers.follow(keeper.admit)
