@@ -3,10 +3,9 @@
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
 ``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
-by host), ``exclusions`` (of nodes, by host name) and
-``strikes`` (when each node got its strikes).
-The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an earlier
-launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
+by host), ``exclusions`` (of nodes, by host name) and ``strikes`` (when each node got its strikes).
+The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
+earlier launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
 
 from __future__ import annotations
