@@ -148,8 +148,6 @@ class Watched:
                 owner = next((owner for word, owner in OWNERS.items() if word in line), line)
                 places = {(address if ip == ANY else ip, port) for ip, port in _listens_at(process.pid)}
                 found.setdefault(owner, set()).update(each for each in places if _is_near(each[0], address))
-        # The controller has the second queue at the ports of others.
-        found["agents' port"].difference_update(*(places for owner, places in found.items() if owner != "agents' port"))
         return {owner: sorted(places) for owner, places in sorted(found.items()) if places}
 
     def works(self) -> bool:

@@ -19,9 +19,7 @@ import psutil
 
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.allocation.base import AllocationError
-from laggard.resilience.allocation.network import addresses_of
 from laggard.resilience.allocation.slurm import RELAY_MARK, Srun, slurm_node_names
-from laggard.resilience.allocation.srun_guards import SrunGuards
 
 __all__ = ["deliver", "main", "run_on_primary"]
 
@@ -48,7 +46,7 @@ def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str], *, may_mo
     """
     while True:
         primary = next(iter(nodes))
-        exit_code = _run_on(primary, nodes[primary], arguments)
+        exit_code = _run_on(primary, arguments)
         left = _nodes_left(exit_code, may_move=may_move)
         if left is None or primary in left:
             return exit_code if exit_code >= 0 else 128 - exit_code
@@ -70,7 +68,7 @@ def _nodes_left(exit_code: int, *, may_move: bool) -> Mapping[str, str] | None:
         return None
 
 
-def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
+def _run_on(primary: str, arguments: Sequence[str]) -> int:
     mark = secrets.token_hex(8)
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
@@ -82,9 +80,6 @@ def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
         # We forward a Ctrl-C of the terminal ourselves; with --pty, srun reads it as a key and needs the terminal.
         start_new_session=not on_terminal,
     )
-    guards = SrunGuards(Srun().controllers)
-    guards.admit(*addresses_of(reached_by))
-    guards.guard(step.pid)
 
     def forward(signum: int, _: FrameType | None) -> None:
         # When Slurm ends the job, it has already signalled the primary; a second signal there means "at once".

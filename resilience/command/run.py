@@ -184,9 +184,6 @@ def _run_job(
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
-    keeper.admit(*(node.address for node in allocation.nodes))
-    if isinstance(allocation, RemoteAllocation):
-        allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry
     card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
     controller: Controller | None = None
