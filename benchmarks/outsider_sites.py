@@ -239,17 +239,17 @@ def slurm_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]:
         def machines() -> dict[str, list[psutil.Process]]:
             # On the login machine `srun` runs our command on the primary. Our command there has inherited a port of
             # salloc's, which is not ours.
-            sruns = [each for each in _of_user(site.network.login) if each.name() == "srun"]
+            sruns = _of_user(site.network.login, "srun")
             return {site.network.login.address: sruns, **{each.address: _of_user(each) for each in of_job}}
 
         watched = stack.enter_context(_watched(folder, job, machines))
         yield watched, stack.enter_context(Outsider(last.address, last.command(*_pinned(outsiders))))
 
 
-def _of_user(machine: Machine) -> list[psutil.Process]:
+def _of_user(machine: Machine, name: str = "") -> list[psutil.Process]:
     found = []
     for process in machine.processes():
         with contextlib.suppress(psutil.Error):
-            if process.uids().real == UID:
+            if process.uids().real == UID and process.name().startswith(name):
                 found.append(process)
     return found
