@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from laggard.kvstore.certificates import Authority, Certificate
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
+from laggard.system.certificates import Authority, Certificate
 from laggard.unproven import MAX_UNPROVEN, Unproven
 
 __all__ = ["AgentListener", "allow_descriptors", "lack_of_descriptors"]

@@ -15,12 +15,12 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from laggard.kvstore.certificates import Authority
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
 from laggard.resilience.allocation.agent_listener import AgentListener
+from laggard.system.certificates import Authority
 from laggard.unproven import MAX_UNPROVEN
 from tests.waiting import wait_until
 
