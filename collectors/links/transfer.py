@@ -20,7 +20,7 @@ from typing import Self
 from laggard.collectors.links.gate import Gate, Step
 from laggard.collectors.links.handshake import UnauthenticatedError, answer, call, receive_exactly, receive_into
 from laggard.collectors.links.interface_counters import carried_bytes, interface_of, retransmissions_of
-from laggard.unproven import Unproven, accepted, shut_down
+from laggard.system.unproven import Unproven, accepted, shut_down
 
 __all__ = ["LinkCall", "LinkListener", "Transfer"]
 

@@ -32,7 +32,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
-from laggard.unproven import Unproven, accepted, shut_down
+from laggard.system.unproven import Unproven, accepted, shut_down
 
 __all__ = ["ShardServer", "main"]
 

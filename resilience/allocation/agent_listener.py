@@ -2,7 +2,7 @@
 
 Anybody who can reach it may connect, hold connections, and send anything. So whoever has not proved within a moment,
 in one message of a fixed length, that it was invited costs a descriptor and nothing else: no thread, no TLS, and there
-is room for a number of such connections (:mod:`laggard.unproven`). An agent proves itself with its first packet.
+is room for a number of such connections (:mod:`laggard.system.unproven`). An agent proves itself with its first packet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Inv
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.system.certificates import Authority, Certificate
-from laggard.unproven import MAX_UNPROVEN, Unproven
+from laggard.system.unproven import MAX_UNPROVEN, Unproven
 
 __all__ = ["AgentListener", "allow_descriptors", "lack_of_descriptors"]
 

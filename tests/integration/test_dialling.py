@@ -21,7 +21,7 @@ from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.system.certificates import Authority
-from laggard.unproven import MAX_UNPROVEN
+from laggard.system.unproven import MAX_UNPROVEN
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0

@@ -13,7 +13,7 @@ from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
 from laggard.collectors.links.handshake import NONCE_BYTES, PROOF_BYTES, UnauthenticatedError, key_of
 from laggard.collectors.links.prober import LinkProber, LinkRound
 from laggard.collectors.links.transfer import LinkCall, LinkListener
-from laggard.unproven import MAX_UNPROVEN
+from laggard.system.unproven import MAX_UNPROVEN
 from tests.waiting import DEADLINE_S
 
 KEY = key_of("a secret", "job", 0)

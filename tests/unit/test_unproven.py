@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import Any, cast
 
-from laggard.unproven import Unproven, accepted, shut_down
+from laggard.system.unproven import Unproven, accepted, shut_down
 
 
 def test_in_a_full_room_the_oldest_makes_place() -> None:
