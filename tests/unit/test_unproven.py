@@ -63,4 +63,5 @@ class Listener:
 
 
 def test_a_listener_goes_on_where_no_descriptor_is_left_for_a_moment_and_ends_when_it_is_closed() -> None:
-    assert list(accepted(cast("socket.socket", Listener()))) == [("a connection", "an address")]
+    found: list[Any] = list(accepted(cast("socket.socket", Listener())))
+    assert found == [("a connection", "an address")]
