@@ -26,7 +26,7 @@ __all__ = ["NcclCheck", "NcclMeeting", "Rails", "check_nccl", "meetings_of", "ra
 START_S = 60.0
 """For a process to load CuPy and NCCL."""
 JOIN_S = 60.0
-"""For two ranks to make a communicator: it takes seconds, see docs/decisions/0051."""
+"""For two ranks to make a communicator: it takes seconds, see docs/decisions/0013."""
 BURSTS_S = 30.0
 FIRST_BYTES, MOST_BYTES = 4 << 20, 256 << 20
 MOST_FAILURES = 3
