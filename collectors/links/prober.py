@@ -89,7 +89,6 @@ class LinkProber:
         n_bytes
             How much to send.
         """
-        self._listener.expect(address for address, _ in addresses.values())
         found = LinkRound()
         for meeting, partner in enumerate(partners):
             if partner is None or partner not in addresses:  # none at all, or one that is not ready yet
@@ -125,10 +124,10 @@ class LinkProber:
             return transfer, latency_s
 
 
-def bytes_for(bytes_per_s: float, most: int = _LARGEST) -> int:
-    """Return how many bytes take about 30 ms at a line rate: a power of two, like the most that may be sent."""
+def bytes_for(bytes_per_s: float) -> int:
+    """Return how many bytes take about 30 ms at a line rate: a power of two."""
     wanted = bytes_per_s * BURST_S
     size = _SMALLEST
-    while size < min(wanted, most):
+    while size < min(wanted, _LARGEST):
         size *= 2
     return size
