@@ -26,6 +26,7 @@ from laggard.kvstore.fence import current_launch
 from laggard.kvstore.series import Series
 from laggard.kvstore.state import State
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.resilience.record.entries import MetricsLeftOut
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -33,8 +34,6 @@ from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.bus import NodeAsker, NodeError
 from laggard.telemetry.dump import write_dump
 from laggard.telemetry.gathering import gather
-
-__all__ = ["UTILIZATION", "Recorder"]
 
 _log = logging.getLogger("laggard.resilience")
 UTILIZATION = "DeviceUtilization"
@@ -176,7 +175,7 @@ class Recorder:
         begun_s = time.monotonic()
         if self._own_metrics.n_left_out > self._n_left_out:
             self._n_left_out = self._own_metrics.n_left_out
-            self._journal.write("left-out", n_metrics=self._n_left_out)
+            self._journal.write(MetricsLeftOut(self._n_left_out))
         old = self._saved
         parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:
