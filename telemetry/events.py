@@ -12,9 +12,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 import redis
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.sample_store import SeriesKey, key_of
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.series.sample_store import SeriesKey, key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.node_names import joined, parted
 from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS

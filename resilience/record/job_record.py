@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import GaveUp
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal

@@ -20,12 +20,12 @@ from typing import Any, cast
 import redis
 
 from laggard.errors import LaggardError
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.steady_clock import SteadyClock
+from laggard.kvstore.client.connection import Endpoint
 from laggard.records import plain, record_of
 from laggard.resilience.decision import wording
 from laggard.resilience.record.entries import KINDS, FailureFound, HangFound, LaunchEnded, Record
 from laggard.resilience.text import printable
+from laggard.system.steady_clock import SteadyClock
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.events import MAX_TEXT, Event
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from laggard.kvstore.connection import write_private
+from laggard.kvstore.client.connection import write_private
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import SHOWN_FROM_S
