@@ -23,7 +23,6 @@ BENCHMARKS = {
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
     "state": "State compared with the plain Redis client and with files",
-    "state-copy": "what a commit costs with a copy of State on a second node",
 }
 
 

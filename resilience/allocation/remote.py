@@ -247,10 +247,6 @@ class RemoteAllocation:
             )
         )
 
-    def command_on(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node."""
-        return list(argv) if host == self._primary else self._transport.command(host, [*env_command(), *argv])
-
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a node on another machine."""
         # Ray would count all processors of the machine, even those that are not ours to use.

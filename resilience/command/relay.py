@@ -29,7 +29,7 @@ DELIVERY_DEADLINE_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str], *, may_move: bool = False) -> int:
+def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Run ``laggard`` with these arguments on the primary node and return its exit code.
 
     Parameters
@@ -38,39 +38,13 @@ def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str], *, may_mo
         The job's nodes, the primary first, each with the name or address to reach it by.
     arguments
         The arguments.
-    may_move
-        Whether another node has a copy of State: when the primary is lost, the next node takes over.
 
     Raises
     ------
     AllocationError
-        If the primary is lost, and no other can take over.
+        If the primary is lost.
     """
-    while True:
-        primary = next(iter(nodes))
-        exit_code = _run_on(primary, nodes[primary], arguments)
-        left = _nodes_left(exit_code, may_move=may_move)
-        if left is None or primary in left:
-            return exit_code if exit_code >= 0 else 128 - exit_code
-        if not may_move:
-            raise AllocationError(
-                f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State"
-            )
-        nodes = left
-        sys.stderr.write(f"laggard: the primary, {primary}, is lost: {next(iter(nodes))} takes over\n")
-
-
-def _nodes_left(exit_code: int, *, may_move: bool) -> Mapping[str, str] | None:
-    """Return which nodes the job still has; None if the exit code says enough."""
-    if exit_code == 0:  # srun reports success when a node is lost
-        return slurm_node_names()
-    try:
-        return slurm_node_names() if may_move else None
-    except AllocationError:  # the job was ended as a whole
-        return None
-
-
-def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
+    primary, reached_by = next(iter(nodes.items()))
     mark = secrets.token_hex(8)
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
@@ -93,7 +67,10 @@ def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
 
     for each in SIGNALS:
         signal.signal(each, forward)
-    return step.wait()
+    exit_code = step.wait()
+    if exit_code == 0 and primary not in slurm_node_names():  # srun reports success when a node is lost
+        raise AllocationError(f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State")
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _delivered(primary: str, mark: str, signum: int) -> bool:

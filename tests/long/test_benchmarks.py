@@ -47,7 +47,6 @@ SMALL = {
         "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
-    "state-copy": Small("--repeats 1 --transactions 20", ["  0 KiB  with a copy ", " 64 KiB  without "]),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "checkpoint": Small(
@@ -107,7 +106,6 @@ SMALL = {
             "| node sends 30 % slower | 8 | 1 | 6 | 100 % |",
             "| node sends 10 % slower from the first round | 8 | ",
             "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
-            "## Leaves\n\n| N | leaves | jobs |",
             "## Cost\n\n| N | transfers |",
         ],
     ),

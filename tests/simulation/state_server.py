@@ -249,7 +249,7 @@ class Client:
             commits._COMMIT_LUA: self._commit,
             commits._SETTLE_LUA: self._settle,
         }[text]
-        return lambda keys, args, **_: self._call(lambda: script(keys, args))  # one connection is as another
+        return lambda keys, args: self._call(lambda: script(keys, args))
 
     # -- the scripts, as the server runs them: each in one step
 
