@@ -389,7 +389,6 @@ class Controller:
 
     def _join(self, node: NodeRecord) -> None:
         self._hosts += (node.hostname,)
-        self._keeper.admit(node.address)
         self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
         self._account.take_note(NodeAdded(node))

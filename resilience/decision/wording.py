@@ -7,17 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from laggard.resilience.decision.events import (
-    GrowthPays,
-    NodeJoined,
-    NodeLeaving,
-    NodeLost,
-    NodeReturned,
-    NodesWithheld,
-    ProgramEnded,
-    ProgramHung,
-    Reason,
-)
+from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
 from laggard.resilience.decision.hang import Silent
@@ -85,7 +75,7 @@ _FINDINGS: Mapping[FindingKind, str] = {
 }
 
 
-def reason(facts: Reason) -> str:
+def reason(facts: events.Reason) -> str:
     """Return a reason in one sentence."""
     text, between = "", ""
     for fact in facts:
@@ -108,21 +98,21 @@ def _fact(fact: object) -> str:
             return f"{fact.host}: {findings(fact.findings)}"
         case Stopped():
             return stopped(fact)
-        case ProgramEnded():
+        case events.ProgramEnded():
             return "the program ended with exit code 0"
-        case ProgramHung():
+        case events.ProgramHung():
             return hang(fact)
-        case NodeLost():
+        case events.NodeLost():
             return lost(fact)
-        case NodesWithheld():
+        case events.NodesWithheld():
             return withheld(fact)
-        case NodeReturned():
+        case events.NodeReturned():
             return returned(fact)
-        case NodeJoined():
+        case events.NodeJoined():
             return f"{fact.host} has joined the cluster"
-        case NodeLeaving():
+        case events.NodeLeaving():
             return node_word(fact.word)
-        case GrowthPays():
+        case events.GrowthPays():
             return "there are more nodes again, and a relaunch pays"
     raise TypeError(f"no words for {fact!r}")
 
@@ -182,7 +172,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def hang(of: ProgramHung) -> str:
+def hang(of: events.ProgramHung) -> str:
     """Return a hang in one sentence."""
     stacks = f": {standstill(of.stacks)}" if of.stacks else ""
     return f"no sign of life{silent(of.silent)} for {of.silent_s:.0f} s{stacks}"
@@ -238,20 +228,20 @@ def stopped(of: Stopped) -> str:
     return f"stopped by {signal_name(of.signum)}{f', {of.why}' if of.why else ''}"
 
 
-def lost(of: NodeLost) -> str:
+def lost(of: events.NodeLost) -> str:
     """Return which node is lost, and why."""
     why = "; ".join(filter(None, [of.why, node_word(of.word) if of.word else ""]))
     return f"{of.host} is lost{f' ({why})' if why else ''}"
 
 
-def withheld(of: NodesWithheld) -> str:
+def withheld(of: events.NodesWithheld) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
     leave = "leaves" if len(of.words) == 1 else "leave"
     return f"{hosts} {leave} the reserve: {'; '.join(map(node_word, of.words))}"
 
 
-def returned(of: NodeReturned) -> str:
+def returned(of: events.NodeReturned) -> str:
     """Return which node is back, or why it stays out."""
     return f"{of.host} does not pass its probe ({findings(of.faults)})" if of.faults else f"{of.host} is back"
 
