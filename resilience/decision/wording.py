@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
@@ -82,39 +82,8 @@ def reason(facts: events.Reason) -> str:
         before, after = _FACTS[fact.kind][1:] if isinstance(fact, Fact) else ("; ", "; ")
         if text:
             text += before if between == "; " else between
-        text, between = text + _fact(fact), after
+        text, between = text + _PARTS[type(fact)](fact), after
     return text
-
-
-def _fact(fact: object) -> str:
-    match fact:
-        case Fact():
-            return _plain_fact(fact)
-        case Change():
-            return change(fact)
-        case Failure():
-            return failure(fact)
-        case Found():
-            return f"{fact.host}: {findings(fact.findings)}"
-        case Stopped():
-            return stopped(fact)
-        case events.ProgramEnded():
-            return "the program ended with exit code 0"
-        case events.ProgramHung():
-            return hang(fact)
-        case events.NodeLost():
-            return lost(fact)
-        case events.NodesWithheld():
-            return withheld(fact)
-        case events.NodeReturned():
-            return returned(fact)
-        case events.NodeJoined():
-            return f"{fact.host} has joined the cluster"
-        case events.NodeLeaving():
-            return node_word(fact.word)
-        case events.GrowthPays():
-            return "there are more nodes again, and a relaunch pays"
-    raise TypeError(f"no words for {fact!r}")
 
 
 def _plain_fact(fact: Fact) -> str:
@@ -254,3 +223,21 @@ def node_word(of: NodeWord) -> str:
     if not of.state:
         return f"Slurm says {of.host} does not respond"
     return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
+
+
+_PARTS: Mapping[type, Callable[[Any], str]] = {
+    Fact: _plain_fact,
+    Change: change,
+    Failure: failure,
+    Found: lambda of: f"{of.host}: {findings(of.findings)}",
+    Stopped: stopped,
+    events.ProgramEnded: lambda _: "the program ended with exit code 0",
+    events.ProgramHung: hang,
+    events.NodeLost: lost,
+    events.NodesWithheld: withheld,
+    events.NodeReturned: returned,
+    events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
+    events.NodeLeaving: lambda of: node_word(of.word),
+    events.GrowthPays: lambda _: "there are more nodes again, and a relaunch pays",
+}
+"""What words each part of a reason."""
