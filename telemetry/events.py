@@ -20,6 +20,8 @@ from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
+__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
+
 STREAM = "telemetry-events"
 REQUESTS = "requests"
 """The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""

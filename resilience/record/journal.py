@@ -57,7 +57,7 @@ class JournalError(LaggardError, ValueError):
         return f"{self.path} {self.reason}"
 
 
-class OtherFormatError(ValueError):
+class OtherFormatError(LaggardError, ValueError):
     """A journal was written by another version of laggard; the message says in which format, and which is read."""
 
 
