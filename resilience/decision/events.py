@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgress, Stopped, TooFew
+from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgress, Stopped, TooFew, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standstill
 from laggard.resilience.decision.strikes import Strike
@@ -137,7 +137,7 @@ class NodeLost:
     """A node does not answer, or its processes have ended."""
 
     host: str
-    why: str = ""
+    why: WhyLost | None = None
     word: NodeWord | None = None  # what the manager of nodes says of it
 
 

@@ -63,6 +63,15 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class WhyLost:
+    """Why a node counts as lost: for how many seconds its agent was silent, or what it has said of what it holds."""
+
+    kind: Literal["ended", "told to end", "stuck", "silent", "Ray ended", "dead to Ray"]
+    silent_s: float = 0.0
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeWord:
     """What is wrong with a node, as who gives the nodes says.
 

@@ -11,7 +11,7 @@ from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped
+from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.text import abbreviated, duration
 
@@ -199,8 +199,25 @@ def stopped(of: Stopped) -> str:
 
 def lost(of: events.NodeLost) -> str:
     """Return which node is lost, and why."""
-    why = "; ".join(filter(None, [of.why, node_word(of.word) if of.word else ""]))
-    return f"{of.host} is lost{f' ({why})' if why else ''}"
+    known = [*([why_lost(of.why)] if of.why else []), *([node_word(of.word)] if of.word else [])]
+    return f"{of.host} is lost ({'; '.join(known)})" if known else f"{of.host} is lost"
+
+
+def why_lost(of: WhyLost) -> str:
+    """Return why a node counts as lost."""
+    match of.kind:
+        case "ended":
+            return "its agent has ended"
+        case "told to end":
+            return "its agent was told to end"
+        case "stuck":
+            return of.said
+        case "silent":
+            return f"no heartbeat for {of.silent_s:.1f} s"
+        case "Ray ended":
+            return "Ray on it has ended"
+        case "dead to Ray":
+            return "Ray says that it is dead"
 
 
 def withheld(of: events.NodesWithheld) -> str:

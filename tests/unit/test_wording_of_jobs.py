@@ -25,7 +25,7 @@ from laggard.resilience.decision.events import Decision, End, Event, JobStatus, 
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, NodeWord
+from laggard.resilience.decision.reasons import Change, Fact, NodeWord, WhyLost
 from laggard.resilience.decision.stacks import Standing, Standstill
 from laggard.resilience.record.entries import FailureFound, HangFound, JobEnded, LaunchEnded
 from laggard.resilience.record.journal import JOURNAL_FILE, Entry, read_journal
@@ -140,7 +140,7 @@ HANG = ProgramHung(
     61.0, Silent("node3", 5), Standstill((Standing("stuck", "load (data.py:4)", 1, "node3", 5),)), "node3"
 )
 FOUND = Found("node3", (Finding("memory errors", "0", 2),))
-LOST = NodeLost("node3", "its agent has ended", NodeWord("Slurm", "node3", "down", "rain"))
+LOST = NodeLost("node3", WhyLost("ended"), NodeWord("Slurm", "node3", "down", "rain"))
 
 
 def eventful() -> list[Entry]:
