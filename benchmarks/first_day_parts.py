@@ -38,7 +38,7 @@ from laggard.collectors.probes import GEMM_PROBE, Probe, probes_of
 from laggard.collectors.probing import Probing, symptom_reader
 from laggard.collectors.supervised_check import check_devices_here
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 
 __all__ = ["Bench", "nccl_to_itself"]

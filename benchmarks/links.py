@@ -21,8 +21,8 @@ from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.link_verdict import LinkVerdict
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.links.link_verdict import LinkVerdict
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 
 __all__ = ["Outcome", "play"]
 

@@ -19,9 +19,9 @@ from benchmarks.tables import table
 from laggard.collectors.causes import TEMPERATURE, UTILISATION
 from laggard.collectors.device import DeviceId
 from laggard.detectors import RestartCost, SlowGPUAnalysis, Verdict
-from laggard.detectors.device_states import DeviceState, DeviceStates
-from laggard.detectors.restart_judge import Grounds, RestartJudge
-from laggard.detectors.slow_gpu_judge import Peers, more_to_do
+from laggard.detectors.economics.restarts import Grounds, Restarts
+from laggard.detectors.judging.slow_gpu_judge import Peers, more_to_do
+from laggard.detectors.statistics.device_states import DeviceState, DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
 __all__ = ["KINDS", "Conditions", "Outcome", "play", "references"]
@@ -141,7 +141,7 @@ class _Player:
         self._analysis = SlowGPUAnalysis(groups=groups)
         self._analysis.false_alarm_budget = _BUDGET * jobs
         self._states = [DeviceStates() for _ in range(jobs)]
-        self._restarts = [RestartJudge(RestartCost(COST_S)) for _ in range(jobs)]
+        self._restarts = [Restarts(RestartCost(COST_S)) for _ in range(jobs)]
         for job, restarts in enumerate(self._restarts):
             gpus = tuple(map(str, range(PER_NODE)))
             nodes = tuple(NodeRecord(f"{job}-{node}", "", gpus) for node in range(SIZE // PER_NODE + 1))

@@ -19,8 +19,8 @@ from typing import Any, Protocol, Self
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import ERROR, STRIDE, CollectorGroup, Startable
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.rounds import Round, RoundAssembler, WatchClock
-from laggard.detectors.sources import AnySource, Source, StreamSource
+from laggard.detectors.judging.rounds import Round, RoundAssembler, WatchClock
+from laggard.detectors.judging.sources import AnySource, Source, StreamSource
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, RequestKind

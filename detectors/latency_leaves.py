@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.link_flows import MOST_FOREIGN
+from laggard.detectors.links.flows import MOST_FOREIGN
 
 __all__ = ["LeafSearch", "leaves_by_latency"]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.link_flows import MOST_FOREIGN
-from laggard.detectors.link_verdict import LinkVerdict
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.links.flows import MOST_FOREIGN
+from laggard.detectors.links.link_verdict import LinkVerdict
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 
 __all__ = ["PeerLinkAnalysis"]
 

@@ -9,9 +9,9 @@ from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.nvlinks import NVLINK
 from laggard.collectors.links.peer_collector import PCIE, PeerReport
-from laggard.detectors.link_verdict import LinkVerdict
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.links.link_verdict import LinkVerdict
 from laggard.detectors.peer_link_analysis import BUSY_ROUNDS, PeerLinkAnalysis
-from laggard.detectors.rounds import Round
 from laggard.detectors.verdict import Severity, Verdict
 
 __all__ = ["PeerLinkJudge"]

@@ -12,16 +12,16 @@ import redis
 
 from laggard.collectors.group import Startable
 from laggard.collectors.section_sender import section_of
-from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.detector import Watcher
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
-from laggard.detectors.section_memory import SectionMemory
-from laggard.detectors.sources import StreamSource
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.section_judge import Probes, SectionJudge, worker_of
+from laggard.detectors.judging.section_memory import SectionMemory
+from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
@@ -100,7 +100,7 @@ class SectionDetector(Startable):
         self._restart_cost = RestartCost.of(restart_cost)
         self._probes = probes or Probes()
         self._watchers: dict[str, Watcher] = {}
-        self._restarts: list[RestartJudge] = []  # of each section
+        self._restarts: list[Restarts] = []  # of each section
         self._signs: Signs | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -163,7 +163,7 @@ class SectionDetector(Startable):
             min_slowdown=self._min_slowdown,
             false_alarm_budget=self._false_alarm_budget * budget_share(launch.launch, len(self._watchers)),
         )
-        restarts = RestartJudge(self._restart_cost)
+        restarts = Restarts(self._restart_cost)
         self._restarts.append(restarts)
         section = section_of(metric) or metric
         judge = SectionJudge(section, analysis, self._groups, self._probes, restarts, self._memory)

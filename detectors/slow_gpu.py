@@ -1,8 +1,7 @@
 """SlowGPUDetector: a collector that times test kernels on every device, and a judge that finds the slow devices.
 
-The collector (``collectors/slow_gpu_collector.py``) is sent to the nodes. The judge (``detectors/slow_gpu_judge.py``)
-stays with the :class:`~laggard.detectors.detector.Watcher`, which reads the collectors' samples from the state server,
-puts them together into rounds, and hands the judge's verdicts to the controller.
+The collector (``collectors/slow_gpu_collector.py``) is sent to the nodes. The judge (``detectors/judging/``) stays with
+the watcher, which reads the samples from the state server, makes rounds of them, and sends verdicts to the controller.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
 from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector, known_probes
 from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.rounds import Round
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.judging.slow_gpu_judge import ReportingJudge, SlowGPUJudge
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.slow_gpu_judge import ReportingJudge, SlowGPUJudge
-from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord

@@ -15,15 +15,15 @@ from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector,
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.detector import Watcher
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.slow_link_judge import SlowLinkJudge
+from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.peer_link_judge import PeerLinkJudge
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.slow_link_judge import SlowLinkJudge
-from laggard.detectors.sources import StreamSource
-from laggard.detectors.thresholds import VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import VIRTUAL_MIN_SLOWDOWN
 from laggard.kvstore.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state import State
@@ -99,7 +99,7 @@ class SlowLinkDetector(Startable):
         self._budget = false_alarm_budget
         self._leaves = leaves
         self._interface = interface
-        self._restarts = RestartJudge(RestartCost.of(restart_cost))
+        self._restarts = Restarts(RestartCost.of(restart_cost))
         self._keeper = Keeper(state)
         self._watchers: list[Watcher] = []
         self._collectors: NodeActors | LinkCollector | None = None

@@ -25,7 +25,7 @@ import psutil
 from benchmarks.scaling.crowd import METRIC, CrowdPlan, host_name
 from laggard.collectors.device import DeviceId
 from laggard.detectors.detector import Watcher
-from laggard.detectors.rounds import Round
+from laggard.detectors.judging.rounds import Round
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.connection import current_session

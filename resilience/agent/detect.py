@@ -19,7 +19,7 @@ from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
 from laggard.collectors.links.peer_collector import PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.groups import read_groups
+from laggard.detectors.judging.groups import read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.slow_link import SlowLinkDetector

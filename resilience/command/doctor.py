@@ -23,8 +23,8 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
 from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment, peers_here
-from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
-from laggard.detectors.inventory import inventoried, with_faults
+from laggard.detectors.judging.diagnosis import Condition, Diagnosis, diagnose, remembered
+from laggard.detectors.judging.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine

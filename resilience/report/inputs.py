@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
-from laggard.detectors.slow_gpu_judge import found_by
+from laggard.detectors.judging.slow_gpu_judge import found_by
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION

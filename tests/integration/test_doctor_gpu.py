@@ -12,7 +12,7 @@ import pytest
 from benchmarks.first_day_parts import Bench, chain
 from laggard.collectors.device_check import ALL_DEVICES
 from laggard.collectors.supervised_check import check_devices_here
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from tests.fake_cupy.kernels import host_compiler
 from tests.real_gpus import real_gpus
 

@@ -20,8 +20,8 @@ from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
 from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Watcher, Window
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.rounds import Round, RoundAssembler
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.rounds import Round, RoundAssembler
 from laggard.kvstore.connection import Endpoint, current_session
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict
-from laggard.detectors.device_index import DeviceIndex
-from laggard.detectors.grouping import clear_classes, codes_of
-from laggard.detectors.history import History
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.thresholds import Thresholds
-from laggard.detectors.verdict import Terms, verdict_of
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.statistics.device_index import DeviceIndex
+from laggard.detectors.statistics.findings import Terms, verdict_of
+from laggard.detectors.statistics.grouping import clear_classes, codes_of
+from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.thresholds import Thresholds
 
 Seconds = NDArray[np.float64]
 

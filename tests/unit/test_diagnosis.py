@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from laggard.collectors.device_check import DeviceCheck
-from laggard.detectors.diagnosis import CHECKS_TO_JUDGE, REMEMBERED_CHECKS, Past, diagnose, remembered
+from laggard.detectors.judging.diagnosis import CHECKS_TO_JUDGE, REMEMBERED_CHECKS, Past, diagnose, remembered
 
 GPU = "NVIDIA H100 80GB HBM3, 79 GiB, 700 W"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from laggard.detectors.episodes import Episode
-from laggard.detectors.incidents import Ended, Incidents, Subject
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.incidents import Ended, Incidents, Subject
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_decision import Decision, Incident, Stakes
 
 HUNDRED = Stakes(cost=RestartCost(100.0))
 GPU: Subject = ("node1", "0")

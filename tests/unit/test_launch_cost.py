@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.detectors.launch_cost import LaunchCost, Price, span
+from laggard.detectors.economics.launch_cost import LaunchCost, Price, span
 from laggard.kvstore.control import LaunchRecord, Signs
 
 FIRST = LaunchRecord(0, (), (), began_s=1000.0)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.views import print_status

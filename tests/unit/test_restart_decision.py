@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_decision import Incident, Past, Stakes, decide
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_decision import Incident, Past, Stakes, decide
 
 NEVER = math.inf
 HUNDRED = Stakes(cost=RestartCost(100.0))

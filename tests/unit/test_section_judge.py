@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.rounds import Round
-from laggard.detectors.section_judge import Condition, Probes, SectionJudge, Worker, worker_of
-from laggard.detectors.section_memory import SectionMemory
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.judging.section_judge import Condition, Probes, SectionJudge, Worker, worker_of
+from laggard.detectors.judging.section_memory import SectionMemory
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state import State
@@ -41,7 +41,7 @@ class Play:
     ) -> None:
         analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
         keeper = Keeper(cast("State", kept)) if kept is not None else Keeper(None)
-        restarts = RestartJudge(RestartCost(cost_s))
+        restarts = Restarts(RestartCost(cost_s))
         memory = SectionMemory(keeper)
         memory.begin("run")
         self.judge = SectionJudge(section, analysis, groups or {}, probes or Probes(), restarts, memory)

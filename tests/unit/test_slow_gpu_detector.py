@@ -18,9 +18,9 @@ from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
-from laggard.detectors.episodes import Episode
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import Grounds, RestartJudge
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state import State
 
@@ -212,18 +212,18 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
 
 
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
-    kept = RestartJudge().to_state()
-    RestartJudge().restore(kept, 0.0, same_run=True)
+    kept = Restarts().to_state()
+    Restarts().restore(kept, 0.0, same_run=True)
     assert kept["version"] == 1
     with pytest.raises(ValueError, match="state has version 2, this program reads version 1"):
-        RestartJudge().restore(kept | {"version": 2}, 0.0, same_run=True)
+        Restarts().restore(kept | {"version": 2}, 0.0, same_run=True)
 
 
 def test_an_open_incident_is_kept_with_its_verdict() -> None:
     launch = Launch(40)
     [verdict] = launch.rounds(6, SLOW)
     kept = json.loads(json.dumps(launch.detector._slow_gpu_judge._restarts.to_state()))
-    again = RestartJudge(RestartCost(40.0))
+    again = Restarts(RestartCost(40.0))
     again.begin(LaunchRecord(2, NODES, RESERVE))
     again.restore(kept, 60.0, same_run=True)
     [due] = again.weigh([], Grounds(lambda _: Episode(0.0, 2.0, 0.5)), set(DEVICES), 120.0)

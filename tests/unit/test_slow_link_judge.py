@@ -12,11 +12,11 @@ from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import moment_s
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.slow_link_judge import SlowLinkJudge
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.slow_link_judge import SlowLinkJudge
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
@@ -33,7 +33,7 @@ class Job:
         self.n_bytes = FIRST_BYTES
         self.symptoms = dict.fromkeys(NODES, FAST)
         self.judge = SlowLinkJudge(
-            SlowLinkAnalysis(NODES, min_slowdown=1.1), RestartJudge(RestartCost(cost_s)), Keeper(None), 1.1, self._tell
+            SlowLinkAnalysis(NODES, min_slowdown=1.1), Restarts(RestartCost(cost_s)), Keeper(None), 1.1, self._tell
         )
         spare = NodeRecord("node5", "10.0.0.5", ())
         records = tuple(NodeRecord(name, "10.0.0.1", ()) for name in NODES)
@@ -140,7 +140,7 @@ def test_leaves_that_round_trips_show_are_told_for_the_next_launch() -> None:
     nodes = [f"node{number}" for number in range(6)]
     told: list[Mapping[str, str]] = []
     judge = SlowLinkJudge(
-        SlowLinkAnalysis(nodes), RestartJudge(RestartCost(0.0)), Keeper(None), 1.1, lambda _: None, told.append
+        SlowLinkAnalysis(nodes), Restarts(RestartCost(0.0)), Keeper(None), 1.1, lambda _: None, told.append
     )
     judge.begin(LaunchRecord(0, tuple(NodeRecord(name, "10.0.0.1", ()) for name in nodes), ()), "run", 0.0)
     notices = []

@@ -12,8 +12,8 @@ from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
 from benchmarks.links import play
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import rounds_of
-from laggard.detectors.link_verdict import LinkVerdict
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.links.link_verdict import LinkVerdict
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 
 LEARNED = 12  # rounds before a fault
 SEEDS = range(2)

@@ -1,0 +1,90 @@
+"""What a restart would cost at this moment, from what was seen of this launch and those before it. Reads no clock.
+
+It is the time from a launch's start to its first progress, with the gap before it if it was a relaunch, plus the work
+since the last commit. Progress is a commit to State, or a step beyond those that all launches before have reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from laggard.detectors.economics.restart_cost import LEAST_COST_S, cost_in_use
+from laggard.kvstore.control import LaunchRecord, Signs
+
+__all__ = ["LaunchCost", "Price", "span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a restart costs, how that is known, and whether it was measured."""
+
+    cost_s: float
+    known_from: str
+    is_measured: bool = True
+
+
+class LaunchCost:
+    """What a launch shows of its cost.
+
+    Parameters
+    ----------
+    launch
+        The launch.
+    kept
+        What :meth:`to_state` returned in an earlier one.
+
+    Attributes
+    ----------
+    has_progress
+        Whether it has shown any.
+    """
+
+    def __init__(self, launch: LaunchRecord, kept: Mapping[str, Any] | None = None) -> None:
+        self._launch = launch
+        self._start_s: float | None = None if kept is None else kept["start_s"]
+        self._commits = launch.commits
+        self.has_progress = False
+        self._committed_s: float | None = None
+        if kept is not None and kept["commits"]:  # what this launch does until its first commit could be lost
+            self._committed_s = launch.began_s
+
+    def note(self, signs: Signs, own_commits: int, now_s: float) -> None:
+        """Note what the program has shown of itself by now; the detector's own commits are not the program's."""
+        commits = signs.commits - own_commits
+        has_step = signs.step is not None and (self._launch.step is None or signs.step > self._launch.step)
+        if (commits > self._launch.commits or has_step) and not self.has_progress:
+            self.has_progress = True
+            if self._launch.began_s is not None:
+                self._start_s = (self._launch.relaunch_s or 0.0) + max(0.0, now_s - self._launch.began_s)
+        if commits != self._commits:
+            self._commits, self._committed_s = commits, now_s
+
+    def price(self, now_s: float) -> Price:
+        """Return what a restart would cost now."""
+        gap_s = self._launch.relaunch_s
+        if self._start_s is None:
+            cost_s = max(cost_in_use(None), gap_s or 0.0)
+            return Price(cost_s, "assumed, since the program has shown no progress yet", is_measured=False)
+        since_s = 0.0 if self._committed_s is None else max(0.0, now_s - self._committed_s)
+        measured_s = self._start_s + since_s
+        known_from = f"{span(self._start_s)} to the first progress"
+        if self._committed_s is not None:
+            known_from += f", {span(since_s)} since the last commit"
+        if measured_s < LEAST_COST_S:
+            known_from = f"the least that is assumed; {known_from}"
+        return Price(cost_in_use(measured_s), known_from)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what the next launch should know, as plain values."""
+        return {"start_s": self._start_s, "commits": self._committed_s is not None}
+
+
+def span(seconds: float) -> str:
+    """Return a length of time as a verdict says it: ``5.5 s``, ``170 s``, ``12 min``, ``3.4 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    if seconds < 599.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
