@@ -24,9 +24,9 @@ from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.peer_link_judge import PeerLinkJudge
 from laggard.detectors.statistics.thresholds import VIRTUAL_MIN_SLOWDOWN
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 __all__ = ["SlowLinkDetector"]
 

@@ -56,7 +56,7 @@ from typing import IO, Any, Protocol, cast
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.logs import configure_logging, ends_of_logs, last_line, log_to_file
 from laggard.resilience.agent import ALIVE, DIALS, own_name
 from laggard.resilience.agent.hook import hook_variables

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import Frame, RankStack, own_frames, parse_faulthandler
 

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from laggard.kvstore.child_process import dies_with_parent
 from laggard.logs import last_line
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
 from laggard.resilience.agent.later import Later
 from laggard.resilience.agent.warm import Order, WarmProcess
 from laggard.resilience.decision.backoff import Backoff
+from laggard.system.child_process import dies_with_parent
 
 __all__ = ["TaskStart", "Tasks"]
 

@@ -23,12 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from laggard.kvstore.child_process import dies_with_parent
 from laggard.logs import last_line
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
 from laggard.resilience.agent.later import Later
 from laggard.resilience.decision.warm_start import Wanted
+from laggard.system.child_process import dies_with_parent
 
 __all__ = ["Order", "WarmProcess"]
 

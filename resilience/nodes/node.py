@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from laggard.kvstore.clock_offset import ClockOffset
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent import ALIVE, KEEP_ALIVE
 from laggard.resilience.agent.channel import Channel
@@ -22,6 +21,7 @@ from laggard.resilience.allocation.base import AgentProcess, Messages
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.text import duration
+from laggard.system.clock_offset import ClockOffset
 
 __all__ = ["Node", "Output", "TaskEnd"]
 

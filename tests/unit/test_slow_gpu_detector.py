@@ -22,7 +22,7 @@ from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 DEVICES: list[DeviceId] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
 
