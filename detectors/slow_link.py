@@ -14,13 +14,14 @@ from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector, stride_of, tell_failure
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
-from laggard.detectors.detector import Watcher
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.keeping import Keeper
 from laggard.detectors.judging.launch_signs import LaunchSigns
-from laggard.detectors.judging.slow_link_judge import SlowLinkJudge
+from laggard.detectors.judging.link_readings import KEPT, LinkReadings
 from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.peer_link_judge import PeerLinkJudge
 from laggard.detectors.statistics.thresholds import VIRTUAL_MIN_SLOWDOWN
@@ -119,15 +120,9 @@ class SlowLinkDetector(Startable):
         hosts = [node.hostname for node in launch.nodes]
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        judge = SlowLinkJudge(
-            analysis,
-            self._restarts,
-            self._keeper,
-            self._min_slowdown,
-            LinkBoard(session).tell_bytes,
-            None if leaves else control.tell_leaves,
-        )
-        judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
+        readings = LinkReadings(analysis, self._min_slowdown, LinkBoard(session).tell_bytes, time.time())
+        judge = Judge(readings, self._restarts, self._keeper, KEPT)
+        judge.begin(launch, str(session.environment.endpoint_file), LaunchSigns(session).read)
         if len(hosts) > 1:
             interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
             expected = [(host, "") for host in hosts]

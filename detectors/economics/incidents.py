@@ -9,18 +9,14 @@ for: if another one is slow there in the same way, it is the program's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 from laggard.detectors.economics.restart_decision import PHASE_MARGIN, Decision, Incident, Past, Stakes, decide
-
-__all__ = ["Ended", "Incidents", "Subject", "name_of"]
-
-Subject = tuple[str, str | None]
-"""A device, a rank (``("node1", "rank 3")``), or a whole node: its host and ``None``."""
+from laggard.detectors.evidence import Reason, Subject, WellAgain
 
 _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is smoothed
 _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is not slow
@@ -32,7 +28,7 @@ _ALIKE = 2.0  # slowdowns, in logs, that differ by no more than this factor
 class _Open:
     """An incident that is not over."""
 
-    name: str
+    subject: Subject
     identity: str
     place: str
     at_s: float
@@ -68,42 +64,16 @@ class _Asked:
         The longest of its incidents that ended by themselves; 0: it was for one that did not.
     """
 
-    name: str
+    subject: Subject
     identity: str
     slowdown: float
     longest_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An incident that ended by itself.
-
-    Attributes
-    ----------
-    slow_s, lost_s
-        For how long the device was slow, and what the job lost by it.
-    count, sum_s
-        How many of the device's incidents have ended so, and what they lost together.
-    expected
-        Whether the next one is expected to do so, too.
-    instead_of
-        The device in whose place this one is slow in the same way, as is now known; empty if there is none.
-    """
-
-    slow_s: float
-    lost_s: float
-    count: int
-    sum_s: float
-    expected: bool
-    instead_of: str = ""
-
-
-def name_of(subject: Subject) -> str:
-    """Return what a verdict calls it: ``node1 gpu 0``, ``rank 3 on node1`` or ``node1``."""
+def key_of(subject: Subject) -> str:
+    """Return a name of a subject that serves as a key."""
     host, part = subject
-    if part is None:
-        return host
-    return f"{part} on {host}" if " " in part else f"{host} gpu {part}"
+    return host if part is None else f"{host} {part}"
 
 
 class Incidents:
@@ -160,7 +130,7 @@ class Incidents:
         for each in (self._open.pop(part) for part in parts):
             slow_s, lost_s = max(slow_s, each.slow_s), max(lost_s, each.lost_s)
         self._open[subject] = _Open(
-            name_of(subject),
+            subject,
             identity,
             place,
             now_s,
@@ -172,7 +142,7 @@ class Incidents:
             last_slow_s=now_s,
         )
 
-    def advance(self, slowdowns: Mapping[Subject, float | None], now_s: float) -> dict[Subject, Ended]:
+    def advance(self, slowdowns: Mapping[Subject, float | None], now_s: float) -> dict[Subject, WellAgain]:
         """Add a round; return the incidents that are over.
 
         Parameters
@@ -212,7 +182,7 @@ class Incidents:
         )
 
     def decide(
-        self, subject: Subject, stakes: Stakes, now_s: float, why_not: str = "", *, holds_up: bool = True
+        self, subject: Subject, stakes: Stakes, now_s: float, why_not: Reason | None = None, *, holds_up: bool = True
     ) -> Decision:
         """Return whether to restart for an open incident: not twice, and not if there is a reason not to.
 
@@ -220,10 +190,10 @@ class Incidents:
         """
         each = self._open[subject]
         if each.is_asked:
-            why_not = "one was asked for before"
+            why_not = Reason("asked before")
         past = self._past(each, now_s)
         decision = decide(self.incident(subject), past, stakes)
-        if why_not:
+        if why_not is not None:
             decision = Decision(restart=False, in_s=math.inf, why=why_not)
         each.stays = math.isinf(decision.in_s) or (past.expects_end and not decision.restart)
         each.holds_up = holds_up
@@ -283,35 +253,35 @@ class Incidents:
             self._accounts[each.identity].n_asked += 1
         longest_s = 0.0 if each.slow_s > PHASE_MARGIN * past.longest_s else past.longest_s
         if each.slowdown > 1:
-            self._asked.setdefault(each.place, []).append(_Asked(each.name, each.identity, each.slowdown, longest_s))
+            self._asked.setdefault(each.place, []).append(_Asked(each.subject, each.identity, each.slowdown, longest_s))
 
-    def _end(self, each: _Open, now_s: float) -> Ended:
+    def _end(self, each: _Open, now_s: float) -> WellAgain:
         account = self._accounts.setdefault(each.identity, _Account(now_s - each.slow_s))
         account.lengths_s = [*account.lengths_s, each.slow_s][-_REMEMBERED:]
         account.n_passed += 1
         account.lost_s += each.lost_s
         instead_of = self._recognise(each)
         expected = self._past(each, now_s).expects_end
-        return Ended(each.slow_s, each.lost_s, account.n_passed, account.lost_s, expected, instead_of)
+        return WellAgain(each.slow_s, each.lost_s, account.n_passed, account.lost_s, expected, instead_of)
 
-    def _recognise(self, each: _Open) -> str:
+    def _recognise(self, each: _Open) -> Subject | None:
         """Note if an incident that ended is the program's own; return the device that had it before if that is new."""
         passing = [one for one in self._before(each) if one.longest_s]
         known_s = self._programs_own.get(each.place, max((one.longest_s for one in passing), default=0.0))
         if not known_s or each.slow_s > PHASE_MARGIN * known_s:
-            return ""
+            return None
         is_new = each.place not in self._programs_own
         self._programs_own[each.place] = max(known_s, each.slow_s)
-        return passing[-1].name if is_new else ""
+        return passing[-1].subject if is_new else None
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """Return everything that is remembered, as plain values."""
         return {
-            "open": [[*subject, asdict(each)] for subject, each in self._open.items()],
+            "open": [_plain(each) for each in self._open.values()],
             "accounts": {name: asdict(account) for name, account in self._accounts.items()},
-            "asked": {place: [asdict(one) for one in asked] for place, asked in self._asked.items()},
+            "asked": {place: [_plain(one) for one in asked] for place, asked in self._asked.items()},
             "programs_own": dict(self._programs_own),
         }
 
@@ -319,8 +289,22 @@ class Incidents:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return what :meth:`to_state` returned."""
         incidents = cls()
-        incidents._open = {(host, gpu): _Open(**each) for host, gpu, each in state["open"]}
+        for each in state["open"]:
+            subject = _subject(each["subject"])
+            incidents._open[subject] = _Open(**{**each, "subject": subject})
         incidents._accounts = {name: _Account(**account) for name, account in state["accounts"].items()}
-        incidents._asked = {place: [_Asked(**one) for one in asked] for place, asked in state["asked"].items()}
+        incidents._asked = {
+            place: [_Asked(**{**one, "subject": _subject(one["subject"])}) for one in asked]
+            for place, asked in state["asked"].items()
+        }
         incidents._programs_own = dict(state["programs_own"])
         return incidents
+
+
+def _plain(each: _Open | _Asked) -> dict[str, Any]:
+    return asdict(each) | {"subject": list(each.subject)}
+
+
+def _subject(kept: Sequence[Any]) -> Subject:
+    host, part = kept
+    return host, part

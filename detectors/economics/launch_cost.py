@@ -7,22 +7,11 @@ since the last commit. Progress is a commit to State, or a step beyond those tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from laggard.detectors.economics.restart_cost import LEAST_COST_S, cost_in_use
+from laggard.detectors.evidence import Price
 from laggard.kvstore.control import LaunchRecord, Signs
-
-__all__ = ["LaunchCost", "Price", "span"]
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a restart costs, how that is known, and whether it was measured."""
-
-    cost_s: float
-    known_from: str
-    is_measured: bool = True
 
 
 class LaunchCost:
@@ -66,25 +55,11 @@ class LaunchCost:
         gap_s = self._launch.relaunch_s
         if self._start_s is None:
             cost_s = max(cost_in_use(None), gap_s or 0.0)
-            return Price(cost_s, "assumed, since the program has shown no progress yet", is_measured=False)
-        since_s = 0.0 if self._committed_s is None else max(0.0, now_s - self._committed_s)
-        measured_s = self._start_s + since_s
-        known_from = f"{span(self._start_s)} to the first progress"
-        if self._committed_s is not None:
-            known_from += f", {span(since_s)} since the last commit"
-        if measured_s < LEAST_COST_S:
-            known_from = f"the least that is assumed; {known_from}"
-        return Price(cost_in_use(measured_s), known_from)
+            return Price(cost_s, "assumed")
+        since_s = None if self._committed_s is None else max(0.0, now_s - self._committed_s)
+        measured_s = self._start_s + (since_s or 0.0)
+        return Price(cost_in_use(measured_s), "measured", self._start_s, since_s, measured_s < LEAST_COST_S)
 
     def to_state(self) -> dict[str, Any]:
         """Return what the next launch should know, as plain values."""
         return {"start_s": self._start_s, "commits": self._committed_s is not None}
-
-
-def span(seconds: float) -> str:
-    """Return a length of time as a verdict says it: ``5.5 s``, ``170 s``, ``12 min``, ``3.4 h``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    if seconds < 599.5:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"

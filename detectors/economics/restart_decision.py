@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 
 from laggard.detectors.economics.restart_cost import RestartCost, share_lost
+from laggard.detectors.evidence import Reason
 
 __all__ = ["PHASES_FROM", "PHASE_MARGIN", "Decision", "Incident", "Past", "Stakes", "decide"]
 
@@ -122,12 +123,12 @@ class Decision:
     in_s
         How long until then if the incident goes on as it is, in seconds; infinite: never.
     why
-        Why it is not a matter of time alone; empty if it is.
+        Why it is not a matter of time alone; ``None`` if it is.
     """
 
     restart: bool
     in_s: float
-    why: str = ""
+    why: Reason | None = None
 
 
 def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
@@ -137,29 +138,30 @@ def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
         return Decision(restart=True, in_s=0.0)
     if stakes.shrinking_loses(slowdown):
         n_nodes = stakes.n_nodes or 0
-        return _never(f"no node is in reserve, and {n_nodes} nodes at this pace do more than {n_nodes - 1}")
+        return _never(Reason("no reserve", (n_nodes, n_nodes - 1)))
     if not stakes.cost.can_pay(slowdown):
-        return _never(f"in the {stakes.cost.remaining_s or 0:.0f} s that remain it would not pay")
+        return _never(Reason("too little time left", (stakes.cost.remaining_s or 0.0,)))
     share = share_lost(slowdown)
     if share <= 0:
-        return _never("it is as fast as ever")
+        return _never(Reason("as fast as ever"))
     if slowdown < stakes.min_slowdown:
-        return _never("its typical peer is hardly faster")
-    alone_s, why = (math.inf, "") if incident.at_times else _alone_in_s(incident, past, cost_s, share)
+        return _never(Reason("as slow as peers"))
+    alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, cost_s, share)
     together_s = _together_in_s(incident, past, stakes, share)
     if together_s < alone_s:
-        alone_s, why = together_s, "its incidents together have lost much more than that"
+        alone_s, why = together_s, Reason("lost much together")
     return Decision(alone_s <= 0, alone_s, why)
 
 
-def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> tuple[float, str]:
+def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> tuple[float, Reason | None]:
     """Return how long until the present incident alone is reason enough, and why not earlier."""
     due_s = max(0.0, (_ALONE * cost_s * 2.0**past.n_in_vain - incident.lost_s) / share)
     ends_s = PHASE_MARGIN * past.longest_s - incident.slow_s
     if past.expects_end and ends_s > due_s:
-        return ends_s, "it looks like a phase, which ends by itself"
-    in_vain = "the last restart for its place did not help"
-    return due_s, in_vain if past.n_in_vain else "it is likely to lose more than that" if not due_s else ""
+        return ends_s, Reason("a phase")
+    if past.n_in_vain:
+        return due_s, Reason("last one in vain")
+    return due_s, None if due_s else Reason("likely to lose more")
 
 
 def _together_in_s(incident: Incident, past: Past, stakes: Stakes, share: float) -> float:
@@ -176,5 +178,5 @@ def _together_in_s(incident: Incident, past: Past, stakes: Stakes, share: float)
     return max(0.0, (_TOGETHER * cost_s * 2.0 ** (past.n_asked + past.n_in_vain) - lost_s) / share)
 
 
-def _never(why: str) -> Decision:
+def _never(why: Reason) -> Decision:
     return Decision(restart=False, in_s=math.inf, why=why)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
-from laggard.detectors.economics.incidents import Ended, Incidents, Subject, name_of
-from laggard.detectors.economics.launch_cost import LaunchCost, span
+from laggard.detectors.economics.incidents import Incidents, key_of
+from laggard.detectors.economics.launch_cost import LaunchCost
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restart_decision import Decision, Incident, Stakes
 from laggard.detectors.errors import StateVersionError
+from laggard.detectors.evidence import Evidence, Price, Reason, StillSlow, Subject, Weighed
 from laggard.detectors.verdict import Severity, Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
-__all__ = ["Grounds", "Restarts"]
-
 Episodes = Callable[[DeviceId], Episode | None]
 
-_VERSION = 1
-_DAY_S = 86400.0
+_VERSION = 2
 _SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ by less
-_ORDINALS = {2: "second", 3: "third"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +37,8 @@ class Grounds:
     min_slowdown
         The smallest slowdown that matters.
     why_not
-        Given the newest verdict on a device, returns why no restart should be made now, whatever it costs; empty if
-        there is no such reason.
+        Given the newest verdict on a device, returns why no restart should be made now, whatever it costs, if there is
+        such a reason.
     holds_up
         Whether the job waits for the devices for which there is such a reason.
     """
@@ -50,20 +46,8 @@ class Grounds:
     episodes: Episodes
     identities: Mapping[DeviceId, str] = field(default_factory=dict)
     min_slowdown: float = 1.0
-    why_not: Callable[[Verdict], str] = lambda _: ""
+    why_not: Callable[[Verdict], Reason | None] = lambda _: None
     holds_up: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """What a restart costs at this moment, and how that is known."""
-
-    stakes: Stakes
-    known_from: str
-
-    @property
-    def text(self) -> str:
-        return f"a restart costs {span(self.stakes.cost.cost_s)} ({self.known_from})"
 
 
 class Restarts:
@@ -142,7 +126,8 @@ class Restarts:
         judged
             The devices that were judged in this round.
         """
-        terms = self._terms(grounds.min_slowdown, now_s)
+        price = self._price(now_s)
+        stakes = self._stakes(price, grounds.min_slowdown, now_s)
         slowdowns = {subject: self._slowdown(subject, grounds.episodes, judged) for subject in self._incidents.open}
         known = {
             subject: 1.0 if slowdown is not None and slowdown < grounds.min_slowdown else slowdown  # costs nothing
@@ -150,19 +135,21 @@ class Restarts:
             if slowdown != math.inf
         }
         ended = self._incidents.advance(known, now_s)
-        found = [_well_again(subject, each) for subject, each in ended.items()]
+        found = [Verdict(*each, 1.0, "well again", Evidence(*each, after)) for each, after in ended.items()]
         new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if _is_incident(verdict)}
         for subject, verdict in new.items():
             self._begin(subject, verdict, grounds, judged, now_s)
-            if not terms.stakes.cost.cost_s:
+            if not price.cost_s:
                 self._incidents.ask_again(subject)
         found += [verdict for verdict in verdicts if not _is_incident(verdict)]
-        for subject, decision in self._decisions({*new, *known}, terms.stakes, grounds, now_s).items():
+        for subject, decision in self._decisions({*new, *known}, stakes, grounds, now_s).items():
             incident = self._incidents.incident(subject)
+            in_s = None if math.isinf(decision.in_s) else 0.0 if decision.restart else decision.in_s
+            weighed = Weighed(price, incident.lost_s, incident.slow_s, in_s, now_s, decision.why)
             if subject in new:
-                found.append(_decided(new[subject], incident, decision, terms, now_s))
+                found.append(_decided(new[subject], weighed))
             elif decision.restart:
-                found.append(_due(subject, self._newest[subject], incident, decision, terms))
+                found.append(_due(self._newest[subject], incident, weighed))
         return found
 
     def _begin(
@@ -170,11 +157,10 @@ class Restarts:
     ) -> None:
         known = _episode_of(self._devices_of(subject, judged), grounds.episodes)
         episode = known or Episode(now_s, verdict.slowdown, 0.0)
-        slowdown = verdict.slowdown if known is None or verdict.at_times else 1 / (1 - known.share_lost)
-        identity, place = grounds.identities.get((subject[0], subject[1] or ""), name_of(subject)), self._place(subject)
-        self._incidents.begin(
-            subject, slowdown, episode, now_s, identity=identity, place=place, at_times=verdict.at_times
-        )
+        at_times = verdict.evidence.at_times
+        slowdown = verdict.slowdown if known is None or at_times else 1 / (1 - known.share_lost)
+        identity, place = grounds.identities.get((subject[0], subject[1] or ""), key_of(subject)), self._place(subject)
+        self._incidents.begin(subject, slowdown, episode, now_s, identity=identity, place=place, at_times=at_times)
         self._newest[subject] = verdict
 
     def _decisions(
@@ -185,26 +171,32 @@ class Restarts:
         found = {}
         for subject in [each for each in incidents.open if each in judged]:
             why_not = grounds.why_not(self._newest[subject])
-            found[subject] = incidents.decide(subject, stakes, now_s, why_not, holds_up=grounds.holds_up or not why_not)
+            found[subject] = incidents.decide(
+                subject, stakes, now_s, why_not, holds_up=grounds.holds_up or why_not is None
+            )
         hosts = {host for (host, _), decision in found.items() if decision.restart}
         for subject, decision in found.items():
             has_room = subject[0] in hosts or stakes.n_reserve is None or len(hosts) < stakes.n_reserve
             if hosts and has_room and not decision.restart and incidents.join(subject, stakes, now_s):
                 hosts.add(subject[0])
-                found[subject] = Decision(restart=True, in_s=0.0, why="a restart is made anyway")
+                found[subject] = Decision(restart=True, in_s=0.0, why=Reason("made anyway"))
         return found
 
-    def _terms(self, min_slowdown: float, now_s: float) -> _Terms:
-        launch, given = self._launch, self.given
-        n_nodes, n_reserve = (len(launch.nodes), self._n_reserve) if launch.nodes else (None, None)
-        if given is not None:
-            stakes = Stakes(cost=given, n_nodes=n_nodes, n_reserve=n_reserve, min_slowdown=min_slowdown)
-            return _Terms(stakes, "as given")
-        remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
-        price = self._cost.price(now_s)
-        cost = RestartCost(price.cost_s, remaining_s)
-        nodes = Stakes(cost=cost, n_nodes=n_nodes, n_reserve=n_reserve, min_slowdown=min_slowdown)
-        return _Terms(replace(nodes, is_measured=price.is_measured), price.known_from)
+    def _price(self, now_s: float) -> Price:
+        return self._cost.price(now_s) if self.given is None else Price(self.given.cost_s)
+
+    def _stakes(self, price: Price, min_slowdown: float, now_s: float) -> Stakes:
+        launch, cost = self._launch, self.given
+        if cost is None:
+            remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
+            cost = RestartCost(price.cost_s, remaining_s)
+        return Stakes(
+            cost=cost,
+            is_measured=price.source != "assumed",
+            n_nodes=len(launch.nodes) if launch.nodes else None,
+            n_reserve=self._n_reserve if launch.nodes else None,
+            min_slowdown=min_slowdown,
+        )
 
     def _slowdown(self, subject: Subject, episodes: Episodes, judged: Collection[DeviceId]) -> float | None:
         """Return how slow a device or node is; ``None``: it is well, infinite: it was not judged."""
@@ -228,11 +220,11 @@ class Restarts:
         for number, node in enumerate(self._launch.nodes):
             if node.hostname == host:
                 return f"{number}/{node.devices.index(gpu) if gpu in node.devices else gpu}"
-        return name_of(subject)
+        return key_of(subject)
 
 
 def _is_incident(verdict: Verdict) -> bool:
-    return verdict.action == "restart" or verdict.at_times
+    return verdict.action == "restart" or verdict.evidence.at_times
 
 
 def _episode_of(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
@@ -248,57 +240,16 @@ def _episode_of(devices: Collection[DeviceId], episodes: Episodes) -> Episode | 
     return ordered[-1] if ordered[-1].slowdown >= _SLOW_CHIP else ordered[len(found) // 2]
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+def _decided(verdict: Verdict, weighed: Weighed) -> Verdict:
+    """Return a new verdict with what to do about it; of one that is slow at times the severity stays open."""
+    evidence = replace(verdict.evidence, weighed=weighed)
+    action = verdict.action if verdict.evidence.at_times else "restart" if weighed.restart else "report"
+    return replace(verdict, action=action, evidence=evidence)
 
 
-def _decided(verdict: Verdict, incident: Incident, decision: Decision, terms: _Terms, now_s: float) -> Verdict:
-    """Return a new verdict with what to do about it."""
-    if verdict.at_times:
-        words = f"a restart once its incidents have lost enough together; {terms.text}"
-        return replace(verdict, evidence=f"{verdict.evidence}; {words}")
-    if not terms.stakes.cost.cost_s:
-        why_not = "" if decision.restart else f"; no restart, since {decision.why}"
-        return replace(verdict, action="restart" if decision.restart else "report", evidence=verdict.evidence + why_not)
-    words = f"{_lost(incident)}; {terms.text}: {_when(decision, now_s)}"
-    return replace(verdict, action="restart" if decision.restart else "report", evidence=f"{verdict.evidence}; {words}")
-
-
-def _due(subject: Subject, last: Verdict, incident: Incident, decision: Decision, terms: _Terms) -> Verdict:
+def _due(last: Verdict, incident: Incident, weighed: Weighed) -> Verdict:
     """Return the verdict on an incident for which a restart has become worth it."""
-    because = f", since {decision.why}" if decision.why else ""
-    still = "still slow at times" if incident.at_times else "still slow"
-    what = f"{_pace(incident.slowdown)}, {_lost(incident)}"
-    evidence = f"{name_of(subject)}: {still}: {what}; {terms.text}: now{because}"
     severity: Severity = "slow" if last.severity == "suspect" else last.severity
+    found = StillSlow(incident.slowdown, incident.at_times)
+    evidence = replace(last.evidence, found=found, weighed=weighed)
     return replace(last, slowdown=incident.slowdown, severity=severity, action="restart", evidence=evidence)
-
-
-def _well_again(subject: Subject, ended: Ended) -> Verdict:
-    host, gpu = subject
-    evidence = f"{name_of(subject)}: was slow for {span(ended.slow_s)}, {span(ended.lost_s)} lost"
-    if ended.count > 1:
-        nth = _ORDINALS.get(ended.count, f"{ended.count}th")
-        evidence += f"; the {nth} time, {span(ended.sum_s)} lost in all"
-    if ended.instead_of:
-        evidence += f"; {ended.instead_of} in its place was slow in the same way: the program's own, no restart for it"
-    elif ended.expected:
-        evidence += "; looks like a phase"
-    return Verdict(host, gpu, 1.0, "well again", evidence)
-
-
-def _lost(incident: Incident) -> str:
-    return f"{span(incident.lost_s)} lost in {span(incident.slow_s)}"
-
-
-def _pace(slowdown: float) -> str:
-    return f"{slowdown:.1f} times as slow as usual" if slowdown >= 3 else f"{100 * (slowdown - 1):.0f} % slower"
-
-
-def _when(decision: Decision, now_s: float) -> str:
-    because = f", since {decision.why}" if decision.why else ""
-    if decision.restart:
-        return f"now{because}"
-    if math.isinf(decision.in_s):
-        return f"no restart{because}"
-    at = datetime.fromtimestamp(now_s + decision.in_s, UTC)
-    return f"not yet, at {at:%H:%M:%S}{because}" if decision.in_s < _DAY_S else f"not yet, on {at:%Y-%m-%d}{because}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from laggard.kvstore.errors import StateUnavailableError
 
@@ -11,24 +11,32 @@ if TYPE_CHECKING:
     from laggard.kvstore.state.mapping import State
     from laggard.kvstore.values.codec import Value
 
-__all__ = ["Keeper"]
-
 _log = logging.getLogger("laggard.detectors")
+
+_SECTIONS = "laggard/slow-sections"
+"""The key of State."""
+
+
+class Keeps(Protocol):
+    """Keeps values by key, if there is a place to keep them, and counts the commits: they are not the program's."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a place."""
+
+    @property
+    def commits(self) -> int:
+        """How many commits there were in this process."""
+
+    def read(self, key: str) -> Any:
+        """Return what was kept; ``None`` if there is nothing."""
+
+    def write(self, key: str, value: Any) -> None:
+        """Keep a value."""
 
 
 class Keeper:
-    """Reads and writes values of detectors, and counts the commits: they are no progress of the program.
-
-    Parameters
-    ----------
-    state
-        Where they are kept; ``None``: nowhere.
-
-    Attributes
-    ----------
-    commits
-        How many there were in this process.
-    """
+    """Keeps values in State; ``None``: nowhere."""
 
     def __init__(self, state: State | None) -> None:
         self._state = state
@@ -36,11 +44,11 @@ class Keeper:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a place to keep anything."""
+        """Whether there is a place."""
         return self._state is not None
 
     def read(self, key: str) -> Any:
-        """Return what was kept under a key; ``None`` if there is nothing."""
+        """Return what was kept; ``None`` if there is nothing."""
         try:
             return None if self._state is None else self._state.get(key)
         except StateUnavailableError as error:
@@ -56,3 +64,42 @@ class Keeper:
             self.commits += 1
         except StateUnavailableError as error:
             _log.warning("%s was not kept this time: %s", key, error)
+
+
+class SectionKeeper:
+    """Keeps the values of all sections under one key.
+
+    Attributes
+    ----------
+    asked
+        For which ranks any section has asked for a restart, and on which node that was.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._sections: dict[str, Any] = {}
+        self.asked: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Begin a launch: read what was kept of the one before."""
+        kept = self._keeper.read(_SECTIONS) or {"sections": {}, "asked": {}}
+        self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a place."""
+        return self._keeper.keeps
+
+    @property
+    def commits(self) -> int:
+        """How many commits there were in this process."""
+        return self._keeper.commits
+
+    def read(self, key: str) -> Any:
+        """Return what was kept of a section; ``None`` if nothing was."""
+        return self._sections.get(key)
+
+    def write(self, key: str, value: Any) -> None:
+        """Keep what is known of a section."""
+        self._sections[key] = value
+        self._keeper.write(_SECTIONS, {"sections": dict(self._sections), "asked": dict(self.asked)})

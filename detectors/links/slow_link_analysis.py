@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.reading import LinkReading
+from laggard.detectors.evidence import Evidence, LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
-from laggard.detectors.links.link_verdict import Kind, LinkVerdict, Side
+from laggard.detectors.notices import LinkBusy
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.grouping import codes_of
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.verdict import Action, Severity, Verdict
 
 __all__ = ["SlowLinkAnalysis"]
 
@@ -22,6 +23,7 @@ _NODES, _LEAVES, _PAIRS = 0.8, 0.1, 0.1  # of the budget
 _SIDES: tuple[Side, Side] = "sends", "receives"
 _FEWEST_PARTNERS = 2  # with undisturbed transfers to one partner only, the pair may be to blame
 _FEWEST_FLOWS = 4  # of a leaf, to two other leaves at least
+_VERY_SLOW = 1.33
 _PAIR_SLOWDOWN = 1.2  # the smallest that matters of a single path: one of many that a node has
 _BUSY_ROUNDS = 3  # in a row, after which to say that a node's links are not judged
 
@@ -90,13 +92,13 @@ class SlowLinkAnalysis:
         self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
-        self._notices: list[str] = []
+        self._notices: list[LinkBusy] = []
 
-    def add_round(self, readings: Sequence[LinkReading]) -> list[LinkVerdict]:
+    def add_round(self, readings: Sequence[LinkReading]) -> list[Verdict]:
         """Take one round's readings and return the verdicts that are new, in the order leaf, node, pair."""
         return self.add_flows(flows_of(readings, self._number_of))
 
-    def add_flows(self, flows: Flows) -> list[LinkVerdict]:
+    def add_flows(self, flows: Flows) -> list[Verdict]:
         """Take one round as arrays, whose nodes are numbered as in ``nodes``."""
         self._round += 1
         self._note_busy(flows)
@@ -116,7 +118,7 @@ class SlowLinkAnalysis:
         self._note_culprits(found)
         return [*found, *self._judge_flows(flows, unexplained)]
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> list[LinkBusy]:
         """Return what is new about the readings, each thing once: whose links cannot be judged, and why."""
         new, self._notices = self._notices, []
         return new
@@ -140,14 +142,13 @@ class SlowLinkAnalysis:
             table[(near == 0) & np.tile(self._below[self._leaf] > 1, 2)] = np.nan
         return table[:, None, :]
 
-    def _note_culprits(self, found: Iterable[LinkVerdict]) -> None:
+    def _note_culprits(self, found: Iterable[Verdict]) -> None:
         """Note whose side of a transfer is known to be slow: until it is well, the transfer says nothing of others."""
         devices = self._of_nodes.devices
         for verdict in found:
-            if verdict.kind == "node":
-                self._is_culprit |= [
-                    host == verdict.names[0] and verdict.side in (side, "both") for host, side in devices
-                ]
+            link = link_of(verdict)
+            if link.kind == "node":
+                self._is_culprit |= [host == link.names[0] and link.side in (side, "both") for host, side in devices]
         for row in np.flatnonzero(self._is_culprit).tolist():
             self._is_culprit[row] = bool(self._of_nodes.suspects(devices[row]))
 
@@ -166,7 +167,7 @@ class SlowLinkAnalysis:
             found[side, rows] = table[rows, (sizes[rows] - 1) // 4]
         return found
 
-    def _told(self, kind: Kind, judge: SlowGPUAnalysis, log_times: Floats) -> Iterator[LinkVerdict]:
+    def _told(self, kind: LinkKind, judge: SlowGPUAnalysis, log_times: Floats) -> Iterator[Verdict]:
         """Judge nodes or leaves by their log times ``(n_devices, 1, n_repeats)`` and tell of those that are slow."""
         if not judge.devices or not log_times.size:
             return
@@ -174,7 +175,7 @@ class SlowLinkAnalysis:
         for verdict in _sure(judge.update_arrays(judge.devices, np.exp(log_times), now_s=self._round)):
             side = _side(verdict.gpu)
             rounds = self._rounds_of(judge, [(verdict.host, each) for each in _SIDES if side in (each, "both")])
-            yield LinkVerdict(kind, (verdict.host,), side, verdict.slowdown, others, rounds, kind == "node")
+            yield _verdict(SlowLink(kind, (verdict.host,), side, verdict.slowdown, others, rounds))
 
     def _rounds_of(self, judge: SlowGPUAnalysis, devices: Iterable[DeviceId]) -> int:
         """Return how many rounds ago the first of these became slow; the analysis counts time in rounds."""
@@ -196,14 +197,14 @@ class SlowLinkAnalysis:
         explained = np.where(is_near, explained, np.fmax(explained, np.fmax(up, down)))
         return np.asarray(flows.log_time - explained, np.float32)
 
-    def _judge_flows(self, flows: Flows, log_times: Floats) -> Iterator[LinkVerdict]:
+    def _judge_flows(self, flows: Flows, log_times: Floats) -> Iterator[Verdict]:
         """Judge each flow by its log time ``(n_flows,)``; of a pair both directions are told at once."""
         if not len(flows) and not self._flow_names:
             return
         places = self._places(flows)
         whole = np.full(len(self._flow_names), np.nan, np.float32)
         whole[places] = log_times
-        kind: Kind = "link" if self._is_link else "pair"
+        kind: LinkKind = "link" if self._is_link else "pair"
         judge = self._of_flows
         for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None, None], now_s=self._round)):
             names = (verdict.host, verdict.gpu or self._nodes[1 - self._number_of[verdict.host]])
@@ -212,7 +213,7 @@ class SlowLinkAnalysis:
             self._told_pairs.add(frozenset(names))
             side: Side = "both" if judge.suspects((names[1], names[0])) else ""
             rounds = self._rounds_of(judge, [names])
-            yield LinkVerdict(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds, restart=False)
+            yield _verdict(SlowLink(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds))
 
     def _again(self, flows: Flows, is_slow: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which flows are slow now, and were when they were last measured: a burst is soon over."""
@@ -243,11 +244,7 @@ class SlowLinkAnalysis:
         calm = np.bincount(ends, quiet, len(self._nodes)) > 0
         self._busy_rounds = np.where(calm, 0, self._busy_rounds + there)
         busy = np.flatnonzero((self._busy_rounds == _BUSY_ROUNDS) & there)
-        self._notices += [
-            f"{self._nodes[number]}: other traffic on its NIC in {_BUSY_ROUNDS} rounds in a row; "
-            "its links are not judged meanwhile"
-            for number in busy.tolist()
-        ]
+        self._notices += [LinkBusy(self._nodes[number], _BUSY_ROUNDS) for number in busy.tolist()]
 
 
 def _judge(devices: Iterable[DeviceId], budget: float, min_slowdown: float) -> SlowGPUAnalysis:
@@ -266,6 +263,21 @@ def _sides(names: Iterable[str]) -> list[DeviceId]:
 
 def _side(gpu: str | None) -> Side:
     return next((side for side in _SIDES if side == gpu), "both")
+
+
+def link_of(verdict: Verdict) -> SlowLink:
+    """Return the link that a verdict of this analysis is about."""
+    if not isinstance(verdict.evidence.found, SlowLink):
+        raise TypeError(f"{verdict!r} is not about a link")
+    return verdict.evidence.found
+
+
+def _verdict(found: SlowLink) -> Verdict:
+    """Return a verdict; only for a node would a restart help."""
+    severity: Severity = "very slow" if found.slowdown >= _VERY_SLOW else "slow"
+    action: Action = "restart" if found.kind == "node" else "report"
+    host = found.names[0]
+    return Verdict(host, None, found.slowdown, severity, Evidence(host, None, found), action=action)
 
 
 def _sure(verdicts: Iterable[Verdict]) -> list[Verdict]:

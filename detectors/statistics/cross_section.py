@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex
 from laggard.detectors.statistics.estimates import (
     Floats,
@@ -17,10 +18,10 @@ from laggard.detectors.statistics.estimates import (
     repeat_noise,
 )
 from laggard.detectors.statistics.exceedance import born_slow
-from laggard.detectors.statistics.findings import Finding, Terms
+from laggard.detectors.statistics.findings import Terms
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import REPORT, RESTART
-from laggard.detectors.verdict import peers
+from laggard.detectors.verdict import Verdict
 
 __all__ = ["slow_devices", "slow_nodes", "with_nodes"]
 
@@ -29,7 +30,7 @@ _FEWEST_NODES = 3
 _NODE_PART = 4  # of a node's devices, one in so many may be faster than what the node is judged by
 
 
-def slow_devices(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Finding]:
+def slow_devices(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Verdict]:
     """Return the devices that are slower than their peers, by ``(n_repeats, n_probes, n_devices)`` samples.
 
     Each is judged by its fastest sample, and by its usual one: it may be slow most of the time only.
@@ -40,17 +41,16 @@ def slow_devices(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms:
     by_usual = usual_level > level
     slowdown, level = np.where(by_usual, usual, slowdown), np.where(by_usual, usual_level, level)
     return [
-        terms.finding(
+        terms.verdict(
             index.devices[row],
-            float(slowdown[row]),
+            Slow(float(slowdown[row]), "peers", grouping.size_at(row) - 1),
             sure=bool(level[row] == RESTART),
-            reference=f"its {peers(grouping.size_at(row) - 1)}",
         )
         for row in map(int, np.flatnonzero(level >= REPORT))
     ]
 
 
-def slow_nodes(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Finding]:
+def slow_nodes(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Verdict]:
     """Return the nodes that are slower than the others.
 
     Each is judged by what three quarters of its devices exceed: chips differ, but those of a node not all in one way.
@@ -67,26 +67,24 @@ def slow_nodes(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: T
     slowdown, level = born_slow(by_node, noise, [slice(None)], terms.thresholds)
     _, first = np.unique(index.hosts, return_index=True)
     return [
-        terms.finding(
+        terms.verdict(
             (index.devices[first[node]][0], None),
-            float(slowdown[node]),
+            Slow(float(slowdown[node]), "other nodes", len(sizes) - 1, n_devices=int(sizes[node]), are_together=True),
             sure=bool(level[node] == RESTART),
-            reference=f"the other {len(sizes) - 1} nodes",
-            note=f"by its {sizes[node]} devices together",
         )
         for node in map(int, np.flatnonzero(level >= REPORT))
     ]
 
 
-def with_nodes(found: Iterable[Finding], nodes: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with those on nodes in place of their devices', unless these say as much or more."""
-    by_host: dict[str, list[Finding]] = defaultdict(list)
-    for finding in found:
-        by_host[finding.host].append(finding)
+def with_nodes(found: Iterable[Verdict], nodes: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts with those on nodes in place of their devices', unless these say as much or more."""
+    by_host: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in found:
+        by_host[verdict.host].append(verdict)
     for node in nodes:
         of_devices = by_host[node.host]
         is_sure = node.severity != "suspect"
         says_as_much = any((f.severity != "suspect") >= is_sure and (not is_sure or f.gpu is None) for f in of_devices)
         if not says_as_much:
             by_host[node.host] = [node]
-    return [finding for findings in by_host.values() for finding in findings]
+    return [verdict for verdicts in by_host.values() for verdict in verdicts]

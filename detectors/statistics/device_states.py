@@ -81,15 +81,15 @@ class DeviceStates:
             found[device] = state
         return found
 
-    def much_busier(self, device: DeviceId, labels: Mapping[DeviceId, Hashable]) -> str:
-        """Return by how much a device is busier than its peers, ``88 % against 80 %``; empty if it is not."""
+    def much_busier(self, device: DeviceId, labels: Mapping[DeviceId, Hashable]) -> tuple[float, float] | None:
+        """Return how busy a device and its typical peer are if it is much busier, in percent."""
         own = self._mean(device)
         label = labels.get(device)
         others = [self._mean(peer) for peer in self._seen if peer != device and labels.get(peer) == label]
         known = [mean for mean in others if mean is not None]
         if own is None or not known or own < median(known) + _MUCH_BUSIER:
-            return ""
-        return f"{100 * own:.0f} % against {100 * median(known):.0f} %"
+            return None
+        return 100 * own, 100 * median(known)
 
     def _mean(self, device: DeviceId) -> float | None:
         seen = self._seen.get(device)

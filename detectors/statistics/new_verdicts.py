@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex
 from laggard.detectors.statistics.estimates import Floats, center_and_spread
-from laggard.detectors.statistics.findings import Finding, Terms, merged_by_node
+from laggard.detectors.statistics.findings import Terms, merged_by_node, rank_of
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
-from laggard.detectors.verdict import peers
+from laggard.detectors.verdict import Verdict
 
 __all__ = ["NewVerdicts"]
 
@@ -34,7 +36,7 @@ class NewVerdicts:
 
     def of_round(
         self, history: History, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
-    ) -> list[Finding]:
+    ) -> list[Verdict]:
         """Return what is worth a new verdict, and mark it as reported."""
         bar = 1 / terms.false_alarm_budget
         by_test = history.evidence.sum(axis=2)
@@ -49,48 +51,56 @@ class NewVerdicts:
         # A device half-way to the bar counts towards its node's verdict, but gets none of its own.
         near = np.flatnonzero((most >= bar**0.5) & np.isin(index.hosts, index.hosts[new_rows]))
         usual, _ = center_and_spread(history.baseline, grouping.groups)
-        by_host: dict[int, dict[int, Finding]] = defaultdict(dict)
+        by_host: dict[int, dict[int, Verdict]] = defaultdict(dict)
         for row, host in zip(near.tolist(), index.hosts[near].tolist(), strict=True):
-            by_host[host][row] = _finding_at(row, history, usual, index, grouping, terms, now_s)
+            by_host[host][row] = _verdict_at(row, history, usual, index, grouping, terms, now_s)
         history.intermittent[:, at_times >= bar] *= -1  # said once, until it has been well for long
-        found: list[Finding] = []
-        for findings in by_host.values():
-            certain = {row for row in findings if most[row] >= bar}
-            found += self._of_host(findings, certain, index, history.reported, terms)
+        found: list[Verdict] = []
+        for verdicts in by_host.values():
+            certain = {row for row in verdicts if most[row] >= bar}
+            found += self._of_host(verdicts, certain, index, history.reported, terms)
         return found
 
     def _of_host(
         self,
-        findings: dict[int, Finding],
+        verdicts: dict[int, Verdict],
         certain: set[int],
         index: DeviceIndex,
         reported: NDArray[np.uint8],
         terms: Terms,
-    ) -> list[Finding]:
-        merged = merged_by_node(findings.values(), index.devices_of, terms.thresholds)
+    ) -> list[Verdict]:
+        merged = merged_by_node(verdicts.values(), index.devices_of, terms.thresholds)
         if merged[0].gpu is not None:
-            new = {row: found for row, found in findings.items() if row in certain and found.rank > reported[row]}
+            new = {row: found for row, found in verdicts.items() if row in certain and rank_of(found) > reported[row]}
             for row, found in new.items():
-                reported[row] = found.rank
+                reported[row] = rank_of(found)
             return list(new.values())
         [node] = merged
-        rows = list(findings)
-        is_new = node.rank > self.reported_hosts.get(node.host, 0) and node.rank > reported[rows].min()
-        self.reported_hosts[node.host] = node.rank
-        reported[rows] = np.maximum(reported[rows], node.rank)
+        rows, rank = list(verdicts), rank_of(node)
+        is_new = rank > self.reported_hosts.get(node.host, 0) and rank > reported[rows].min()
+        self.reported_hosts[node.host] = rank
+        reported[rows] = np.maximum(reported[rows], rank)
         return [node] if is_new else []
 
 
-def _finding_at(
+def _verdict_at(
     row: int, history: History, usual: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
-) -> Finding:
-    """Return the finding on a device; ``usual`` is each group's median baseline, ``(n_probes, n_groups)``."""
+) -> Verdict:
+    """Return the verdict on a device; ``usual`` is each group's median baseline, ``(n_probes, n_groups)``."""
     evidence: Floats = history.evidence[..., row]  # test, level, probe
     bar = 1 / terms.false_alarm_budget
     sure = bool(evidence[:, RESTART].sum() >= bar)
     which = RESTART if sure else REPORT
+    lasting = Slow(
+        1.0,
+        "own past",
+        grouping.size_at(row) - 1,
+        rounds=int(history.rounds[row]),
+        since_s=_known(float(history.since_s[row])),
+        now_s=_known(now_s),
+    )
     if evidence[:, which].sum() < min(bar, history.intermittent[:, row].sum()):
-        return _at_times(row, history, index, grouping, terms, now_s)
+        return terms.verdict(index.devices[row], _at_times(lasting, row, history), sure=False, own_past=True)
     # If the device's own past is evidence enough, it gives the more precise slowdown.
     is_enough = evidence[SELF, which].sum() >= bar
     test = SELF if is_enough else int(np.argmax(evidence[:, which].max(axis=1)))
@@ -98,36 +108,25 @@ def _finding_at(
     size = float(np.median(history.last_residuals(row, probe)))
     if test == PEER and not np.isnan(history.baseline[probe, row]):
         size += float(history.baseline[probe, row] - usual[probe, grouping.codes[row]])
-    others = grouping.size_at(row) - 1
-    return terms.finding(
-        index.devices[row],
-        float(np.exp(size)),
-        sure=sure,
-        reference=f"its {peers(others)}" if test == PEER else f"its own past and {peers(others)}",
-        own_past=test == SELF,
-        rounds=int(history.rounds[row]),
+    found = replace(
+        lasting,
+        slowdown=float(np.exp(size)),
+        reference="own past" if test == SELF else "peers",
         e_value=float(evidence[:, which].sum()),
-        since_s=float(history.since_s[row]),
-        now_s=now_s,
     )
+    return terms.verdict(index.devices[row], found, sure=sure, own_past=test == SELF)
 
 
-def _at_times(
-    row: int, history: History, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
-) -> Finding:
-    """Return the finding on a device that is slow again and again."""
+def _at_times(lasting: Slow, row: int, history: History) -> Slow:
+    """Return what is found of a device that is slow again and again."""
     probe = int(np.argmax(history.intermittent[:, row]))
-    share = float(history.density(SELF, RESTART)[probe, row])
-    found = terms.finding(
-        index.devices[row],
-        float(np.exp(history.recent[:, probe, row].max())),
-        sure=False,
-        reference=f"its own past and {peers(grouping.size_at(row) - 1)}",
-        own_past=True,
-        rounds=int(history.rounds[row]),
+    return replace(
+        lasting,
+        slowdown=float(np.exp(history.recent[:, probe, row].max())),
         e_value=float(history.intermittent[:, row].sum()),
-        since_s=float(history.since_s[row]),
-        now_s=now_s,
-        note=f"at times: in {100 * share:.0f} % of its last rounds",
+        share=float(history.density(SELF, RESTART)[probe, row]),
     )
-    return replace(found, at_times=True)
+
+
+def _known(time_s: float) -> float | None:
+    return None if math.isnan(time_s) else time_s

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.statistics import notices
+from laggard.detectors.evidence import Slow
+from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
 from laggard.detectors.statistics.common_mode import CommonMode
 from laggard.detectors.statistics.cross_section import slow_devices, slow_nodes, with_nodes
 from laggard.detectors.statistics.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names
@@ -20,7 +21,7 @@ from laggard.detectors.statistics.episodes import episode_at
 from laggard.detectors.statistics.estimates import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
-from laggard.detectors.statistics.findings import Finding, Terms, merged_by_node, verdict_of
+from laggard.detectors.statistics.findings import Terms, merged_by_node
 from laggard.detectors.statistics.grouping import Grouping, codes_of, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, Saved
 from laggard.detectors.statistics.intermittent import accumulate_intermittent
@@ -33,10 +34,6 @@ __all__ = ["SlowGPUAnalysis"]
 
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
-_OTHER_KIND = (
-    "which looks like another model or pipeline stage, so it is only compared with devices like it: "
-    "say with groups={device: label} which devices are peers"
-)
 
 
 class SlowGPUAnalysis:
@@ -128,7 +125,7 @@ class SlowGPUAnalysis:
         self._rounds_tested = np.zeros(2, np.int64)
         self._new_verdicts = NewVerdicts()
         self._reported_kinds: set[tuple[str, str | None]] = set()
-        self._notices: list[str] = []
+        self._notices: list[GroupNotice] = []
         self._is_lower: NDArray[np.bool_] | None = None  # devices in a lower state than that of their past
         self._typical = np.zeros((0, 1), np.float32)
         nobody = Grouping(np.zeros(0, np.int32))
@@ -195,7 +192,7 @@ class SlowGPUAnalysis:
         kinds = self._recognise(log_seconds) if self._labels is None else []
         self._judge(log_seconds, noise, now_s)
         new = self._new_verdicts.of_round(self._history, self._index, self._grouping, self._terms, now_s)
-        return [verdict_of(found) for found in [*new, *kinds]]
+        return [*new, *kinds]
 
     def check(self, readings: Readings) -> list[Verdict]:
         """Judge one cross-section without history: which devices, and which nodes, are slower than their peers.
@@ -214,9 +211,8 @@ class SlowGPUAnalysis:
             grouping = Grouping(joint_classes(log_seconds, index))
         nodes = slow_nodes(repeats, index, grouping, self._terms)
         found = slow_devices(repeats, index, grouping, self._terms)
-        found += self._of_another_kind(log_seconds, grouping, index, {(finding.host, finding.gpu) for finding in found})
-        found = with_nodes(merged_by_node(found, index.devices_of, self.thresholds), nodes)
-        return [verdict_of(finding) for finding in found]
+        found += self._of_another_kind(log_seconds, grouping, index, {(each.host, each.gpu) for each in found})
+        return with_nodes(merged_by_node(found, index.devices_of, self.thresholds), nodes)
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -260,7 +256,7 @@ class SlowGPUAnalysis:
         row = self._index.row_of(device)
         return None if row is None else episode_at(row, self._history, self._grouping, self._typical)
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> list[GroupNotice]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
         new, self._notices = self._notices, []
         return new
@@ -348,7 +344,7 @@ class SlowGPUAnalysis:
         self._typical = np.zeros((len(self._probes), len(self._grouping)), np.float32)
         self._warned: set[tuple[str, int]] = set()
 
-    def _recognise(self, log_seconds: Floats) -> list[Finding]:
+    def _recognise(self, log_seconds: Floats) -> list[Verdict]:
         """Look for clear classes; if they changed, a device that is still learning its baseline starts again."""
         self._rounds_together += 1
         if self._rounds_together <= _CLASS_ROUNDS[-1]:
@@ -371,14 +367,12 @@ class SlowGPUAnalysis:
 
     def _of_another_kind(
         self, log_seconds: Floats, grouping: Grouping, index: DeviceIndex, reported: Container[tuple[str, str | None]]
-    ) -> list[Finding]:
+    ) -> list[Verdict]:
         """Return the devices of a slow class: it may be another model, so they are reported but not accused."""
         if self._labels is not None or len(grouping) == 1:
             return []
         return [
-            self._terms.finding(
-                index.devices[row], slowdown, sure=False, reference="the largest class of devices", note=_OTHER_KIND
-            )
+            self._terms.verdict(index.devices[row], Slow(slowdown, "largest class", is_other_kind=True), sure=False)
             for row, slowdown in slow_minorities(log_seconds, grouping).items()
             if index.devices[row] not in reported
         ]
@@ -428,27 +422,27 @@ class SlowGPUAnalysis:
     def _note_what_all_share(self, pace: Floats, now_s: float) -> None:
         for shift in self._common_mode.add(pace, now_s):
             if self._grouping.sizes[shift.group] > 1:
-                self._notices.append(notices.of_shift(shift, self._members(shift.group), len(self._index)))
+                since_s = None if np.isnan(shift.since_s) else shift.since_s
+                self._notices.append(PaceChanged(self._group(shift.group), shift.ratio, since_s))
         allowed, lasts = self._scales.blurred(self.thresholds.self_levels[RESTART])
         for probe, group in np.argwhere(allowed > 0).tolist():
             if self._is_new_notice("noise", group):
-                sizes = float(self._scales.wander[probe, group]), float(allowed[probe, group])
-                self._notices.append(
-                    notices.of_noise(*sizes, self._members(group), len(self._index), lasts=bool(lasts[probe, group]))
-                )
+                noise, least = float(self._scales.wander[probe, group]), float(np.exp(allowed[probe, group]))
+                self._notices.append(Noisy(self._group(group), noise, least, bool(lasts[probe, group])))
         runs, mean_rounds = self._rates.lasting()
         for probe, group in np.argwhere(runs > 0).tolist():
             if self._is_new_notice("disturbances", group):
                 counts = int(runs[probe, group]), float(mean_rounds[probe, group])
-                self._notices.append(notices.of_lasting_noise(*counts, self._members(group), len(self._index)))
+                self._notices.append(DisturbancesLast(self._group(group), *counts))
 
     def _is_new_notice(self, about: str, group: int) -> bool:
         is_new = (about, group) not in self._warned
         self._warned.add((about, group))
         return is_new
 
-    def _members(self, group: int) -> list[DeviceId]:
-        return [self._index.devices[row] for row in np.flatnonzero(self._grouping.codes == group)]
+    def _group(self, number: int) -> Group:
+        rows = np.flatnonzero(self._grouping.codes == number)
+        return Group(self._index.devices[rows[0]], len(rows), len(self._index))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,136 @@
+"""Notices: what a user should know about the readings though no device is to blame for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laggard.collectors.causes import Cause
+from laggard.collectors.device import DeviceId
+from laggard.detectors import wording
+from laggard.detectors.evidence import SlowLink
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices or ranks that are compared: one of them, how many they are, and how many there are in all."""
+
+    first: DeviceId
+    size: int
+    n_all: int
+    are_ranks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PaceChanged:
+    """A whole group became slower or faster, by a ratio of times."""
+
+    group: Group
+    ratio: float
+    since_s: float | None
+
+    def __str__(self) -> str:
+        return wording.pace_changed(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DisturbancesLast:
+    """Healthy devices are slow for several rounds on end: so many runs of such rounds have ended by themselves."""
+
+    group: Group
+    runs: int
+    mean_rounds: float
+
+    def __str__(self) -> str:
+        return wording.disturbances_last(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """Readings vary so much that a slowdown by a smaller ratio than ``allowed`` cannot be told, or only late."""
+
+    group: Group
+    noise: float
+    allowed: float
+    lasts: bool
+
+    def __str__(self) -> str:
+        return wording.noisy(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNotice:
+    """A leaf switch, a pair or the only link is slow; the causes that its ends suggest."""
+
+    link: SlowLink
+    causes: tuple[Cause, ...] = ()
+
+    def __str__(self) -> str:
+        return wording.link_notice(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBusy:
+    """Others fill a node's links, so these are not judged."""
+
+    host: str
+    rounds: int
+
+    def __str__(self) -> str:
+        return wording.link_busy(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairUnreachable:
+    """Two nodes no longer reach each other, though both reach others."""
+
+    pair: tuple[str, str]
+    why: str
+
+    def __str__(self) -> str:
+        return wording.pair_unreachable(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Devices give no good reading."""
+
+    devices: tuple[DeviceId, ...]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return wording.silent(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Devices that were silent give readings again."""
+
+    devices: tuple[DeviceId, ...]
+
+    def __str__(self) -> str:
+        return wording.answering(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Nobody gives readings."""
+
+    why: str = ""
+
+    def __str__(self) -> str:
+        return wording.blind(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """An analysis failed."""
+
+    error: str
+    why: str
+
+    def __str__(self) -> str:
+        return wording.not_judged(self)
+
+
+GroupNotice = PaceChanged | DisturbancesLast | Noisy
+Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | NotJudged
