@@ -208,11 +208,11 @@ def _named_by_laggard(folder: Path) -> frozenset[str]:
         for entry in map(json.loads, journal.read_text().splitlines()):
             match entry["event"]:
                 case "failure":
-                    named.add(entry["host"])
+                    named.add(entry["failure"]["host"])
                 case "hang":
-                    named.add(entry["suspect"])
-                case "launch-end" if entry["cause"] == "node lost":
-                    named.update(re.findall(r"(node\d) is lost", entry["why"]))
+                    named.add(entry["hang"]["suspect"])
+                case "launch-end":
+                    named.update(fact["host"] for fact in entry["why"] if fact["is"] == "NodeLost")
     return frozenset(filter(None, named))
 
 

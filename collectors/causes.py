@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from laggard.collectors import wording
 from laggard.collectors.faults import links_fault, narrow_link, repair_fault
@@ -42,14 +42,10 @@ class Cause:
     def __str__(self) -> str:
         return wording.cause(self)
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return values of JSON, with the words for readers that need no more."""
-        return asdict(self) | {"text": str(self)}
-
-    @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Cause:
-        """Return what :meth:`to_fields` was called on."""
-        return cls(**{name: value for name, value in fields.items() if name != "text"})
+    @property
+    def is_known(self) -> bool:
+        """Whether a rule holds."""
+        return self.kind != UNKNOWN.kind
 
     def to_tag(self) -> str:
         """Return the value of the tag ``cause`` of a sample."""

@@ -81,7 +81,7 @@ class DeviceCheck:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
         figures = {probe: (value, unit) for probe, (value, unit) in fields["figures"].items()}
-        cause = Cause.of_fields(fields["cause"])
+        cause = Cause(**fields["cause"])
         return cls(**{**fields, "figures": figures, "cause": cause, "faults": tuple(fields["faults"])})
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 Subject = tuple[str, str | None]
 """A device, a rank (``("node1", "rank 3")``), or a whole node: its host and ``None``."""
@@ -147,16 +146,6 @@ class Accused:
 
 
 Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | Accused
-_FOUND: Mapping[str, type[Found]] = {
-    "slow": Slow,
-    "still slow": StillSlow,
-    "well again": WellAgain,
-    "slow link": SlowLink,
-    "wrong results": WrongResults,
-    "unreachable": Unreachable,
-    "accused": Accused,
-}
-_NAMES = {of: name for name, of in _FOUND.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +155,7 @@ class Price:
     Attributes
     ----------
     start_s, since_commit_s
-        What it is made of if it was measured: the time to the first progress, and since the last commit if there was one.
+        What it is made of if it was measured: the time to the first progress, and since the last commit, if any.
     is_least
         Whether less was measured than is assumed at least.
     """
@@ -180,10 +169,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a restart is made or not; ``details`` are the numbers or names that its words give."""
+    """Why a restart is made or not, with the numbers or the node that its words give."""
 
     kind: ReasonKind
-    details: tuple[float | str, ...] = ()
+    numbers: tuple[float, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,25 +243,3 @@ class Evidence:
     def at_times(self) -> bool:
         """Whether it is slow again and again, and well in between."""
         return isinstance(self.found, Slow) and self.found.share is not None
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return values of JSON, with the sentence for readers that need no more."""
-        return asdict(self) | {"found": {"what": _NAMES[type(self.found)], **asdict(self.found)}, "text": str(self)}
-
-    @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Evidence:
-        """Return what :meth:`to_fields` was called on."""
-        rest = {name: value for name, value in fields.items() if name not in {"found", "weighed", "text"}}
-        found = {name: _frozen(value) for name, value in fields["found"].items()}
-        weighed = None if fields["weighed"] is None else _weighed_of(fields["weighed"])
-        return cls(**rest, found=_FOUND[found.pop("what")](**found), weighed=weighed)
-
-
-def _weighed_of(fields: Mapping[str, Any]) -> Weighed:
-    why = fields["why"] and Reason(fields["why"]["kind"], _frozen(fields["why"]["details"]))
-    return Weighed(**{**fields, "price": Price(**fields["price"]), "why": why})
-
-
-def _frozen(value: Any) -> Any:
-    """Return a value of JSON as records have it, with tuples in place of lists."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

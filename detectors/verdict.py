@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.records import plain, record_of
 
 if TYPE_CHECKING:
     from laggard.collectors.device import DeviceId
@@ -61,23 +62,14 @@ class Verdict:
         return cls(host, gpu, math.nan, "faulty", Evidence(host, gpu, WrongResults(what)), action="restart")
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the verdict as values of JSON, with its sentences for readers that need no more."""
-        return {
-            "host": self.host,
-            "gpu": self.gpu,
-            "slowdown": self.slowdown if math.isfinite(self.slowdown) else None,  # JSON has neither NaN nor infinity
-            "severity": self.severity,
-            "evidence": self.evidence.to_fields(),
-            "cause": self.cause.to_fields(),
-            "action": self.action,
-        }
+        """Return the verdict as values of JSON, with its words for readers that know none of its records."""
+        words = {"evidence": str(self.evidence), "cause": str(self.cause) if self.cause.is_known else ""}
+        return {**plain(self), "words": words}
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Verdict:
         """Return the verdict of which :meth:`to_fields` returned the values."""
-        slowdown = math.nan if fields["slowdown"] is None else float(fields["slowdown"])
-        evidence, cause = Evidence.of_fields(fields["evidence"]), Cause.of_fields(fields["cause"])
-        return cls(**{**fields, "slowdown": slowdown, "evidence": evidence, "cause": cause})
+        return record_of(cls, fields)
 
     def to_json(self) -> str:
         """Return the verdict as JSON text."""
@@ -94,7 +86,7 @@ def with_cause(verdict: Verdict, causes: Mapping[DeviceId, Cause]) -> Verdict:
     if verdict.gpu is not None:
         return replace(verdict, cause=causes.get((verdict.host, verdict.gpu), UNKNOWN))
     of_node = [cause for (host, _), cause in causes.items() if host == verdict.host]
-    kinds = Counter(cause.kind for cause in of_node if cause != UNKNOWN)
+    kinds = Counter(cause.kind for cause in of_node if cause.is_known)
     if not kinds:
         return verdict
     kind, count = kinds.most_common(1)[0]

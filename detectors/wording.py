@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from laggard.collectors.causes import UNKNOWN
 from laggard.detectors.evidence import (
     Accused,
     Evidence,
@@ -40,7 +39,7 @@ _SIDES: dict[Side, tuple[str, str]] = {
     "both": ("sends and receives", "to and from"),
 }
 _REASONS: dict[ReasonKind, str] = {
-    "no reserve": "no node is in reserve, and {} nodes at this pace do more than {}",
+    "no reserve": "no node is in reserve, and {:.0f} nodes at this pace do more than {:.0f}",
     "too little time left": "in the {:.0f} s that remain it would not pay",
     "as fast as ever": "it is as fast as ever",
     "as slow as peers": "its typical peer is hardly faster",
@@ -53,7 +52,7 @@ _REASONS: dict[ReasonKind, str] = {
     "busier": "it was hardly slower than its peers when idle, and is busier than they are ({:.0f} % against {:.0f} %)",
     "device is well": "test kernels find its device well: its work or a link is the reason",
     "not probed since": "test kernels have not run on its device since then",
-    "slow elsewhere": "it was slow on {}, too: its share of the work may be larger",
+    "slow elsewhere": "it was slow on {host}, too: its share of the work may be larger",
     "unknown shares": "its share of the work may be larger: groups say which ranks have equal shares",
 }
 
@@ -196,7 +195,7 @@ def _lost(weighed: Weighed) -> str:
 
 def reason(why: Reason) -> str:
     """Return why a restart is made or not."""
-    return _REASONS[why.kind].format(*why.details)
+    return _REASONS[why.kind].format(*why.numbers, host=why.host)
 
 
 def known_from(price: Price) -> str:
@@ -247,7 +246,7 @@ def _group(group: notices.Group) -> str:
 
 def link_notice(notice: notices.LinkNotice) -> str:
     """Say that a link is slow whose fault is no single node's."""
-    causes = [str(cause) for cause in notice.causes if cause != UNKNOWN]
+    causes = [str(cause) for cause in notice.causes if cause.is_known]
     likely = f"; likely cause: {', or '.join(sorted(causes))}" if causes else ""
     return f"{slow_link(notice.link)}{likely}"
 

@@ -215,8 +215,7 @@ def more_to_do(
     def shares(device: DeviceId) -> tuple[float, float] | None:
         if not analysis.slow_in_this_state(device) or analysis.became_slow(device):
             return None
-        is_explained = peers.causes.get(device, UNKNOWN) != UNKNOWN
-        return None if is_explained else states.much_busier(device, peers.labels)
+        return None if peers.causes.get(device, UNKNOWN).is_known else states.much_busier(device, peers.labels)
 
     found = list(map(shares, devices))
     first = found[0] if found and None not in found else None

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from laggard.collectors.causes import UNKNOWN
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import DeviceCheck
+from laggard.detectors import wording
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
-from laggard.detectors.verdict import Verdict
 
 __all__ = ["Condition", "Diagnosis", "Past", "diagnose", "remembered"]
 
@@ -100,16 +99,12 @@ def _slower_than_peers(checks: Mapping[DeviceId, DeviceCheck]) -> list[tuple[Dev
         (
             device,
             "suspect" if verdict.severity == "suspect" else "slow",
-            f"{_without_name(verdict)}, most in {_worst_probe(device, answering)}",
+            f"{wording.finding(verdict.evidence)}, most in {_worst_probe(device, answering)}",
         )
         for verdict in verdicts
         for device in answering
         if device[0] == verdict.host and verdict.gpu in (None, device[1])
     ]
-
-
-def _without_name(verdict: Verdict) -> str:
-    return verdict.evidence.partition(": ")[2] or verdict.evidence
 
 
 def _worst_probe(device: DeviceId, checks: Mapping[DeviceId, DeviceCheck]) -> str:
@@ -124,8 +119,8 @@ def _worst_probe(device: DeviceId, checks: Mapping[DeviceId, DeviceCheck]) -> st
 
 def _diagnosis(reasons: Sequence[tuple[Condition, str]], check: DeviceCheck) -> Diagnosis:
     worst = max((condition for condition, _ in reasons), key=_BY_SEVERITY.index, default=_BY_SEVERITY[0])
-    to_explain = any(reason not in check.faults for _, reason in reasons)
-    causes = [f"likely cause: {check.cause}"] if to_explain and check.cause not in (UNKNOWN, *check.faults) else []
+    explains = check.cause.is_known and any(reason not in check.faults for _, reason in reasons)
+    causes = [f"likely cause: {check.cause}"] if explains and check.cause.detail not in check.faults else []
     return Diagnosis(worst, (*(reason for _, reason in reasons), *causes))
 
 

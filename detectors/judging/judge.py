@@ -31,7 +31,7 @@ ReadSigns = Callable[[], Signs | None]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a round is judged (Unix time), which nodes a phase of the program hides, and whether it has made progress."""
+    """When a round is judged (Unix time), which nodes a phase hides, and whether the program has made progress."""
 
     now_s: float
     hidden: frozenset[str] = frozenset()
@@ -51,6 +51,7 @@ class Analysis(Protocol):
 
     def begin(self, launch: LaunchRecord) -> None:
         """Prepare for a launch."""
+        del launch
 
     @abstractmethod
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
@@ -71,6 +72,7 @@ class Analysis(Protocol):
 
     def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
         """Change the given thresholds."""
+        del min_slowdown, very_slow
 
     def judged(self, readings: Round) -> Collection[DeviceId]:
         """Return the devices that were judged in this round."""
@@ -112,6 +114,7 @@ class Analysis(Protocol):
 
     def restore(self, kept: Mapping[str, Any], *, same_run: bool) -> None:
         """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one."""
+        del kept, same_run
 
 
 class Judge:

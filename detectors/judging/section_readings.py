@@ -56,6 +56,11 @@ class Worker:
         name = next((f"{kind} {tags[kind]}" for kind in ("rank", "gpu", "process") if kind in tags), "")
         return cls(tags["host"], name, int(tags["rank"]) if "rank" in tags else None, tags.get("gpu", ""))
 
+    @property
+    def process(self) -> str:
+        """Its name, unless that is its device's."""
+        return "" if self.name.startswith("gpu") else self.name
+
 
 def worker_of(tags: Mapping[str, str]) -> DeviceId:
     """Return the pair by which a worker is told from others in rounds: its host and its name."""
@@ -167,9 +172,8 @@ class SectionReadings(Analysis):
             return replace(verdict, evidence=evidence)
         [device] = self._accused_by(verdict)
         worker = self._workers[device]
-        name = "" if worker.name.startswith("gpu") else worker.name
         cause = self._probes.cause((worker.host, worker.gpu))
-        evidence = replace(evidence, gpu=worker.gpu or None, worker=name)
+        evidence = replace(evidence, gpu=worker.gpu or None, worker=worker.process)
         return replace(verdict, gpu=worker.gpu or None, evidence=evidence, cause=cause)
 
     def why_not(self, verdict: Verdict) -> Reason | None:
@@ -200,7 +204,7 @@ class SectionReadings(Analysis):
             return _NOT_PROBED
         before = self._asked.get(worker.name, worker.host)
         if before != worker.host:
-            return Reason("slow elsewhere", (before,))
+            return Reason("slow elsewhere", host=before)
         return None if own_past or device in self._given else Reason("unknown shares")
 
 

@@ -51,7 +51,7 @@ def main(launch: int) -> None:
     with ThreadPoolExecutor(MAX_WORKERS) as pool:
         stacks = list(pool.map(_stack, ranks))
         for rank, stack in zip(ranks, stacks, strict=True):
-            if RankStack.of_json("", {**stack, "cpu_share": 0.0}).standing == "stuck":  # it may wait for a child
+            if RankStack.of_json("", {**stack, "cpu_share": 0.0}).doing == "stuck":  # it may wait for a child
                 stack["children"] = list(pool.map(_child, rank.descendants[:MAX_CHILDREN]))
     time.sleep(max(0.0, begun_s + LOOK_S - time.monotonic()))  # over which its processor time is measured
     passed_s = time.monotonic() - begun_s

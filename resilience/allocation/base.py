@@ -16,6 +16,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import AllocationError
 
 __all__ = [
@@ -136,7 +137,7 @@ class Allocation(Protocol):
             If the node cannot be reached, or something is left there.
         """
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes, within a few seconds.
 
         Raises
@@ -198,7 +199,7 @@ class Unmanaged:
     def controllers(self) -> None:
         """Return nothing: nobody calls what starts a process on a node."""
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
         """Return nothing."""
         del hosts
         return {}

@@ -49,6 +49,7 @@ from laggard.resilience.allocation.discovery import Handshake, Pending, PendingA
 from laggard.resilience.allocation.srun_guards import SrunGuards
 from laggard.resilience.allocation.step import PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
@@ -85,7 +86,7 @@ class Transport(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes."""
 
     def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
@@ -218,7 +219,7 @@ class RemoteAllocation:
         pending.cancel()
         raise self._unreachable(host, complaint)
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes."""
         return self._transport.words_on(hosts)
 

@@ -30,6 +30,7 @@ from laggard.resilience.allocation.slurm_text import (
     words_of_sinfo,
 )
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 
 __all__ = [
@@ -132,7 +133,7 @@ class Srun:
         except ResourceManagerError:
             return TimeToSave()
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
         """Return what Slurm says is wrong with which of these nodes.
 
         Raises
@@ -230,7 +231,7 @@ def _parts(deadline_s: float) -> list[JobPart]:
     return parts_of_job(_output_of(query, deadline_s), job)
 
 
-def _words(which: str) -> dict[str, str]:
+def _words(which: str) -> dict[str, NodeWord]:
     return words_of_sinfo(_output_of(("sinfo", "--noheader", "--Node", which, "--format=%N|%T|%E"), WORD_DEADLINE_S))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.text import duration
 
 __all__ = [
@@ -126,22 +127,20 @@ def name_of_job(record: str) -> str:
     return "_".join(array.groups()) if array else job.group(1) if job else ""
 
 
-def words_of_sinfo(said: str) -> dict[str, str]:
+def words_of_sinfo(said: str) -> dict[str, NodeWord]:
     """Return what is wrong with which node, from ``sinfo --Node --format=%N|%T|%E``.
 
     A node of several partitions has several lines, all with the same state.
     """
     lines = [fields for line in said.splitlines() if len(fields := line.strip().split("|", 2)) == 3]
-    words = {host: _word(host, state, reason) for host, state, reason in lines}
-    return {host: word for host, word in words.items() if word}
+    return {host: word for host, state, why in lines if (word := _word(host, state, why.strip())) is not None}
 
 
-def _word(host: str, state: str, reason: str) -> str:
+def _word(host: str, state: str, why: str) -> NodeWord | None:
     base = state.lower().rstrip(_FLAGS)
     if base in _SOUND or not base:
-        return f"Slurm says {host} does not respond" if _NOT_RESPONDING in state else ""
-    because = "" if reason.strip().lower() in _NO_REASON else f": {reason.strip()}"
-    return f"Slurm says {host} is {base}{because}"
+        return NodeWord("Slurm", host, "") if _NOT_RESPONDING in state else None
+    return NodeWord("Slurm", host, base, "" if why.lower() in _NO_REASON else why)
 
 
 def seconds_of_time_left(said: str) -> float | None:

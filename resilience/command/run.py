@@ -46,7 +46,8 @@ from laggard.resilience.ray.attached_cluster import AttachedCluster
 from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
-from laggard.resilience.record.job_record import JobCard, recorded
+from laggard.resilience.record.job_record import recorded
+from laggard.telemetry.course import JobBegan
 
 __all__ = ["run"]
 
@@ -188,7 +189,7 @@ def _run_job(
     if isinstance(allocation, RemoteAllocation):
         allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry
-    card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
+    card = JobBegan(job, folders.id, tuple(plan.command), tuple(allocation.nodes), telemetry.level, telemetry.port)
     controller: Controller | None = None
     exit_code: int | None = None
     try:

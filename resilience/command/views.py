@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from laggard.resilience.errors import UsageError
+from laggard.resilience.record import wording
 from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
 from laggard.resilience.views.screen import header
 from laggard.resilience.views.snapshot import Snapshot
@@ -102,7 +103,7 @@ def print_status(snapshot: Snapshot, console: Console, max_rows: int | None) -> 
     for line in header(snapshot, width):
         console.print(line)
     if snapshot.timeline.launches:
-        console.print(Text(f"   {snapshot.times}", "dim"))
+        console.print(Text(f"   {wording.effective_time(snapshot.times)}", "dim"))
     console.print(Text("\nlaunches", "bold"))
     console.print(launch_table(snapshot))
     console.print(Text(f"\nnodes{_of(len(snapshot.nodes), max_rows)}", "bold"))

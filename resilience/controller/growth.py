@@ -14,8 +14,6 @@ from laggard.resilience.controller.launches import Launches
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 
-__all__ = ["Growth"]
-
 
 class Growth:
     """Watches for how long a launch has had to do with fewer nodes than there are.

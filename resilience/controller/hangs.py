@@ -12,13 +12,13 @@ from pathlib import Path
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.resilience.controller.records import Records
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
-from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, summary_of
+from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
-
-__all__ = ["Hang", "Hangs"]
+from laggard.resilience.record.entries import HangFound
 
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
 # What a node has not renewed for this long is out of date.
@@ -42,7 +42,7 @@ class Hang:
         # One process alone has nobody to be compared with: a program that runs once is always on the primary.
         hosts = {stack.host for stack in odd_ones(self.stacks)} if len(self.stacks) > 1 else set()
         suspect = next(iter(hosts)) if len(hosts) == 1 else ""
-        return ProgramHung(self.suspicion.silent_s, self.suspicion.what, summary_of(self.stacks), suspect)
+        return ProgramHung(self.suspicion.silent_s, self.suspicion.silent, standstill_of(self.stacks), suspect)
 
 
 class Hangs:
@@ -113,7 +113,8 @@ class Hangs:
     def note(self, hang: Hang) -> ProgramHung:
         """Note a hang with where its ranks stand, and return it for the policy."""
         hung = hang.as_event()
-        self._account.note_hang(hung, self._launch, self._keep(hang.stacks))
+        kept = self._keep(hang.stacks)
+        self._account.take_note(HangFound(self._launch, hung, "" if kept is None else kept.name))
         return hung
 
     def _lives(self) -> list[RankLife]:
@@ -144,12 +145,14 @@ def _name(launch: int) -> str:
 
 
 def _text(stack: RankStack) -> str:
-    return "\n".join([_standing(stack, stack.name), *(_standing(each, "its child") for each in stack.children)])
+    return "\n".join(
+        [_standing(stack, wording.rank_name(stack.rank)), *(_standing(each, "its child") for each in stack.children)]
+    )
 
 
 def _standing(stack: RankStack, name: str) -> str:
     waits_in = f" in {stack.waits_in}" if stack.waits_in else ""
-    head = f"{name} on {stack.host}, pid {stack.pid}: {stack.standing}, state {stack.state}{waits_in}"
+    head = f"{name} on {stack.host}, pid {stack.pid}: {stack.doing}, state {stack.state}{waits_in}"
     lines = [head, *([f"  {stack.trouble}"] if stack.trouble else [])]
     for number, frames in enumerate(stack.threads):
         lines.append("  main thread" if number == 0 else f"  thread {number}")

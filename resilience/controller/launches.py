@@ -34,7 +34,7 @@ from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
-from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
+from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain, raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
@@ -43,11 +43,10 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
 from laggard.resilience.nodes.copies import Copies, Printer
 from laggard.resilience.nodes.program import Program
-from laggard.resilience.record.account import Account, Gap
+from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
 from laggard.system.steady_clock import SteadyClock
-
-__all__ = ["END_DEADLINE_S", "JobPlan", "Launches", "MakeCluster"]
+from laggard.telemetry.course import Gap
 
 PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
@@ -230,7 +229,9 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> tuple[Failure, dict[str, str]]:
+    def examine_failure(
+        self, roster: Roster, lingering: Sequence[ProcessEnd] = ()
+    ) -> tuple[Failure, tuple[Found, ...]]:
         """Return why the current program failed, and what speaks against which node in use or in reserve.
 
         It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest

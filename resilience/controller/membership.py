@@ -9,8 +9,6 @@ from laggard.resilience.decision.events import NodeJoined, NodeLeaving, Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 
-__all__ = ["Membership"]
-
 
 class Membership:
     """Looks for nodes that join or leave, and asks for others in the place of those that are gone.
@@ -42,10 +40,10 @@ class Membership:
             node = self._new.pop(0)
             self._take_in(node)
             return NodeJoined(node.hostname, bool(node.devices))
-        for host, why in self._cluster.leaving().items():
+        for host, word in self._cluster.leaving().items():
             if host in roster.active and host not in self._told:
                 self._told.add(host)
-                return NodeLeaving(host, why)
+                return NodeLeaving(host, word)
         return None
 
     def ask_for_replacements(self, roster: Roster) -> None:

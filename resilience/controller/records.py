@@ -24,8 +24,6 @@ from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.roster import Exclusion
 from laggard.resilience.decision.strikes import Strike
 
-__all__ = ["Records", "RequestReader"]
-
 RETRY_FOR_S = 60.0
 READ_WAIT_S = 1.0
 

@@ -26,11 +26,10 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S
+from laggard.resilience.decision.evidence import Finding
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
-
-__all__ = ["Reserve", "slow_in_reserve"]
 
 NAME = "reserve-probe"
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.reserve_probe")
@@ -69,12 +68,12 @@ class Reserve:
         if node.record.devices:
             node.start_sidecar(NAME, list(COMMAND))
 
-    def fault_of(self, node: NodeRecord, roster: Roster, after_s: float) -> str | None:
+    def faults_of(self, node: NodeRecord, roster: Roster, after_s: float) -> tuple[Finding, ...] | None:
         """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.
 
         Returns
         -------
-        str or None
+        tuple of Finding or None
             Empty if nothing; None while there are no such readings.
         """
         newer = self._since(RESERVE_PROBE_TIME, {node.hostname}, after_s)
@@ -85,8 +84,8 @@ class Reserve:
         found = slow_in_reserve(idle, self._newest(PROBE_TIME, roster.active))
         own = [verdict for verdict in found if verdict.host == node.hostname]
         if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
-            return None if own else ""
-        return "; ".join(verdict.evidence for verdict in own)
+            return None if own else ()
+        return tuple(Finding("slow", fault=str(verdict.evidence)) for verdict in own)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""

@@ -8,12 +8,9 @@ from dataclasses import replace
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import too_few, without
 from laggard.resilience.decision.events import End, JobStatus, NodeLost, Settings
-from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import MEMORY_S, Exclusion, Roster
 from laggard.resilience.decision.strikes import MAX_STRIKES, Strike, recent_strikes, strikes_of
-from laggard.resilience.text import abbreviated
-
-__all__ = ["begin"]
 
 
 def begin(
@@ -72,9 +69,8 @@ def begin(
     status = JobStatus(without(settings, roster, frozenset(), now_s), now_s, strikes=counting)
     for host in (host for host in hosts if host in missing):
         status = _begin_without(settings, status, host)
-    if reason := too_few(settings, status):
-        way_out = f", and --quarantine=1 would take {abbreviated(sorted(out))} back" if out else ""
-        return End(EXIT_TOO_FEW_NODES, f"{reason}{way_out}")
+    if fewer := too_few(settings, status):
+        return End((fewer, Fact("quarantined", tuple(sorted(out)))) if out else (fewer,))
     return status
 
 

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.stacks import Standstill
 from laggard.resilience.decision.strikes import Strike
-
-__all__ = [
-    "Decision",
-    "End",
-    "Event",
-    "GrowthPays",
-    "JobStatus",
-    "NodeJoined",
-    "NodeLeaving",
-    "NodeLost",
-    "NodeReturned",
-    "NodesAccused",
-    "NodesMissing",
-    "NodesWithheld",
-    "OnFailure",
-    "ProgramEnded",
-    "ProgramFailed",
-    "ProgramHung",
-    "Relaunch",
-    "Report",
-    "Settings",
-]
 
 OnFailure = Literal["relaunch", "end"]
 
@@ -118,7 +101,7 @@ class ProgramFailed:
     """The program exited with an error, or was killed by a signal that we did not send."""
 
     failure: Failure
-    evidence: tuple[tuple[str, str], ...] = ()  # hosts, and what was found on each when it was checked
+    evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +113,17 @@ class ProgramHung:
     silent_s
         For how many seconds.
     silent
-        Who was silent, if not all: ``from rank 3 on node2``.
+        Who was silent; None: the program gave no sign of its own.
     stacks
-        Where its ranks stand, in one sentence; empty if that is not known.
+        Where its ranks stand; None if that is not known.
     suspect
         The node of the rank that the others wait for; empty if that is not known.
     """
 
     silent_s: float
-    silent: str = ""
-    stacks: str = ""
+    silent: Silent | None = None
+    stacks: Standstill | None = None
     suspect: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The hang in one sentence."""
-        silent = f" {self.silent}" if self.silent else ""
-        stacks = f": {self.stacks}" if self.stacks else ""
-        return f"no sign of life{silent} for {self.silent_s:.0f} s{stacks}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +139,14 @@ class NodeLost:
 
     host: str
     why: str = ""
+    word: NodeWord | None = None  # what the manager of nodes says of it
 
 
 @dataclass(frozen=True, slots=True)
 class NodesWithheld:
     """The manager of nodes in reserve says that they are down or drained."""
 
-    words: tuple[tuple[str, str], ...]  # hosts, and what it says of each
+    words: tuple[NodeWord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +154,7 @@ class NodeReturned:
     """A node that was lost or withheld is well again, or the quarantine of one is over, and its devices were probed."""
 
     host: str
-    fault: str = ""  # what the probe has found; empty: nothing
+    faults: tuple[Finding, ...] = ()  # what was found when it was examined
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +170,7 @@ class NodeLeaving:
     """The manager is about to take a node in use away (Ray drains it)."""
 
     host: str
-    why: str
+    word: NodeWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +198,36 @@ Event = (
 )
 
 
+ReasonPart = (
+    Fact
+    | Change
+    | Failure
+    | Found
+    | Stopped
+    | ProgramEnded
+    | ProgramHung
+    | NodeLost
+    | NodesWithheld
+    | NodeReturned
+    | NodeJoined
+    | NodeLeaving
+    | GrowthPays
+)
+Reason = tuple[ReasonPart, ...]
+"""Why something was decided: what happened, and what the decision rests on; the words are made last."""
+
+EXIT_TOO_FEW_NODES = 69
+EXIT_NO_PROGRESS = 93
+_EXIT_CODES: Mapping[FactKind, int] = {
+    "nodes too few": EXIT_TOO_FEW_NODES,
+    "devices too few": EXIT_TOO_FEW_NODES,
+    "primary cannot run": EXIT_TOO_FEW_NODES,
+    "no progress": EXIT_NO_PROGRESS,
+    "restarts used up": EXIT_NO_PROGRESS,
+    "hourly restarts used up": EXIT_NO_PROGRESS,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Relaunch:
     """Begin the next launch.
@@ -238,7 +245,7 @@ class Relaunch:
     """
 
     status: JobStatus
-    reason: str
+    reason: Reason
     new_cluster: bool = False
     wait_s: float = 0.0
 
@@ -247,9 +254,26 @@ class Relaunch:
 class End:
     """End the job; ``status``: the new status of the job, if the event changed it."""
 
-    exit_code: int
-    reason: str
+    reason: Reason
     status: JobStatus | None = field(default=None, compare=False)
+
+    @property
+    def exit_code(self) -> int:
+        """The job's exit code: that of the first fact that ends a job."""
+        return next(code for fact in self.reason if (code := _exit_code(fact)) is not None)
+
+
+def _exit_code(fact: object) -> int | None:
+    match fact:
+        case ProgramEnded():
+            return 0
+        case Failure():
+            return fact.job_exit_code
+        case NodeLost():
+            return EXIT_TOO_FEW_NODES
+        case Fact():
+            return _EXIT_CODES.get(fact.kind)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +281,7 @@ class Report:
     """Let the program go on, and tell the user why."""
 
     status: JobStatus
-    reason: str
+    reason: Reason
 
 
 Decision = Relaunch | End | Report

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from laggard.resilience.decision.signatures import signature_of
 
-__all__ = ["GpuHealth", "Memory", "NodeCheck", "evidence_against", "memory_ran_out"]
+FindingKind = Literal[
+    "gpu lost",
+    "memory errors",
+    "broken row",
+    "gpu gone",
+    "wrong results",
+    "disk full",
+    "memory lost",
+    "memory in use",
+    "kernel line",
+    "no reading",
+    "slow",
+]
 
 # A disk with less than this is full: a checkpoint, a log or a socket no longer fits.
 FULL_BELOW_BYTES = 16 << 20
@@ -104,7 +116,38 @@ class NodeCheck:
         )
 
 
-def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that speaks against a node.
+
+    Attributes
+    ----------
+    kind
+        What it is.
+    of
+        The GPU, the path or the kernel's line; empty if it is of the whole node.
+    number, total
+        How many errors; or gigabytes, to one digit, so that two nodes of one machine have the same.
+    fault
+        What is wrong with the results of the GPU.
+    """
+
+    kind: FindingKind
+    of: str = ""
+    number: float = 0.0
+    total: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What speaks against a node."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+
+def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> tuple[Found, ...]:
     """Return what speaks against each node; nodes against which nothing speaks are left out.
 
     What is found on more than one node and on more than half of them has a cause that they share, such as a file system
@@ -115,11 +158,11 @@ def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[
     checks
         By host: a check from when the job began, and one from now.
     """
-    found = {host: _findings(before, after) for host, (before, after) in checks.items()}
-    on_nodes = Counter(text for texts in found.values() for text in texts)
-    shared = {text for text, number in on_nodes.items() if number > 1 and number > len(checks) / 2}
-    own = {host: [text for text in texts if text not in shared] for host, texts in found.items()}
-    return {host: "; ".join(texts) for host, texts in own.items() if texts}
+    found = {host: tuple(_findings(before, after)) for host, (before, after) in checks.items()}
+    on_nodes = Counter(finding for findings in found.values() for finding in findings)
+    shared = {finding for finding, number in on_nodes.items() if number > 1 and number > len(checks) / 2}
+    own = (Found(host, tuple(each for each in of_host if each not in shared)) for host, of_host in found.items())
+    return tuple(each for each in own if each.findings)
 
 
 def memory_ran_out(before: NodeCheck, after: NodeCheck) -> bool:
@@ -127,33 +170,31 @@ def memory_ran_out(before: NodeCheck, after: NodeCheck) -> bool:
     return after.oom_kills > before.oom_kills
 
 
-def _findings(before: NodeCheck, after: NodeCheck) -> Sequence[str]:
-    found = []
+def _findings(before: NodeCheck, after: NodeCheck) -> Iterator[Finding]:
     for name, gpu in after.gpus.items():
         earlier = before.gpus.get(name, GpuHealth())
         if gpu.lost and not earlier.lost:
-            found.append(f"gpu {name} is lost")
+            yield Finding("gpu lost", name)
         if gpu.uncorrectable > earlier.uncorrectable:
-            found.append(f"gpu {name} has had {gpu.uncorrectable - earlier.uncorrectable} uncorrectable memory errors")
+            yield Finding("memory errors", name, gpu.uncorrectable - earlier.uncorrectable)
         if gpu.remap_failed and not earlier.remap_failed:
-            found.append(f"gpu {name} cannot replace a broken row of its memory")
-    found += [f"gpu {name} is gone" for name in sorted(before.gpus.keys() - after.gpus.keys())]
-    found += [f"gpu {name} gives {fault}" for name, fault in after.faults.items()]
+            yield Finding("broken row", name)
+    yield from (Finding("gpu gone", name) for name in sorted(before.gpus.keys() - after.gpus.keys()))
+    yield from (Finding("wrong results", name, fault=fault) for name, fault in after.faults.items())
     for path, free in after.free_bytes.items():
         if free < FULL_BELOW_BYTES <= before.free_bytes.get(path, FULL_BELOW_BYTES):
-            found.append(f"the disk of {path} is full")
+            yield Finding("disk full", path)
     if before.memory is not None and after.memory is not None:
-        found += _memory_findings(before.memory, after.memory)
+        yield from _memory_findings(before.memory, after.memory)
     for line in after.kernel_lines:
         signature = signature_of(line)
         if line not in before.kernel_lines and signature is not None and signature.kind == "hardware":
-            found.append(f"its kernel says {line[:MAX_KERNEL_LINE]!r}")
-    return found
+            yield Finding("kernel line", line[:MAX_KERNEL_LINE])
 
 
-def _memory_findings(before: Memory, after: Memory) -> Iterator[str]:
+def _memory_findings(before: Memory, after: Memory) -> Iterator[Finding]:
+    total_gb, free_gb = round(after.total_bytes / 1e9, 1), round(after.free_bytes / 1e9, 1)
     if after.total_bytes < (1 - LOST_ABOVE_SHARE) * before.total_bytes:
-        yield f"only {after.total_bytes / 1e9:.1f} of its {before.total_bytes / 1e9:.1f} GB of memory are there"
+        yield Finding("memory lost", number=total_gb, total=round(before.total_bytes / 1e9, 1))
     if after.is_scarce and not before.is_scarce:
-        free_gb, total_gb = after.free_bytes / 1e9, after.total_bytes / 1e9
-        yield f"its memory is in use by others: {free_gb:.1f} of {total_gb:.1f} GB are free"
+        yield Finding("memory in use", number=free_gb, total=total_gb)

@@ -20,26 +20,13 @@ from laggard.resilience.decision.error_output import (
     without_numbers,
 )
 from laggard.resilience.decision.signatures import Kind, Response
-from laggard.resilience.text import duration
-
-__all__ = [
-    "EXIT_ERROR",
-    "EXIT_USAGE",
-    "Failure",
-    "ProcessEnd",
-    "by_one_clock",
-    "explain",
-    "has_own_cause",
-    "only_noticed_another",
-    "raised_and_stays",
-]
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
 # What Python returns for an error that nothing has caught.
 EXIT_ERROR = 1
 # What a shell returns for a command that crashed or was killed from outside.
-_SIGNALS_OF_SHELLS = {
+SIGNALS_OF_SHELLS = {
     128 + each: each
     for each in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
 }
@@ -120,8 +107,8 @@ class Failure:
         What to do about it.
     fingerprint
         The type and the place of the error: two failures with the same fingerprint are the same.
-    subject
-        The process as a sentence begins: ``rank 5 on node2``.
+    name
+        What the process is to the user.
     last_line
         The last line that it wrote, if none says why; empty if it wrote none.
     stays
@@ -142,29 +129,10 @@ class Failure:
     kind: Kind
     response: Response
     fingerprint: str
-    subject: str
+    name: str
     stays: bool = False
     lingers_s: float | None = None
     last_line: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The failure in one sentence."""
-        kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
-        if self.quote:
-            return f"{self.subject} {self._how}: {self.quote}{kind}"
-        last = f", its last line: {self.last_line}" if self.last_line else ""
-        return f"{self.subject} {self._how}{kind}{last}"
-
-    @property
-    def _how(self) -> str:
-        if self.lingers_s is not None:
-            return f"raised an error and has hung for {duration(self.lingers_s)} since"
-        if self.exit_code < 0:
-            return f"was killed by {_signal_name(-self.exit_code)} after {duration(self.ran_s)}"
-        child = _SIGNALS_OF_SHELLS.get(self.exit_code)
-        of_child = f" ({child.name} of a child)" if child else ""
-        return f"exited with {self.exit_code}{of_child} after {duration(self.ran_s)}"
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
@@ -209,7 +177,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         kind=kind,
         response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
-        subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
+        name=end.name,
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
         last_line="" if complaint.quote else complaint.last_line,
@@ -338,11 +306,4 @@ def _fingerprint(exit_code: int, complaint: Complaint) -> str:
 
 
 def _by_signal(exit_code: int) -> bool:
-    return exit_code < 0 or exit_code in _SIGNALS_OF_SHELLS
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return exit_code < 0 or exit_code in SIGNALS_OF_SHELLS

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Counters", "HangTimeout", "HangWatch", "LifeWatch", "RankLife", "Suspicion"]
-
 HangTimeout = float | Literal["auto"]
 """Seconds, or ``auto``: derived from the launch itself."""
 
@@ -131,6 +129,14 @@ class RankLife:
 
 
 @dataclass(frozen=True, slots=True)
+class Silent:
+    """Who has shown no sign of life: a rank, the program without ranks on a node, or, without a node, any rank."""
+
+    host: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Suspicion:
     """Why a program may hang.
 
@@ -138,14 +144,14 @@ class Suspicion:
     ----------
     silent_s
         For how many seconds there was silence.
-    what
-        Who was silent, as a sentence reads on from "no sign of life".
+    silent
+        Who was silent; None: the program gave no sign of its own.
     certain
         Whether it hangs whatever its stacks show.
     """
 
     silent_s: float
-    what: str = ""
+    silent: Silent | None = None
     certain: bool = True
 
 
@@ -226,7 +232,7 @@ class HangWatch:
             return _of_rank(stopped[0], certain=True)
         certain = self._timeout != "auto"
         if ranks and not gives_signs and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
-            return Suspicion(self._together_s, "from any rank", certain)
+            return Suspicion(self._together_s, Silent(), certain)
         for each in sorted(ranks, key=lambda rank: -rank.silent_s):
             # While the program gives signs of its own, a rank may be silent because it has nothing to do.
             least_s = max(self._least_s(0.0), MIN_RANK_S) if gives_signs else self._least_s(MIN_RANK_S, each.longest_s)
@@ -239,5 +245,4 @@ class HangWatch:
 
 
 def _of_rank(life: RankLife, *, certain: bool) -> Suspicion:
-    who = f"the program on {life.host}" if life.rank is None else f"rank {life.rank} on {life.host}"
-    return Suspicion(life.silent_s, f"from {who}", certain)
+    return Suspicion(life.silent_s, Silent(life.host, life.rank), certain)

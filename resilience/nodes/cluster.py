@@ -22,6 +22,7 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
@@ -227,7 +228,7 @@ class Cluster:
         """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
         return []
 
-    def leaving(self) -> dict[str, str]:
+    def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts on which nothing new should run, since their manager takes them away, and why."""
         return {}
 

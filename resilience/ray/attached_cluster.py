@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
 from laggard.resilience.nodes.node import Node
@@ -31,11 +31,6 @@ def job_config(runtime_dir: Path, environ: Mapping[str, str]) -> str:
     runtime_env = {"worker_process_setup_hook": HOOK, **config.get("runtime_env", {})}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), RUNTIME_DIR: str(runtime_dir)}
     return json.dumps({**config, "runtime_env": runtime_env})
-
-
-def _draining(until_s: float) -> str:
-    until = f", until {time.strftime('%H:%M:%S', time.localtime(until_s))}" if until_s else ""
-    return f"Ray drains it{until}"
 
 
 class AttachedCluster(Cluster):
@@ -105,10 +100,11 @@ class AttachedCluster(Cluster):
                 found.append(record)
         return found
 
-    def leaving(self) -> dict[str, str]:
+    def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts that Ray drains, and until when."""
         draining = self._ray.driver.draining
-        return {host: _draining(draining[id_]) for host, id_ in self._ray.ids.items() if id_ in draining}
+        found = {host: draining[id_] for host, id_ in self._ray.ids.items() if id_ in draining}
+        return {host: NodeWord("Ray", host, "draining", until_s=until_s) for host, until_s in found.items()}
 
     def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
         """Ask the cluster's autoscaler for a number of nodes beside some that there are."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 
-__all__ = ["Downsampler"]
-
 _SECOND_US = 1_000_000
 # What a bin holds before its first sample.
 _NOTHING: Mapping[np.ufunc, float] = {np.add: 0.0, np.minimum: np.inf, np.maximum: -np.inf}

@@ -14,32 +14,16 @@ taken for steps. Without either, nobody knows what became progress, and the rati
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Literal
 
 from laggard.resilience.record.timeline import Launch, Timeline
-from laggard.resilience.text import duration
-
-__all__ = ["PART_NAMES", "SHOWN_FROM_S", "Basis", "EffectiveTime", "TimeParts", "effective_time"]
 
 Basis = Literal["steps", "commits"]
 """What progress is measured by."""
 
-PART_NAMES: Mapping[str, str] = {
-    "effective_s": "effective",
-    "slow_s": "waiting for a slow device",
-    "start_s": "starting",
-    "repeated_s": "repeated work",
-    "lost_s": "lost work",
-    "relaunch_s": "relaunching",
-    "waiting_s": "back-off",
-    "unsaved_s": "not kept yet",
-    "ending_s": "ending",
-    "unknown_s": "running, progress unknown",
-}
-"""What people call the parts of :class:`TimeParts`."""
 SHOWN_FROM_S = 0.05
 """A shorter part is not shown: it would read 0.0 s."""
 
@@ -124,20 +108,11 @@ class EffectiveTime:
             return None
         return min(1.0, self.parts.effective_s / self.total_s)
 
-    def __str__(self) -> str:
-        if self.ratio is None:
-            why = "the program reports no steps and does not commit to State" if self.launches else "no launch began"
-            return f"effective training time: not known, since {why}"
-        return (
-            f"effective training time: {duration(self.parts.effective_s)} of {duration(self.total_s)} "
-            f"({100 * self.ratio:.0f} %), by the {_MEASURED_BY[self.basis]}"
-        )
-
     @property
     def rest(self) -> list[tuple[str, float]]:
-        """Where the rest of the time went, in words, and for how many seconds; the most first."""
-        named = [(PART_NAMES[name], seconds) for name, seconds in self.parts.by_name() if name != "effective_s"]
-        return sorted((part for part in named if part[1] >= SHOWN_FROM_S), key=lambda part: -part[1])
+        """Where the rest of the time went, by the names of the parts, and for how many seconds; the most first."""
+        shown = [each for each in self.parts.by_name() if each[0] != "effective_s" and each[1] >= SHOWN_FROM_S]
+        return sorted(shown, key=lambda part: -part[1])
 
 
 def effective_time(
@@ -189,7 +164,6 @@ def effective_time(
     return EffectiveTime(basis, end_s - timeline.began_s, sum(launches, rest), tuple(launches))
 
 
-_MEASURED_BY = {"steps": "steps that it reported", "commits": "commits to State", None: ""}
 _End = Literal["done", "failed", "running"]
 
 

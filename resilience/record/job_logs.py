@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["LOGS", "move_logs", "save_logs"]
-
 LOGS = "logs"
 
 

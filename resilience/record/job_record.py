@@ -13,18 +13,17 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.control import NodeRecord
 from laggard.resilience.record.account import Account
-from laggard.resilience.record.journal import FORMAT, JOURNAL_FILE, Journal
+from laggard.resilience.record.entries import GaveUp
+from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
-
-__all__ = ["KEPT_JOBS", "JobCard", "make_record", "recorded", "records", "state_home"]
+from laggard.telemetry.course import JobBegan
 
 KEPT_JOBS = 20
 REPORT_DEADLINE_S = 30.0
@@ -71,35 +70,9 @@ def _modified_s(folder: Path) -> float:
     return folder.stat().st_mtime
 
 
-@dataclass(frozen=True, slots=True)
-class JobCard:
-    """What identifies a job.
-
-    Attributes
-    ----------
-    name
-        Name of the program.
-    id
-        Distinguishes jobs of the same name.
-    command
-        The program's command line.
-    nodes
-        All nodes of the allocation.
-    level, port
-        Level of the telemetry, and port of its server.
-    """
-
-    name: str
-    id: str
-    command: Sequence[str]
-    nodes: Sequence[NodeRecord]
-    level: int
-    port: int
-
-
 @contextlib.contextmanager
 def recorded(
-    card: JobCard,
+    job: JobBegan,
     endpoint: Endpoint,
     account: Account,
     parent: Path | None,
@@ -113,8 +86,8 @@ def recorded(
 
     Parameters
     ----------
-    card
-        The job.
+    job
+        The job, but for what is known of this process.
     endpoint
         Its state server, where viewers find the journal.
     account
@@ -126,17 +99,17 @@ def recorded(
     make_report
         Makes the report of the record in a folder, there. Whatever goes wrong in it is told, and changes nothing else.
     """
-    folder, trouble = _folder(card, parent) if kept else (None, None)
+    folder, trouble = _folder(job, parent) if kept else (None, None)
     journal = Journal(folder)
-    fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
-    journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
+    kept_in = None if folder is None else str(folder)
+    journal.write(replace(job, pid=os.getpid(), machine=socket.gethostname(), folder=kept_in))
     progress = ProgressLog(journal.write, journal.clock.now_s)
     account.take_note, account.see_progress = journal.write, progress.see
     try:
-        with Recorder(endpoint, journal, progress, folder, card.level):
+        with Recorder(endpoint, journal, progress, folder, job.level):
             yield folder
     except Exception as error:
-        journal.write("error", why=str(error))
+        journal.write(GaveUp(str(error)))
         raise
     finally:
         trouble = trouble or journal.trouble
@@ -149,10 +122,10 @@ def recorded(
             account.tell("report", trouble, "bold yellow")
 
 
-def _folder(card: JobCard, parent: Path | None) -> tuple[Path | None, str | None]:
+def _folder(job: JobBegan, parent: Path | None) -> tuple[Path | None, str | None]:
     """Make the record's folder; return it, or what is wrong."""
     try:
-        return make_record(f"{card.name}-{card.id}", parent), None
+        return make_record(f"{job.name}-{job.id}", parent), None
     except OSError as error:
         return None, f"none: {error.filename}: {error.strerror}; name a writable folder with --report-dir"
 

@@ -12,8 +12,6 @@ from laggard.kvstore.series.streams import Sample
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME, Link
 
-__all__ = ["LinkLog", "NewestLinks"]
-
 # Of a node with eight partners each there are so many in a launch of 2,500 nodes.
 MAX_LINKS = 20_000
 _SECOND_US = 1_000_000

@@ -17,8 +17,6 @@ from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
 from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES
 from laggard.telemetry.store.program_metrics import COLUMNS, STEP_S, merged_ranges
 
-__all__ = ["MAX_METRICS", "OwnMetrics", "chosen", "readable_steps"]
-
 MAX_METRICS = 32
 LOOK_BACK_S = 60
 # Programs send their samples in batches, and clocks differ.

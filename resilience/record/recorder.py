@@ -25,6 +25,7 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Series
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.resilience.record.entries import MetricsLeftOut
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -32,8 +33,6 @@ from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAsker, NodeError
 from laggard.telemetry.nodes.gathering import gather
-
-__all__ = ["UTILIZATION", "Recorder"]
 
 _log = logging.getLogger("laggard.resilience")
 UTILIZATION = "DeviceUtilization"
@@ -173,7 +172,7 @@ class Recorder:
         begun_s = time.monotonic()
         if self._own_metrics.n_left_out > self._n_left_out:
             self._n_left_out = self._own_metrics.n_left_out
-            self._journal.write("left-out", n_metrics=self._n_left_out)
+            self._journal.write(MetricsLeftOut(self._n_left_out))
         old = self._saved
         parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:

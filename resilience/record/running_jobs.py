@@ -20,8 +20,7 @@ from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import PREFIX, runtime_root
 from laggard.resilience.record.journal import published_entries
 from laggard.resilience.text import abbreviated
-
-__all__ = ["RunningJob", "choose", "record_of_running", "running_jobs"]
+from laggard.telemetry.course import JobBegan
 
 ENDPOINT = "endpoint.json"
 ANSWER_DEADLINE_S = 2.0
@@ -94,8 +93,9 @@ def record_of_running(wanted: str) -> Path | None:
         if wanted in {job.full_name, job.name, job.id}:
             with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
                 entries = published_entries(client, job.endpoint)
-            if entries and (folder := entries[0].fields["folder"]) and Path(folder).exists():
-                return Path(folder)
+            begun = entries[0].record if entries else None
+            if isinstance(begun, JobBegan) and begun.folder and Path(begun.folder).exists():
+                return Path(begun.folder)
     return None
 
 

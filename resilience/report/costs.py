@@ -16,8 +16,6 @@ from laggard.resilience.record.effective_time import EffectiveTime, effective_ti
 from laggard.resilience.record.timeline import Launch, Timeline
 from laggard.resilience.report.panel import Panel, forward_filled, ratio_to_peers
 
-__all__ = ["Costs", "costs_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Costs:

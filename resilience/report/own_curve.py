@@ -11,8 +11,6 @@ from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.resilience.report.panel import panel_of, percentile
 from laggard.telemetry.page.content import MEAN, OF_SERIES, n_series_of
 
-__all__ = ["OwnCurve", "own_curve"]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnCurve:

@@ -12,8 +12,6 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 
-__all__ = ["Panel", "forward_filled", "panel_of", "ratio_to_peers"]
-
 _SECOND_US = 1_000_000
 MAX_BINS = 300
 # Wider than the usual interval between two samples, so that few bins are empty.

@@ -36,8 +36,6 @@ from laggard.resilience.views.tables import (
 )
 from laggard.telemetry.link_matrix import LinkMatrix
 
-__all__ = ["HELP", "KEYS", "Extent", "Page", "View", "extent_of", "header", "whole_screen"]
-
 Page = Literal["devices", "overview", "links", "nodes", "history", "metrics", "device"]
 KEYS: Mapping[Page, str] = {
     "devices": "↑↓ move|Enter open|o map|s sort|r reverse|n nodes|l links|h history|m metrics",

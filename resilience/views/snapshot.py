@@ -9,15 +9,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.device import DeviceId
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
-from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline, natural
+from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline, natural
 from laggard.resilience.text import printable
 from laggard.telemetry.link_matrix import Link
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
 Role = Literal["primary", "book-keeper", "in use", "reserve", "excluded", "waiting"]
 
@@ -177,7 +179,7 @@ class Snapshot:
             "launches": [_launch_fields(launch) for launch in timeline.launches],
             "effective_time": self._times_fields(),
             "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
-            "failures": [_fields(failure) for failure in timeline.failures],
+            "failures": [_failure_fields(failure) for failure in timeline.failures],
             "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
             "devices": [_fields(device, peer_ratio="against_peers", verdict="finding") for device in self.devices],
             "metrics": [_fields(metric) for metric in self.metrics],
@@ -293,7 +295,15 @@ def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
 def _launch_fields(launch: Launch) -> dict[str, Any]:
     fields = _fields(launch, excluded="left_out")
     del fields["progress"]  # what follows from it is in the effective time
-    return fields
+    return fields | {"why": decision_wording.reason(launch.why)}
+
+
+def _failure_fields(failure: RecordedFailure) -> dict[str, Any]:
+    of = failure.of
+    rank, exit_code, cause = (of.rank, of.exit_code, of.cause) if isinstance(of, Failure) else (None, None, "")
+    words = {"sentence": wording.failure(failure), "stacks": failure.stacks, "cause": cause}
+    found = {"time_s": failure.time_s, "host": failure.host, "rank": rank, "exit_code": exit_code}
+    return found | {"kind": failure.kind} | words
 
 
 def _plain(value: Any) -> Any:

@@ -12,24 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.record import wording
 from laggard.resilience.record.timeline import LogLine, RecordedVerdict, natural
 from laggard.resilience.text import abbreviated, clock, duration
 from laggard.resilience.views.map import READINGS
 from laggard.resilience.views.snapshot import DeviceState, NodeState, Role, Snapshot, UserMetric
-
-__all__ = [
-    "SORTS",
-    "Sort",
-    "device_details",
-    "device_table",
-    "latest_notable_line",
-    "launch_table",
-    "log_lines",
-    "metric_table",
-    "node_table",
-    "sorted_devices",
-    "spark_scale",
-]
 
 Sort = Literal["worst", "name", "utilisation", "power", "temperature", "clock", "probe"]
 SORTS: tuple[Sort, ...] = ("worst", "name", "utilisation", "power", "temperature", "clock", "probe")
@@ -178,7 +166,7 @@ def launch_table(snapshot: Snapshot) -> Table:
             clock(launch.began_s - timeline.began_s),
             duration(end_s - launch.began_s),
             duration(sum(launch.gap_s.values())) if launch.gap_s else "",
-            Text(launch.why or "still running"),
+            Text(decision_wording.reason(launch.why) if launch.why else "still running"),
         )
     return table
 
@@ -240,9 +228,8 @@ def _line_style(line: LogLine) -> str:
 
 
 def _sentence(verdict: RecordedVerdict, snapshot: Snapshot) -> str:
-    cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
     at = clock(verdict.time_s - snapshot.timeline.began_s)
-    return f"{at} {verdict.severity}: {verdict.evidence}{cause}"
+    return f"{at} {verdict.severity}: {verdict.evidence}{wording.likely_cause(verdict.cause)}"
 
 
 def _verdict(device: DeviceState) -> Text:

@@ -16,6 +16,7 @@ import orjson
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.kvstore.series.timeseries import Floats, Times
+from laggard.telemetry import wording
 from laggard.telemetry.catalogue import CATALOGUE, SERVED, Metric
 from laggard.telemetry.events import Event
 from laggard.telemetry.query.engine import Answer
@@ -57,7 +58,7 @@ def annotation(event: Event) -> dict[str, Any]:
     """Return an event as OpenTSDB's annotation."""
     custom: Mapping[str, str] = {"kind": event.kind, "host": event.host, "gpu": event.gpu}
     return {
-        "description": f"{event.kind}: {event.text}",
+        "description": f"{event.kind}: {wording.event(event)}",
         "notes": "",
         "startTime": event.time_us // SECOND_US,
         "endTime": 0,

@@ -10,8 +10,6 @@ from laggard.telemetry.nodes.pulse import NodeHealth
 from laggard.telemetry.page.content import accused
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["own_metrics"]
-
 
 def own_metrics(
     health: Mapping[str, NodeHealth], events: Iterable[Event], launch: int | None, progress_s: float | None, now_us: int

@@ -116,9 +116,9 @@ def test_stacks_are_read_from_outside_even_those_of_a_process_that_is_stopped(
     os.kill(stopped.pid, signal.SIGSTOP)
     stacks = stacks_of(7, capsys)
     assert stacks[2].place.startswith("spin (rank.py:")
-    assert stacks[2].standing == "works"
+    assert stacks[2].doing == "works"
     assert stacks[3].place.startswith("load_batch (rank.py:")
-    assert stacks[3].standing == "stopped"
+    assert stacks[3].doing == "stopped"
 
 
 def test_the_stacks_of_a_rank_that_waits_for_a_child_have_those_of_the_child(

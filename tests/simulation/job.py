@@ -31,6 +31,7 @@ from laggard.resilience.controller import resource_manager, state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.stop_signals import StopSignals
+from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
@@ -271,7 +272,7 @@ class Job:
                 allocation: Any = Allocation(self)
                 self.controller = controller_module.Controller(job_plan, allocation, keeper, account)
                 return int(self.controller.run())
-        except controller_module.StopRequested as stop:
+        except StopRequested as stop:
             return 128 + stop.signum
         except LaggardError as error:
             self.error = error

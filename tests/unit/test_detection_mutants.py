@@ -157,8 +157,8 @@ def bets_half_as_much(patch: pytest.MonkeyPatch) -> None:
 
 
 def accuses_the_next_one(patch: pytest.MonkeyPatch) -> None:
-    right = new_verdicts._finding_at
-    patch.setattr(new_verdicts, "_finding_at", lambda *about: replace(right(*about), gpu="3"))
+    right = new_verdicts._verdict_at
+    patch.setattr(new_verdicts, "_verdict_at", lambda *about: replace(right(*about), gpu="3"))
 
 
 def says_it_every_round(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pynvml
 import pytest
 
 from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck, evidence_against, memory_ran_out
 from laggard.system.memory import oom_kills
 from tests.fake_cupy.kernels import host_compiler
@@ -32,6 +34,10 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus."
 
 def gpus(**changed: GpuHealth) -> NodeCheck:
     return replace(GOOD, gpus={**GOOD.gpus, **{name.removeprefix("gpu"): health for name, health in changed.items()}})
+
+
+def worded(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
+    return {found.host: wording.findings(found.findings) for found in evidence_against(checks)}
 
 
 @pytest.mark.parametrize(
@@ -55,22 +61,22 @@ def gpus(**changed: GpuHealth) -> NodeCheck:
     ],
 )
 def test_what_is_new_since_the_job_began_speaks_against_a_node(after: NodeCheck, found: str | None) -> None:
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == ({"n2": found} if found else {})
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (after, after)}) == {}  # as it was before
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == ({"n2": found} if found else {})
+    assert worded({"n1": (GOOD, GOOD), "n2": (after, after)}) == {}  # as it was before
 
 
 def test_everything_that_is_found_is_named() -> None:
     after = replace(GOOD, gpus={"0": GpuHealth(lost=True)}, free_bytes={"/": 0})
     expected = "gpu 0 is lost; gpu 1 is gone; the disk of / is full"
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
 
 
 def test_what_most_nodes_share_speaks_against_none_of_them() -> None:
     full = replace(GOOD, free_bytes={"/": 0})
     checks = {"n1": (GOOD, full), "n2": (GOOD, full), "n3": (GOOD, GOOD)}
-    assert evidence_against(checks) == {}
-    assert evidence_against({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
-    assert evidence_against({"n1": (GOOD, full)}).keys() == {"n1"}
+    assert worded(checks) == {}
+    assert worded({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
+    assert worded({"n1": (GOOD, full)}).keys() == {"n1"}
 
 
 def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:
@@ -173,7 +179,7 @@ def test_recent_lines_of_the_kernel_about_hardware_are_read(tmp_path: Path) -> N
 def test_wrong_results_of_a_test_kernel_speak_against_a_node() -> None:
     wrong = replace(GOOD, faults={"1": "wrong results of the probe gemm_fp32: 3"})
     found = "gpu 1 gives wrong results of the probe gemm_fp32: 3"
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
 
 
 @pytest.mark.usefixtures("driver")

@@ -1,0 +1,111 @@
+"""Why something is decided, as data: a reason is a series of facts, put into words last. Pure data.
+
+The words are in :mod:`laggard.resilience.decision.wording`; nothing here or elsewhere reads them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FactKind = Literal[
+    "--resilient would relaunch it",
+    "--resilient would relaunch without it",
+    "--resilient relaunches",
+    "--exhaust-resources would go on",
+    "--grow-back would relaunch",
+    "answers again",
+    "devices too few",
+    "examined first",
+    "excluded for",
+    "hangs",
+    "hourly restarts used up",
+    "in reserve",
+    "irreplaceable",
+    "last failure",
+    "last hang",
+    "no progress",
+    "node",
+    "nodes too few",
+    "not accused in use",
+    "not excluded",
+    "not returned",
+    "out of reserve",
+    "own error",
+    "pause",
+    "primary cannot run",
+    "quarantined",
+    "restarts used up",
+    "same again",
+    "strike",
+    "unused",
+    "used while there",
+    "waiting",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One part of a reason: what it is, the nodes that it is about, and a number, of how many, or a time in seconds."""
+
+    kind: FactKind
+    hosts: tuple[str, ...] = ()
+    number: float = 0.0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How the nodes in use change from one launch to the next.
+
+    Attributes
+    ----------
+    without, came
+        Nodes no longer in use, the primary not among them, and those from the reserve.
+    primary
+        The primary if its devices are no longer in use, or are so again; empty: neither.
+    primary_is_back
+        Whether they are in use again.
+    alone
+        The node that goes on alone; empty: there are more, or nothing was taken away.
+    alone_is_primary
+        Whether that is the primary.
+    """
+
+    without: tuple[str, ...] = ()
+    came: tuple[str, ...] = ()
+    primary: str = ""
+    primary_is_back: bool = False
+    alone: str = ""
+    alone_is_primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The user or the resource manager has asked the job to end, by a signal; ``why`` may be empty."""
+
+    signum: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWord:
+    """What is wrong with a node, as who gives the nodes says.
+
+    Attributes
+    ----------
+    manager
+        Who says so.
+    state
+        In its own word: ``drained``; empty: the node does not respond.
+    why
+        Its own reason; may be empty.
+    until_s
+        Unix time until which the node is there; 0: not known.
+    """
+
+    manager: Literal["Slurm", "Ray"]
+    host: str
+    state: str
+    why: str = ""
+    until_s: float = 0.0
