@@ -218,8 +218,9 @@ def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
 
 
 def keys_of_events(events: Iterable[Event]) -> set[SeriesKey]:
-    """Return the keys of these events as series, without their texts, which are no use in a filter."""
-    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name != "text"}) for event in events}
+    """Return the keys of these events as series, by what is of use in a filter."""
+    kept = "kind", "host", "gpu"
+    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name in kept}) for event in events}
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:

@@ -191,13 +191,8 @@ def accumulate(
             probe, device = np.divmod(few, len(quiet))
             codes = probe * len(grouping) + grouping.codes[device]
             now, before = exceeding.take(few), run.take(few)
-            age = np.searchsorted(_AGES, np.maximum(before, 1), side="right") - 1
-            repeated = again.reshape(len(_AGES), 2, 2, -1)[age, test, level, codes]
-            of_group = of_all.take(codes)
-            of_group = np.where(before > 0, np.maximum(of_group, repeated), of_group)
-            own_of_few = np.where(
-                before > 0, np.maximum(own.take(few), history.own_repeats(test, level, few)), own.take(few)
-            )
+            of_group = _rate_of_few(of_all.take(codes), again[:, test, level].reshape(len(_AGES), -1), before, codes)
+            own_of_few = np.maximum(own.take(few), np.where(before > 0, history.own_repeats(test, level, few), 0))
             factor = _factors(now, far[test].take(few), of_group, np.minimum(own_of_few, _excused(of_group)))
             of_few = np.minimum((evidence.take(few) + share) * factor, cap)
             np.add(evidence, share, out=evidence, where=is_tested)
@@ -212,6 +207,12 @@ def accumulate(
             rates.learn_ended(test, level, codes[ended], few[ended], before[ended])
             own = ~now & (teaches | (before < _SHORTEST_INCIDENT))
             history.note_ended(test, level, few[own], before[own])
+
+
+def _rate_of_few(first: Floats, again: Floats, before: NDArray[np.uint8], codes: NDArray[np.integer]) -> Floats:
+    """Return each device's group's rate: of a first exceedance, or of one more after a run of so many rounds."""
+    age = np.searchsorted(_AGES, np.maximum(before, 1), side="right") - 1
+    return np.asarray(np.where(before > 0, np.maximum(first, again[age, codes]), first), np.float32)
 
 
 def _excused(of_group: Floats) -> Floats:

@@ -22,14 +22,17 @@ from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
 from laggard.detectors.evidence import Accused, Evidence
+from laggard.detectors.judging import watcher as watching
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round, RoundAssembler
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Blind, Notice
+from laggard.kvstore import control
 from laggard.kvstore.client.connection import Endpoint, current_session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord, PhaseRecord, Signs
+from laggard.kvstore.series import streams
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
@@ -108,8 +111,8 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.WARNING, "laggard.detectors")
-    for module in ("series", "control"):
-        monkeypatch.setattr(f"laggard.kvstore.{module}.RETRY_FOR_S", 0.1)  # so that each attempt fails soon
+    for module in (streams, control):
+        monkeypatch.setattr(module, "RETRY_FOR_S", 0.1)  # so that each attempt fails soon
     read, attempts = Series.read, list[str]()
 
     def read_and_count(self: Series, metric: str, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
@@ -175,7 +178,7 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(
     with launch.endpoint.connect() as client:
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     at_once = functools.partial(RoundAssembler, start_allowance_s=0, shortest_silence_s=0)
-    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", at_once)
+    monkeypatch.setattr(watching, "RoundAssembler", at_once)
     failures = {"node3": "ImportError: no module named 'numba'"}
     watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""))
     try:
@@ -209,12 +212,10 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     impatient = functools.partial(RoundAssembler, shortest_silence_s=0)
-    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", impatient)
+    monkeypatch.setattr(watching, "RoundAssembler", impatient)
     monkeypatch.setattr(Watcher, "_watch", lambda _: None)  # the test looks itself
     times_s = [100.0]
-    monkeypatch.setattr(
-        "laggard.detectors.detector.time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time)
-    )
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time))
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
     read = Series.read
@@ -252,7 +253,7 @@ class Unfed(Detector):
 def test_a_detector_that_is_fed_nothing_says_so_and_what_to_do(
     launch: StateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laggard.detectors.detector.FIRST_READING_S", 0.0)
+    monkeypatch.setattr(watching, "FIRST_READING_S", 0.0)
     with Unfed(collection_rate=0.05):
         wait_until(lambda: requests(launch.endpoint))
     advice = "at telemetry level 0 add_data keeps nothing, add --telemetry-level=1"
@@ -337,7 +338,7 @@ def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: py
     kept: Any = state["laggard/slow-gpu-history"]
     state["laggard/slow-gpu-history"] = kept | {"restarts": {"version": 7}}
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
-    assert "starts afresh: state has version 7, this program reads version 1" in caplog.text
+    assert "starts afresh: state has version 7, this program reads version 2" in caplog.text
 
 
 def test_what_the_program_declares_and_commits_reaches_the_detector(launch: StateServer, state: State) -> None:
