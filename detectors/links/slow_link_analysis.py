@@ -12,8 +12,8 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.evidence import Evidence, LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
 from laggard.detectors.notices import LinkBusy
+from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
-from laggard.detectors.statistics.grouping import codes_of
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Action, Severity, Verdict
 

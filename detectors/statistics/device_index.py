@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, starmap, zip_longest
 from struct import Struct
@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.errors import DeviceNameError
-from laggard.detectors.statistics.grouping import codes_of
-
-__all__ = ["ONLY_PROBE", "DeviceIndex", "Readings", "as_array", "check_names"]
 
 Readings = Mapping[DeviceId, Sequence[float]] | Mapping[DeviceId, Mapping[str, Sequence[float]]]
 
 _BLOCK = 2000  # devices
 ONLY_PROBE = "probe"  # the name of the only probe if the caller gives none
+
+
+def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
+    """Return a number for each label: 0, 1, ... in order of appearance."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.fromiter(map(numbers.__getitem__, labels), np.int32, len(labels))
 
 
 def check_names(devices: Collection[Any]) -> None:

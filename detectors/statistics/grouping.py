@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.detectors.statistics.device_index import DeviceIndex
 from laggard.detectors.statistics.estimates import Floats, Group, center_and_spread, deviation_per_distance
-
-if TYPE_CHECKING:
-    from laggard.detectors.statistics.device_index import DeviceIndex
-
-__all__ = ["Grouping", "clear_classes", "codes_of", "joint_classes", "slow_minorities"]
-
 
 _CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
 _CLASS_GAP_SPREADS = 6.0
@@ -23,12 +17,6 @@ _PAIR_RANGE = 0.03  # log seconds: two devices are only a class if they are as a
 _CLASS_SHARE = 0.1
 _SPREAD_FLOOR = 0.003
 _SAMPLED = 2048
-
-
-def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
-    """Return a number for each label: 0, 1, ... in order of appearance."""
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    return np.fromiter(map(numbers.__getitem__, labels), np.int32, len(labels))
 
 
 class Grouping:

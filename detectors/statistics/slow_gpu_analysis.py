@@ -16,13 +16,13 @@ from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
 from laggard.detectors.statistics.common_mode import CommonMode
 from laggard.detectors.statistics.cross_section import slow_devices, slow_nodes, with_nodes
-from laggard.detectors.statistics.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names
+from laggard.detectors.statistics.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names, codes_of
 from laggard.detectors.statistics.episodes import episode_at
 from laggard.detectors.statistics.estimates import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
 from laggard.detectors.statistics.findings import Terms, merged_by_node
-from laggard.detectors.statistics.grouping import Grouping, codes_of, joint_classes, slow_minorities
+from laggard.detectors.statistics.grouping import Grouping, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, Saved
 from laggard.detectors.statistics.intermittent import accumulate_intermittent
 from laggard.detectors.statistics.new_verdicts import NewVerdicts

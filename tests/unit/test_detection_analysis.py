@@ -16,9 +16,9 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.device_index import DeviceIndex
+from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.findings import Terms
-from laggard.detectors.statistics.grouping import clear_classes, codes_of
+from laggard.detectors.statistics.grouping import clear_classes
 from laggard.detectors.statistics.history import History
 from laggard.detectors.statistics.thresholds import Thresholds
 

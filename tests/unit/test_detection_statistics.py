@@ -15,7 +15,7 @@ from scipy import integrate, special, stats
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
 from laggard.detectors.statistics.common_mode import CommonMode
-from laggard.detectors.statistics.device_index import DeviceIndex
+from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.estimates import (
     RollingMean,
     bet_on_none,
@@ -32,7 +32,7 @@ from laggard.detectors.statistics.estimates import (
 )
 from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
-from laggard.detectors.statistics.grouping import Grouping, clear_classes, codes_of, joint_classes, slow_minorities
+from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
 from laggard.detectors.statistics.shared_runs import SharedRuns
 from laggard.detectors.statistics.thresholds import Thresholds
