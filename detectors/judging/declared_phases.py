@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from laggard.detectors.judging.rounds import Round
 from laggard.kvstore.control import PhaseRecord
 
 __all__ = ["LONGEST_PHASE_S", "DeclaredPhases"]
@@ -31,8 +30,3 @@ class DeclaredPhases:
             if goes_on or phase != seen:
                 found.add(phase.host)
         return frozenset(found)
-
-    def without(self, readings: Round, phases: Mapping[str, PhaseRecord], now_s: float) -> Round:
-        """Return a round without the devices of those nodes."""
-        hosts = self.hosts(phases, now_s)
-        return {device: values for device, values in readings.items() if device[0] not in hosts} if hosts else readings
