@@ -12,7 +12,6 @@
     ├── ClusterError (RuntimeError)            the nodes did not start, or could not be changed
     │   ├── NodeDownError                      a node that should be in use is lost
     │   └── LeftoversError                     processes of an old launch would not end on some nodes
-    ├── StateCopyError (RuntimeError)          the copy of State on another node cannot be used or kept
     └── ProcessesStillRunningError             processes of this machine that would not end (TimeoutError)
 
 All of them can be pickled. ``StopRequested`` (:mod:`laggard.resilience.controller.stopping`) is not among them: a
@@ -36,7 +35,6 @@ __all__ = [
     "ProcessesStillRunningError",
     "ProgramError",
     "ResourceManagerError",
-    "StateCopyError",
     "UnreachableNodesError",
     "UsageError",
 ]
@@ -225,20 +223,3 @@ class ProcessesStillRunningError(LaggardError, TimeoutError):
         states = self.states or ("",) * len(self.pids)
         named = [f"{pid} ({state})" if state else f"{pid}" for pid, state in zip(self.pids, states, strict=True)]
         return f"processes {', '.join(named)} could not be ended within {self.deadline_s:g} s"
-
-
-class StateCopyError(LaggardError, RuntimeError):
-    """The copy of State on another node cannot be used, or cannot be kept.
-
-    Attributes
-    ----------
-    reason : str
-        Why, and the way out.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the copy of State: {self.reason}"
