@@ -206,12 +206,12 @@ def _named_by_laggard(folder: Path) -> frozenset[str]:
     named = set()
     for journal in folder.glob("reports/*/job.jsonl"):
         for entry in map(json.loads, journal.read_text().splitlines()):
-            match entry["event"]:
-                case "failure":
+            match entry["is"]:
+                case "FailureFound":
                     named.add(entry["failure"]["host"])
-                case "hang":
+                case "HangFound":
                     named.add(entry["hang"]["suspect"])
-                case "launch-end":
+                case "LaunchEnded":
                     named.update(fact["host"] for fact in entry["why"] if fact["is"] == "NodeLost")
     return frozenset(filter(None, named))
 

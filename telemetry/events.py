@@ -20,6 +20,8 @@ from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
+__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
+
 STREAM = "telemetry-events"
 REQUESTS = "requests"
 """The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
@@ -153,14 +155,14 @@ class EventLog:
 
     def _take_entry(self, entry: Mapping[str, Any]) -> None:
         """Take an entry of the job's record: what it says of the course, and the event that it is shown as."""
-        match entry["event"]:
-            case "job":
+        match entry["is"]:
+            case "JobBegan":
                 self.job, self.launches, self.progress_s = record_of(JobBegan, entry).name, [], None
-            case "progress":
+            case "LaunchProgressed":
                 progress = record_of(LaunchProgressed, entry).progress
                 if progress.commits or progress.step is not None:
                     self.progress_s = progress.time_s
-            case "launch":
+            case "LaunchBegan":
                 began = record_of(LaunchBegan, entry)
                 if all(launch.number != began.launch for launch in self.launches):
                     time_us = round(entry["time_s"] * 1_000_000)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped
+from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgress, Stopped, TooFew, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standstill
 from laggard.resilience.decision.strikes import Strike
@@ -138,7 +137,7 @@ class NodeLost:
     """A node does not answer, or its processes have ended."""
 
     host: str
-    why: str = ""
+    why: WhyLost | None = None
     word: NodeWord | None = None  # what the manager of nodes says of it
 
 
@@ -218,14 +217,6 @@ Reason = tuple[ReasonPart, ...]
 
 EXIT_TOO_FEW_NODES = 69
 EXIT_NO_PROGRESS = 93
-_EXIT_CODES: Mapping[FactKind, int] = {
-    "nodes too few": EXIT_TOO_FEW_NODES,
-    "devices too few": EXIT_TOO_FEW_NODES,
-    "primary cannot run": EXIT_TOO_FEW_NODES,
-    "no progress": EXIT_NO_PROGRESS,
-    "restarts used up": EXIT_NO_PROGRESS,
-    "hourly restarts used up": EXIT_NO_PROGRESS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +262,10 @@ def _exit_code(fact: object) -> int | None:
             return fact.job_exit_code
         case NodeLost():
             return EXIT_TOO_FEW_NODES
-        case Fact():
-            return _EXIT_CODES.get(fact.kind)
+        case Fact() if fact.kind in get_args(TooFew):
+            return EXIT_TOO_FEW_NODES
+        case Fact() if fact.kind in get_args(NoProgress):
+            return EXIT_NO_PROGRESS
     return None
 
 

@@ -9,19 +9,8 @@ from typing import Any, Literal
 
 from laggard.resilience.decision.signatures import signature_of
 
-FindingKind = Literal[
-    "gpu lost",
-    "memory errors",
-    "broken row",
-    "gpu gone",
-    "wrong results",
-    "disk full",
-    "memory lost",
-    "memory in use",
-    "kernel line",
-    "no reading",
-    "slow",
-]
+OfGpu = Literal["gpu lost", "gpu gone", "memory errors", "broken row", "wrong results", "no reading", "slow"]
+FindingKind = Literal[OfGpu, "disk full", "memory lost", "memory in use", "kernel line"]
 
 # A disk with less than this is full: a checkpoint, a log or a socket no longer fits.
 FULL_BELOW_BYTES = 16 << 20

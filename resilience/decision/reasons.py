@@ -8,40 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FactKind = Literal[
-    "--resilient would relaunch it",
-    "--resilient would relaunch without it",
-    "--resilient relaunches",
-    "--exhaust-resources would go on",
-    "--grow-back would relaunch",
-    "answers again",
-    "devices too few",
-    "examined first",
-    "excluded for",
-    "hangs",
-    "hourly restarts used up",
-    "in reserve",
-    "irreplaceable",
-    "last failure",
-    "last hang",
-    "no progress",
-    "node",
-    "nodes too few",
-    "not accused in use",
-    "not excluded",
-    "not returned",
-    "out of reserve",
-    "own error",
-    "pause",
-    "primary cannot run",
-    "quarantined",
-    "restarts used up",
-    "same again",
-    "strike",
-    "unused",
-    "used while there",
-    "waiting",
-]
+Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it", "--grow-back would relaunch"]
+OfProgram = Literal["own error", "same again", "hangs", "last failure", "last hang", "pause", "strike"]
+OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first", "used while there"]
+OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]
+OfLost = Literal["node", "unused", "waiting", "not returned", "quarantined", "out of reserve"]
+TooFew = Literal["nodes too few", "devices too few", "primary cannot run"]
+NoProgress = Literal["no progress", "restarts used up", "hourly restarts used up"]
+FactKind = Literal[Advice, OfProgram, OfReturn, OfAccused, OfLost, TooFew, NoProgress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +60,15 @@ class Stopped:
 
     signum: int
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyLost:
+    """Why a node counts as lost: for how many seconds its agent was silent, or what it has said of what it holds."""
+
+    kind: Literal["ended", "told to end", "stuck", "silent", "Ray ended", "dead to Ray"]
+    silent_s: float = 0.0
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)

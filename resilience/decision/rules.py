@@ -5,28 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from laggard.resilience.decision import events
 from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import is_enough, too_few, without
-from laggard.resilience.decision.events import (
-    Decision,
-    End,
-    GrowthPays,
-    JobStatus,
-    NodeJoined,
-    NodeLeaving,
-    NodeLost,
-    NodeReturned,
-    NodesAccused,
-    NodesMissing,
-    NodesWithheld,
-    ProgramEnded,
-    ProgramFailed,
-    ProgramHung,
-    ReasonPart,
-    Relaunch,
-    Report,
-)
+from laggard.resilience.decision.events import Decision, End, JobStatus, NodesWithheld, ReasonPart, Relaunch, Report
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
@@ -167,30 +150,30 @@ def _change(before: Roster, after: Roster) -> Change:
 
 SAME = "relaunch on the same nodes"
 RULES: Sequence[Rule] = (
-    Rule(ProgramEnded, "", "end with 0", _always, lambda c: End((c.event,))),
+    Rule(events.ProgramEnded, "", "end with 0", _always, lambda c: End((c.event,))),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "without `--resilient`",
         "end with its exit code",
         _not_resilient,
         lambda c: End((c.failure, *([Fact("--resilient would relaunch it")] if c.failure.response != "end" else []))),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "with `--on-failure=end`",
         "end with its exit code",
         lambda c: c.settings.on_failure == "end",
         lambda c: End((c.failure,)),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "it is the program's own error: wrong arguments (exit code 2), wrong use of a library",
         "end with its exit code",
         lambda c: c.failure.response == "end",
         lambda c: End((c.failure, Fact("own error"))),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a bad "
         "one in reserve is excluded in any case",
         "relaunch without it",
@@ -198,56 +181,56 @@ RULES: Sequence[Rule] = (
         lambda c: _after_failure(c, c.proven),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "an error in the program or lack of memory, of the same type and place as last time, with no progress since",
         "end with its exit code",
         lambda c: c.failure.response == "once" and not c.progressed and c.failure.fingerprint == c.status.last_failure,
         lambda c: End((c.failure, Fact("same again"))),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "it began on the same node a second time within a day, and the job can go on without the node",
         "relaunch without it",
         lambda c: c.is_struck_out,
         lambda c: _after_failure(c, frozenset({c.failure.host})),
     ),
     Rule(
-        ProgramFailed,
+        events.ProgramFailed,
         "",
         "relaunch on the same nodes, after a wait that grows; a strike against the node if it may be to blame",
         _always,
         lambda c: _after_failure(c, frozenset()),
     ),
     Rule(
-        ProgramHung,
+        events.ProgramHung,
         "without `--resilient`",
         "report",
         _not_resilient,
         lambda c: Report(c.status, (c.event, Fact("--resilient would relaunch it"))),
     ),
     Rule(
-        ProgramHung,
+        events.ProgramHung,
         "its ranks wait for one on the same node a second time within a day, and the job can go on without the node",
         "relaunch without it",
         lambda c: c.is_struck_out,
         lambda c: _after_hang(c, frozenset({c.suspect})),
     ),
     Rule(
-        ProgramHung,
+        events.ProgramHung,
         "",
         f"{SAME}; a strike against the node whose rank the others wait for",
         _always,
         lambda c: _after_hang(c, frozenset()),
     ),
     Rule(
-        NodesAccused,
+        events.NodesAccused,
         "without `--resilient`",
         "report",
         _not_resilient,
         lambda c: Report(c.status, (Fact("--resilient relaunches"),)),
     ),
     Rule(
-        NodesAccused,
+        events.NodesAccused,
         "of the accused nodes only the primary is in use, and without its devices there would be too few nodes; or "
         "with `--exhaust-resources` no node that can run the program would be left",
         "report",
@@ -255,71 +238,71 @@ RULES: Sequence[Rule] = (
         _keep_in_use,
     ),
     Rule(
-        NodesAccused,
+        events.NodesAccused,
         "no accused node is in use or in reserve",
         "report",
         lambda c: bool(c.event.hosts) and not c.excludable,
         lambda c: Report(c.status, (Fact("not accused in use"),)),
     ),
     Rule(
-        NodesAccused,
+        events.NodesAccused,
         "the only accused nodes are in reserve",
         "exclude them, no relaunch",
         lambda c: bool(c.excludable) and c.excludable.isdisjoint(c.roster.active),
         lambda c: Report(c.reserve_without(c.excludable), (Fact("out of reserve"),)),
     ),
     Rule(
-        NodesAccused,
+        events.NodesAccused,
         "",
         "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
         _always,
         lambda c: _on(c, c.status_without(c.excludable)),
     ),
     Rule(
-        NodeLost,
+        events.NodeLost,
         "it is not in use",
         "drop it from the job",
         lambda c: c.event.host not in c.roster.up,
         _drop_lost,
     ),
     Rule(
-        NodeLost,
+        events.NodeLost,
         "without `--resilient`",
         "end with 69",
         _not_resilient,
         lambda c: End((Fact("node"), c.event, Fact("--resilient would relaunch without it"))),
     ),
     Rule(
-        NodeLost,
+        events.NodeLost,
         "it is the primary: its agent or Ray's head has ended, but the controller still runs",
         "relaunch on the same nodes, on a new Ray cluster",
         lambda c: c.event.host == c.roster.primary,
         lambda c: Relaunch(c.status, (c.event, Change()), new_cluster=True),
     ),
-    Rule(NodeLost, "", "relaunch without it", _always, _without_lost),
+    Rule(events.NodeLost, "", "relaunch without it", _always, _without_lost),
     Rule(
-        NodesWithheld,
+        events.NodesWithheld,
         "",
         "take them out of the reserve, until it says otherwise and they pass their probe",
         _always,
         _withhold,
     ),
     Rule(
-        NodeReturned,
+        events.NodeReturned,
         "it is not excluded any more",
         "report",
         lambda c: c.roster.exclusion_of(c.event.host) is None,
         lambda c: Report(c.status, (Fact("not excluded", (c.event.host,)),)),
     ),
     Rule(
-        NodeReturned,
+        events.NodeReturned,
         "it does not pass its probe",
         "exclude it anew, twice as long if it had served its quarantine",
         lambda c: bool(c.event.faults),
         _unfit,
     ),
     Rule(
-        NodeReturned,
+        events.NodeReturned,
         "its quarantine is not over; a node that was only lost has one if it has two strikes within a day, and the job "
         "does not wait for it",
         "keep it excluded",
@@ -327,28 +310,28 @@ RULES: Sequence[Rule] = (
         lambda c: _stay_out(c, replace(_exclusion(c), lost=False), Fact("answers again", (c.event.host,))),
     ),
     Rule(
-        NodeReturned,
+        events.NodeReturned,
         "the job waits for lost nodes",
         "relaunch, once there are enough",
         lambda c: c.status.waits_since_s is not None,
         _go_on,
     ),
     Rule(
-        NodeReturned,
+        events.NodeReturned,
         "",
         "put it at the end of the reserve",
         _always,
         lambda c: Report(_returned(c), (c.event, Fact("in reserve"))),
     ),
     Rule(
-        NodeJoined,
+        events.NodeJoined,
         "",
         "examine it, and put it at the end of the reserve",
         _always,
         _join,
     ),
     Rule(
-        NodeLeaving,
+        events.NodeLeaving,
         "it is in use, with `--resilient`, and the others are enough",
         "relaunch without it",
         lambda c: (
@@ -360,22 +343,22 @@ RULES: Sequence[Rule] = (
         lambda c: _on(c, c.status_without(frozenset({c.event.host})), c.event),
     ),
     Rule(
-        NodeLeaving,
+        events.NodeLeaving,
         "",
         "report",
         _always,
         lambda c: Report(c.status, (c.event, Fact("used while there", (c.event.host,)))),
     ),
     Rule(
-        GrowthPays,
+        events.GrowthPays,
         "with `--grow-back`",
         "relaunch with them",
         lambda c: c.settings.grow_back,
         lambda c: _on(c, c.status_without(frozenset()), c.event),
     ),
-    Rule(GrowthPays, "", "report", _always, lambda c: Report(c.status, (Fact("--grow-back would relaunch"),))),
+    Rule(events.GrowthPays, "", "report", _always, lambda c: Report(c.status, (Fact("--grow-back would relaunch"),))),
     Rule(
-        NodesMissing,
+        events.NodesMissing,
         "",
         "end with 69",
         _always,

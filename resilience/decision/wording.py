@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from laggard.resilience.decision.events import (
-    GrowthPays,
-    NodeJoined,
-    NodeLeaving,
-    NodeLost,
-    NodeReturned,
-    NodesWithheld,
-    ProgramEnded,
-    ProgramHung,
-    Reason,
-)
+from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped
+from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.text import abbreviated, duration
 
@@ -85,46 +75,15 @@ _FINDINGS: Mapping[FindingKind, str] = {
 }
 
 
-def reason(facts: Reason) -> str:
+def reason(facts: events.Reason) -> str:
     """Return a reason in one sentence."""
     text, between = "", ""
     for fact in facts:
         before, after = _FACTS[fact.kind][1:] if isinstance(fact, Fact) else ("; ", "; ")
         if text:
             text += before if between == "; " else between
-        text, between = text + _fact(fact), after
+        text, between = text + _PARTS[type(fact)](fact), after
     return text
-
-
-def _fact(fact: object) -> str:
-    match fact:
-        case Fact():
-            return _plain_fact(fact)
-        case Change():
-            return change(fact)
-        case Failure():
-            return failure(fact)
-        case Found():
-            return f"{fact.host}: {findings(fact.findings)}"
-        case Stopped():
-            return stopped(fact)
-        case ProgramEnded():
-            return "the program ended with exit code 0"
-        case ProgramHung():
-            return hang(fact)
-        case NodeLost():
-            return lost(fact)
-        case NodesWithheld():
-            return withheld(fact)
-        case NodeReturned():
-            return returned(fact)
-        case NodeJoined():
-            return f"{fact.host} has joined the cluster"
-        case NodeLeaving():
-            return node_word(fact.word)
-        case GrowthPays():
-            return "there are more nodes again, and a relaunch pays"
-    raise TypeError(f"no words for {fact!r}")
 
 
 def _plain_fact(fact: Fact) -> str:
@@ -182,7 +141,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def hang(of: ProgramHung) -> str:
+def hang(of: events.ProgramHung) -> str:
     """Return a hang in one sentence."""
     stacks = f": {standstill(of.stacks)}" if of.stacks else ""
     return f"no sign of life{silent(of.silent)} for {of.silent_s:.0f} s{stacks}"
@@ -238,20 +197,37 @@ def stopped(of: Stopped) -> str:
     return f"stopped by {signal_name(of.signum)}{f', {of.why}' if of.why else ''}"
 
 
-def lost(of: NodeLost) -> str:
+def lost(of: events.NodeLost) -> str:
     """Return which node is lost, and why."""
-    why = "; ".join(filter(None, [of.why, node_word(of.word) if of.word else ""]))
-    return f"{of.host} is lost{f' ({why})' if why else ''}"
+    known = [*([why_lost(of.why)] if of.why else []), *([node_word(of.word)] if of.word else [])]
+    return f"{of.host} is lost ({'; '.join(known)})" if known else f"{of.host} is lost"
 
 
-def withheld(of: NodesWithheld) -> str:
+def why_lost(of: WhyLost) -> str:
+    """Return why a node counts as lost."""
+    match of.kind:
+        case "ended":
+            return "its agent has ended"
+        case "told to end":
+            return "its agent was told to end"
+        case "stuck":
+            return of.said
+        case "silent":
+            return f"no heartbeat for {of.silent_s:.1f} s"
+        case "Ray ended":
+            return "Ray on it has ended"
+        case "dead to Ray":
+            return "Ray says that it is dead"
+
+
+def withheld(of: events.NodesWithheld) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
     leave = "leaves" if len(of.words) == 1 else "leave"
     return f"{hosts} {leave} the reserve: {'; '.join(map(node_word, of.words))}"
 
 
-def returned(of: NodeReturned) -> str:
+def returned(of: events.NodeReturned) -> str:
     """Return which node is back, or why it stays out."""
     return f"{of.host} does not pass its probe ({findings(of.faults)})" if of.faults else f"{of.host} is back"
 
@@ -264,3 +240,21 @@ def node_word(of: NodeWord) -> str:
     if not of.state:
         return f"Slurm says {of.host} does not respond"
     return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
+
+
+_PARTS: Mapping[type, Callable[[Any], str]] = {
+    Fact: _plain_fact,
+    Change: change,
+    Failure: failure,
+    Found: lambda of: f"{of.host}: {findings(of.findings)}",
+    Stopped: stopped,
+    events.ProgramEnded: lambda _: "the program ended with exit code 0",
+    events.ProgramHung: hang,
+    events.NodeLost: lost,
+    events.NodesWithheld: withheld,
+    events.NodeReturned: returned,
+    events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
+    events.NodeLeaving: lambda of: node_word(of.word),
+    events.GrowthPays: lambda _: "there are more nodes again, and a relaunch pays",
+}
+"""What words each part of a reason."""

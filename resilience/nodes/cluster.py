@@ -22,7 +22,7 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.pace import Pace
-from laggard.resilience.decision.reasons import NodeWord
+from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
@@ -169,16 +169,16 @@ class Cluster:
         """Return the hosts whose agent is gone or silent, or where something that must keep running has ended."""
         return [host for host, node in self.nodes.items() if self._is_lost(node)]
 
-    def why_lost(self, host: str) -> str:
+    def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
         if node.gone:
-            return "its agent has ended"
+            return WhyLost("ended")
         if node.told_to_end:
-            return "its agent was told to end"
+            return WhyLost("told to end")
         if node.stuck:
-            return node.stuck
-        return f"no heartbeat for {self._silence(node).silent_s:.1f} s"
+            return WhyLost("stuck", said=node.stuck)
+        return WhyLost("silent", self._silence(node).silent_s)
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
         """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones.

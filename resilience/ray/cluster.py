@@ -20,6 +20,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.nodes.cluster import (
@@ -193,11 +194,11 @@ class RayCluster(Cluster):
         self._joined.discard(node.record.address)
         super().take_back(node)
 
-    def why_lost(self, host: str) -> str:
+    def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
         if node.ray == "ended" and not super()._is_lost(node):
-            return "Ray on it has ended"
+            return WhyLost("Ray ended")
         return super().why_lost(host)
 
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:

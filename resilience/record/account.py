@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -29,11 +28,8 @@ TakesNote = Callable[[Record], object]
 """Keeps an entry for later (:mod:`laggard.resilience.record.journal`)."""
 
 
-class SeesProgress(Protocol):
-    """Keeps how far a launch has come (:mod:`laggard.resilience.record.progress_log`)."""
-
-    def __call__(self, launch: int, commits: int, step: str | None) -> None:
-        """Note a launch's signs of life."""
+SeesProgress = Callable[[int, int, str | None], object]
+"""Keeps how far a launch has come: its number, commits and step (:mod:`laggard.resilience.record.progress_log`)."""
 
 
 def _forget(record: Record) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import NodeRecord
@@ -98,18 +98,5 @@ Record = (
     | JobEnded
 )
 
-KINDS: Mapping[str, type[Record]] = {
-    "job": JobBegan,
-    "launch": LaunchBegan,
-    "launch-end": LaunchEnded,
-    "progress": LaunchProgressed,
-    "joined": NodeAdded,
-    "verdict": Verdict,
-    "failure": FailureFound,
-    "hang": HangFound,
-    "left-out": MetricsLeftOut,
-    "told": Told,
-    "error": GaveUp,
-    "end": JobEnded,
-}
+KINDS: Mapping[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
 """The records by the name that each has in a journal."""

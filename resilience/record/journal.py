@@ -1,8 +1,8 @@
 """The journal: a job's events, in a file and in the state server.
 
 The file ``job.jsonl`` holds one JSON object per line, written as things happen: after a controller was killed, it is
-complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``, the name of its kind; the fields of
-each kind are those of its record (:mod:`laggard.resilience.record.entries`). ``shown`` is the event as which telemetry
+complete up to that moment. Every entry has ``time_s`` (Unix time) and the fields of its record, whose kind is in
+``is`` (:mod:`laggard.resilience.record.entries`). ``shown`` is the event as which telemetry
 shows an entry, with its text, for those who know nothing of the kinds; the first entry also has ``format``.
 """
 
@@ -58,20 +58,7 @@ class JournalError(LaggardError, ValueError):
 
 
 class OtherFormatError(LaggardError, ValueError):
-    """A journal was written by another version of laggard.
-
-    Attributes
-    ----------
-    version
-        Its format.
-    """
-
-    def __init__(self, version: object) -> None:
-        super().__init__(version)
-        self.version = version
-
-    def __str__(self) -> str:
-        return f"its format is {self.version!r}, this version reads {FORMAT}"
+    """A journal was written by another version of laggard; the message says in which format, and which is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +70,10 @@ class Entry:
 
     def to_json(self) -> str:
         """Return the entry as one line of JSON."""
-        name = next(name for name, kind in KINDS.items() if isinstance(self.record, kind))
-        line = {"time_s": round(self.time_s, 3), "event": name} | plain(self.record)
-        del line["is"]
-        if isinstance(self.record, JobBegan):
-            line["format"] = FORMAT
+        written = {"format": FORMAT} if isinstance(self.record, JobBegan) else {}
         shown = event_of(self)
-        return json.dumps(line if shown is None else line | {"shown": plain(shown)})
+        of_telemetry = {} if shown is None else {"shown": plain(shown)}
+        return json.dumps({"time_s": round(self.time_s, 3)} | plain(self.record) | written | of_telemetry)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
@@ -103,22 +87,19 @@ class Entry:
             If it is none.
         """
         found = json.loads(text)
-        head = record_of(_Head, found)
-        if head.event == "job" and found.get("format") != FORMAT:
-            raise OtherFormatError(found.get("format"))
-        if head.event not in KINDS:
-            raise ValueError(f"there is no event {head.event!r}")
-        if not 0 <= head.time_s < LATEST_S:
-            raise ValueError(f"its time is {head.time_s}")
-        return cls(head.time_s, record_of(KINDS[head.event], found, printable))
+        time_s, name = record_of(_Time, found).time_s, str(found.get("is"))
+        if name == JobBegan.__name__ and (version := found.get("format")) != FORMAT:
+            raise OtherFormatError(f"format {version!r}, and this version of laggard reads {FORMAT}")
+        if name not in KINDS:
+            raise ValueError(f"there is no entry {name!r}")
+        if not 0 <= time_s < LATEST_S:
+            raise ValueError(f"its time is {time_s}")
+        return cls(time_s, record_of(KINDS[name], found, printable))
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
-    """What every entry has."""
-
+class _Time:
     time_s: float
-    event: str
 
 
 def event_of(entry: Entry) -> Event | None:
@@ -203,7 +184,7 @@ def read_journal(path: Path) -> list[Entry]:
         raise JournalError(path, "is not the journal of a job: it has no complete line")
     entries = list(_parsed(path, lines))
     if not entries or not isinstance(entries[0].record, JobBegan):
-        raise JournalError(path, "is not the journal of a job: its first entry is not 'job'")
+        raise JournalError(path, "is not the journal of a job: its first entry is not its beginning")
     return entries
 
 
@@ -227,8 +208,7 @@ def _parsed(path: Path, lines: Iterable[str]) -> Iterator[Entry]:
         try:
             yield Entry.from_json(line)
         except OtherFormatError as error:
-            what = f"has format {error.version!r}, and this version of laggard reads {FORMAT}"
-            raise JournalError(path, f"{what}: use the version that wrote it") from error
+            raise JournalError(path, f"has {error}: use the version that wrote it") from error
         except ValueError as error:
             raise JournalError(path, f"is damaged: line {number} is not a journal entry: {error}") from error
 

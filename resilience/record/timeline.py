@@ -231,7 +231,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
     """
     job = entries[0].record
     if not isinstance(job, JobBegan):
-        raise ValueError("its first entry is not 'job'")  # noqa: TRY004 - the file is wrong, not the caller
+        raise ValueError("its first entry is not the job's beginning")  # noqa: TRY004 - the file is wrong, not the caller
     ends = [(time_s, end.exit_code) for time_s, end in _of(JobEnded, entries)]
     given_up = _of(GaveUp, entries)
     added = {added.node.hostname: added.node.devices for _, added in _of(NodeAdded, entries)}

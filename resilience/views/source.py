@@ -154,7 +154,7 @@ def _course(client: redis.Redis, job: RunningJob) -> tuple[JobBegan, Timeline]:
         entries = published_entries(client, job.endpoint)
     except OtherFormatError as error:
         raise UsageError(
-            f"{job.full_name} was started by another version of laggard ({error}): use the version that started it"
+            f"{job.full_name} was started by another version of laggard (its {error}): use the version that started it"
         ) from error
     if not entries or not isinstance(begun := entries[0].record, JobBegan):
         raise UsageError(f"{job.full_name} has only just started: try again in a few seconds")

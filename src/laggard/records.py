@@ -67,14 +67,16 @@ def _read(hint: Any, value: Any, clean: _Clean) -> Any:
     raise ValueError(f"{value!r} is not of type {getattr(hint, '__name__', hint)}")
 
 
-def _member(members: tuple[Any, ...], value: object) -> Any:
+def _member(members: tuple[Any, ...], value: Any) -> Any:
     """Return the member of a union that a value is of."""
     if value is None and NoneType in members:
         return NoneType
-    if isinstance(value, Mapping):
-        named = [each for each in members if is_dataclass(each) and cast("type", each).__name__ == value.get("is")]
-        return named[0] if named else next((each for each in members if get_origin(each) is not None), Any)
-    return next((each for each in members if not is_dataclass(each) and each is not NoneType), members[0])
+    others = [each for each in members if each is not NoneType]
+    name = value.get("is") if isinstance(value, Mapping) else None
+    named = others if len(others) == 1 else [each for each in others if each.__name__ == name]
+    if not named:
+        raise ValueError(f"{value!r} is none of {', '.join(each.__name__ for each in others)}")
+    return named[0]
 
 
 def _read_record(kind: type, value: Any, clean: _Clean) -> Any:

@@ -182,7 +182,7 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     (record,) = (tmp_path / "reports").iterdir()
     assert re.search(failure, (record / "report.html").read_text())
     entries = [json.loads(line) for line in (record / "job.jsonl").read_text().splitlines()]
-    failures = [entry for entry in entries if entry["event"] == "failure"]
+    failures = [entry for entry in entries if entry["is"] == "FailureFound"]
     assert [(entry["failure"]["host"], entry["failure"]["kind"]) for entry in failures] == [("node2", "hardware")] * 2
 
 

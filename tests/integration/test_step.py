@@ -16,6 +16,7 @@ from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.step import StepAgent
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
@@ -113,7 +114,7 @@ def test_an_agent_that_is_killed_is_lost_alone_and_can_come_back(job: Job) -> No
     (agent,) = job.processes()["c"]
     agent.kill()
     wait_until(lambda: job.cluster.lost() == ["c"])
-    assert job.cluster.why_lost("c") == "its agent has ended"
+    assert job.cluster.why_lost("c") == WhyLost("ended")
     job.cluster.remove("c")
     job.expect_answers("b", "d")
     record = job.allocation.nodes[2]

@@ -15,6 +15,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.awake import LONGEST_TICK_S, AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.decision import wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 
@@ -69,7 +70,7 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
         )
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
-    assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"
+    assert wording.why_lost(cluster.why_lost("n2")) == "no heartbeat for 4.0 s"
 
 
 def test_in_a_large_job_the_agents_are_told_to_send_fewer_heartbeats_and_may_be_silent_for_longer() -> None:

@@ -29,6 +29,7 @@ from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.limits import LIMITS
 from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.rules import RULES
 from laggard.resilience.decision.signatures import Response
@@ -178,7 +179,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         "a book-keeper's devices are used again before the job ends",
         RESILIENT,
         Roster(("n2", "n3"), (), out("n1"), primary="n1"),
-        NodeLost("n3", "its agent has ended"),
+        NodeLost("n3", WhyLost("ended")),
         Go(
             Roster(("n1", "n2"), (), out("n3", lost=True), out("n1")),
             "n3 is lost (its agent has ended); without n3; the devices of n1 (the primary) are used again",
@@ -304,7 +305,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         "a lost active node is replaced",
         RESILIENT,
         THREE,
-        NodeLost("n2", "no heartbeat for 3.7 s"),
+        NodeLost("n2", WhyLost("silent", 3.7)),
         Go(
             Roster(("n1", "n3"), (), out("n2", lost=True)),
             "n2 is lost (no heartbeat for 3.7 s); without n2; n3 comes in from the reserve",
