@@ -233,7 +233,8 @@ def as_text(
     """Return the doctor's output: a table, a line for each reason and a remark, or the same as JSON."""
     if as_json:
         devices = [
-            {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
+            {"host": device[0], **asdict(check), "cause": str(check.cause), **asdict(diagnoses[device])}
+            for device, check in checks.items()
         ]
         measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
         between = [{"host": host, **asdict(each)} for host, check in peers.items() for each in check.peers]
