@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from laggard.collectors.absence import Absence, absence
-from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.causes import UNKNOWN, Cause, cause_of
 from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
@@ -66,7 +66,7 @@ class DeviceCheck:
     figures: dict[str, tuple[float, str]] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)
     warmed: bool = False
-    cause: str = UNKNOWN
+    cause: Cause = UNKNOWN
     board: str = ""
     faults: tuple[str, ...] = ()
     trouble: str = ""
@@ -81,7 +81,8 @@ class DeviceCheck:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
         figures = {probe: (value, unit) for probe, (value, unit) in fields["figures"].items()}
-        return cls(**{**fields, "figures": figures, "faults": tuple(fields["faults"])})
+        cause = Cause(**fields["cause"])
+        return cls(**{**fields, "figures": figures, "cause": cause, "faults": tuple(fields["faults"])})
 
 
 def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:

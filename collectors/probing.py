@@ -196,7 +196,7 @@ class Probing:
             symptoms = self._symptoms.take(bus_in_use=self._copied)
             cause, temperature_c = cause_of(symptoms), symptoms.now.get("temperature_c")
         tags = {
-            "cause": "" if cause == UNKNOWN else cause,
+            "cause": cause.to_tag() if cause.is_known else "",
             WARMED: "yes" if self._warmed else "",
             "waited": "yes" if self._waited else "",
             WRONG: self._wrong,

@@ -29,7 +29,7 @@ JOURNAL = "journal"
 """The stream of the controller's record of the job, some of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
-_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action")
+_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action", "probe")
 _LISTS = ("nodes", "excluded")
 
 
@@ -51,8 +51,8 @@ class Event:
         Of a launch and its end: its number.
     nodes, excluded
         Of a launch: its nodes, and those that it does without.
-    severity, cause, action
-        Of a verdict.
+    severity, cause, action, probe
+        Of a verdict; without a cause that is known, or a probe other than the main test, these are empty.
     """
 
     time_us: int
@@ -66,6 +66,7 @@ class Event:
     severity: str = ""
     cause: str = ""
     action: str = ""
+    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +203,13 @@ def _event_of_verdict(time_us: int, verdict: Mapping[str, Any]) -> Event:
     return Event(
         time_us,
         "verdict",
-        str(verdict.get("evidence", "")),
-        verdict.get("host", ""),
-        verdict.get("gpu") or "",
-        severity=verdict.get("severity", ""),
-        cause=verdict.get("cause", ""),
-        action=verdict.get("action", ""),
+        verdict["words"]["evidence"],
+        verdict["host"],
+        verdict["gpu"] or "",
+        severity=verdict["severity"],
+        cause=verdict["words"]["cause"],
+        action=verdict["action"],
+        probe=verdict["evidence"]["probe"],
     )
 
 
@@ -218,8 +220,9 @@ def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
 
 
 def keys_of_events(events: Iterable[Event]) -> set[SeriesKey]:
-    """Return the keys of these events as series, without their texts, which are no use in a filter."""
-    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name != "text"}) for event in events}
+    """Return the keys of these events as series, by what is of use in a filter."""
+    kept = "kind", "host", "gpu"
+    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name in kept}) for event in events}
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:

@@ -14,7 +14,7 @@ def event(of: Event) -> str:
         case "launch-end":
             return f"{of.launch} ended: {of.text}"
         case "verdict" if of.severity:
-            cause = "" if of.cause in {"", "unknown"} else f"; likely cause: {of.cause}"
+            cause = f"; likely cause: {of.cause}" if of.cause else ""
             return f"{of.text}{cause} ({of.severity}, {of.action})"
         case "request":
             hosts = f" without {', '.join(of.excluded)}" if of.excluded else ""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from laggard.collectors.causes import Cause
+from laggard.detectors.evidence import Evidence, Slow
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import NodeRecord
@@ -57,8 +59,8 @@ def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bo
     command = ("python3", "train.py", "--name", "<b>bold & brave</b>")
     yield Entry(T0, JobBegan(name, "abc_1234", command, nodes, 3, 4242, 1, "login1"))
     yield Entry(T0 + 5, LaunchBegan(0, hosts[:-1], hosts[-1:], "node1"))
-    evidence = "node2 gpu 0: 35 % slower than its peers"
-    yield Entry(T0 + 299, Verdict("node2", "0", 1.5, "slow", evidence, "thermal throttling", "restart"))
+    evidence = Evidence("node2", "0", Slow(1.35, "peers", 3))
+    yield Entry(T0 + 299, Verdict("node2", "0", 1.5, "slow", evidence, Cause("thermal throttling"), "restart"))
     yield Entry(T0 + 299, Told("verdict", f"{evidence} (slow)"))
     yield Entry(T0 + RELAUNCHED_S, LaunchEnded(0, (Change(without=("node2",)),), "exclusion"))
     rest = tuple(host for host in hosts if host != "node2")

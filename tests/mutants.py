@@ -68,7 +68,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "causes": (("collectors/causes.py",), ("tests/unit/test_causes.py",)),
     "readings": (
-        ("collectors/metrics/*.py", "detectors/device_index.py"),
+        ("collectors/metrics/*.py", "detectors/statistics/device_index.py"),
         (
             "tests/unit/test_metrics_readers.py",
             "tests/unit/test_telemetry_readings.py",
@@ -76,17 +76,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "restarts": (
-        tuple(
-            f"detectors/{name}.py"
-            for name in (
-                "declared_phases",
-                "incidents",
-                "launch_cost",
-                "restart_cost",
-                "restart_decision",
-                "restart_judge",
-            )
-        ),
+        ("detectors/economics/*.py", "detectors/judging/declared_phases.py"),
         (
             "tests/unit/test_restart_decision.py",
             "tests/unit/test_incidents.py",
@@ -98,14 +88,14 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "statistics": (
         tuple(
-            f"detectors/{name}.py"
+            f"detectors/statistics/{name}.py"
             for name in (
-                "analysis",
+                "slow_gpu_analysis",
                 "exceedance",
                 "false_alarm_budget",
                 "grouping",
                 "history",
-                "statistics",
+                "estimates",
                 "thresholds",
             )
         ),

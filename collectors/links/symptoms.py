@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.collectors.causes import UNKNOWN
+from laggard.collectors.causes import UNKNOWN, Cause
 
 __all__ = ["RULES", "LinkSymptoms", "cause_of_link", "together"]
 
@@ -45,8 +45,8 @@ class Rule:
     sentence: Callable[[LinkSymptoms, float, float], str | None]
 
 
-def cause_of_link(symptoms: LinkSymptoms, peers: Iterable[LinkSymptoms], seconds: float) -> str:
-    """Return the likely cause of a slow link in a sentence; ``unknown`` if no rule holds.
+def cause_of_link(symptoms: LinkSymptoms, peers: Iterable[LinkSymptoms], seconds: float) -> Cause:
+    """Return the likely cause of a slow link.
 
     Parameters
     ----------
@@ -57,7 +57,8 @@ def cause_of_link(symptoms: LinkSymptoms, peers: Iterable[LinkSymptoms], seconds
     """
     speeds = [each.speed_mbps for each in peers if each.speed_mbps]
     usual_mbps = statistics.median(speeds) if speeds else 0.0
-    return next((said for rule in RULES if (said := rule.sentence(symptoms, usual_mbps, seconds))), UNKNOWN)
+    found = ((rule.name, rule.sentence(symptoms, usual_mbps, seconds)) for rule in RULES)
+    return next((Cause(name, sentence) for name, sentence in found if sentence), UNKNOWN)
 
 
 def together(newest_last: Sequence[LinkSymptoms]) -> LinkSymptoms:

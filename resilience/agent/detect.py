@@ -18,7 +18,7 @@ from typing import get_args
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.groups import read_groups
+from laggard.detectors.judging.groups import read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.slow_link import SlowLinkDetector

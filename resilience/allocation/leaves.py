@@ -23,6 +23,6 @@ def leaves_of_job(groups: Path | None) -> dict[str, str]:
 def _labels_of_nodes(groups: Path | None) -> dict[str, str]:
     if groups is None:
         return {}
-    from laggard.detectors.groups import read_groups  # most jobs have none
+    from laggard.detectors.judging.groups import read_groups  # most jobs have none
 
     return {host: str(leaf) for host, leaf in read_groups(groups).items() if isinstance(host, str)}

@@ -23,8 +23,8 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
 from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment, peers_here
-from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
-from laggard.detectors.inventory import inventoried, with_faults
+from laggard.detectors.judging.diagnosis import Condition, Diagnosis, diagnose, remembered
+from laggard.detectors.judging.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
@@ -233,7 +233,8 @@ def as_text(
     """Return the doctor's output: a table, a line for each reason and a remark, or the same as JSON."""
     if as_json:
         devices = [
-            {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
+            {"host": device[0], **asdict(check), "cause": str(check.cause), **asdict(diagnoses[device])}
+            for device, check in checks.items()
         ]
         measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
         between = [{"host": host, **asdict(each)} for host, check in peers.items() for each in check.peers]

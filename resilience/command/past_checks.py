@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from laggard.detectors.diagnosis import Past
-from laggard.detectors.inventory import Inventory
+from laggard.detectors.judging.diagnosis import Past
+from laggard.detectors.judging.inventory import Inventory
 from laggard.errors import LaggardError
 
 __all__ = ["PastChecks", "PastReadingsError", "default_past_file", "read_past", "update_past"]

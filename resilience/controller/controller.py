@@ -336,7 +336,7 @@ class Controller:
             return
         if verdicts := self._reserve.find_slow(self._roster):
             hosts = frozenset(verdict.host for verdict in verdicts)
-            evidence = "; ".join(verdict.evidence for verdict in verdicts)
+            evidence = "; ".join(str(verdict.evidence) for verdict in verdicts)
             self._account.tell("reserve", f"{abbreviated(sorted(hosts))} passed over: {evidence}", "bold yellow")
             if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
                 self._set_status(decision.status)
@@ -461,7 +461,7 @@ class Controller:
                     self._account.tell("notice", str(notice), "bold yellow")
                 return None
             case _:
-                return self._handle_verdicts([Verdict(**fields) for fields in request.body])
+                return self._handle_verdicts([Verdict.of_fields(fields) for fields in request.body])
 
     def _handle_verdicts(self, verdicts: list[Verdict]) -> NodesAccused | None:
         for verdict in verdicts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from laggard.detectors.restart_cost import RestartCost, cost_in_use
+from laggard.detectors.economics.restart_cost import RestartCost, cost_in_use
 from laggard.resilience.controller.launches import Launches
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster

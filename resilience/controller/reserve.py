@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG
-from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
@@ -78,7 +78,7 @@ class Reserve:
         own = [verdict for verdict in found if verdict.host == node.hostname]
         if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
             return None if own else ()
-        return tuple(Finding("slow", fault=verdict.evidence) for verdict in own)
+        return tuple(Finding("slow", fault=str(verdict.evidence)) for verdict in own)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""

@@ -315,7 +315,7 @@ class JobOptions:
             return None
         if self.detect is None:
             raise UsageError(f"--groups={self.groups}", "has no effect without --detect", "add it, or leave this out")
-        from laggard.detectors.groups import read_groups  # every agent imports this module, and needs no labels
+        from laggard.detectors.judging.groups import read_groups  # every agent imports this module, and needs no labels
 
         try:
             read_groups(self.groups)

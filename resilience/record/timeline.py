@@ -36,7 +36,7 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdict:
-    """A verdict and its time; ``slowdown`` is NaN if unknown."""
+    """A verdict in words, and its time; ``slowdown`` is NaN and ``cause`` empty if unknown."""
 
     time_s: float
     host: str
@@ -46,6 +46,7 @@ class RecordedVerdict:
     evidence: str
     cause: str
     action: str
+    probe: str = ""
 
     @property
     def target(self) -> str:
@@ -275,7 +276,7 @@ def timeline_of_events(
                 launches[-1] = replace(launches[-1], ended_s=time_s)
             launches.append(Launch(event.launch, event.nodes, (), time_s))
         elif event.kind == "verdict" and event.severity:
-            rest = (event.severity, event.text, event.cause or "unknown", event.action)
+            rest = (event.severity, event.text, event.cause, event.action, event.probe)
             verdicts.append(RecordedVerdict(time_s, event.host, event.gpu or None, math.nan, *rest))
     if launches:
         launches[-1] = replace(launches[-1], ended_s=span_s[1])
@@ -300,7 +301,8 @@ def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]
 
 
 def _verdict(time_s: float, found: Verdict) -> RecordedVerdict:
-    rest = (found.slowdown, found.severity, found.evidence, found.cause, found.action)
+    cause = str(found.cause) if found.cause.is_known else ""
+    rest = (found.slowdown, found.severity, str(found.evidence), cause, found.action, found.evidence.probe)
     return RecordedVerdict(time_s, found.host, found.gpu, *rest)
 
 

@@ -30,12 +30,12 @@ _MEASURED_BY: Mapping[Basis | None, str] = {"steps": "steps that it reported", "
 
 def verdict(of: Verdict) -> str:
     """Return a verdict as the user reads it while the job runs."""
-    return f"{of.evidence} ({of.severity}){likely_cause(of.cause)}"
+    return f"{of.evidence} ({of.severity}){likely_cause(str(of.cause) if of.cause.is_known else '')}"
 
 
 def likely_cause(cause: str) -> str:
     """Return the cause of a verdict, after it; empty if it is unknown."""
-    return "" if cause == "unknown" else f"; likely cause: {cause}"
+    return f"; likely cause: {cause}" if cause else ""
 
 
 def failure(of: RecordedFailure) -> str:

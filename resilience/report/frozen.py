@@ -95,6 +95,7 @@ def _of_verdict(of: RecordedVerdict) -> Event:
         severity=of.severity,
         cause=of.cause,
         action=of.action,
+        probe=of.probe,
     )
 
 

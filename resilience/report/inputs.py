@@ -10,7 +10,6 @@ from pathlib import Path
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
-from laggard.detectors.slow_gpu_judge import found_by
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
@@ -121,7 +120,7 @@ def _own_names(store: History, drawn: Collection[str]) -> list[str]:
 def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
     """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
     _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.evidence.endswith(found_by(part)) for verdict in timeline.verdicts)
+    has_verdict = any(verdict.probe == part for verdict in timeline.verdicts)
     return "probe" not in metric, part != "", not has_verdict, metric
 
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.first_day_parts import Bench, chain
 from laggard.collectors.device_check import ALL_DEVICES
 from laggard.collectors.supervised_check import check_devices_here
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from tests.fake_cupy.kernels import host_compiler
 from tests.real_gpus import real_gpus
 
@@ -67,8 +67,8 @@ def test_an_idle_clock_is_warmed_up_and_causes_are_found_by_bus_address(
     assert [check.uuid for check in (idle, hot)] == ["GPU-0", "GPU-1"]
     assert part_of_one.uuid.startswith("GPU-10111213-")  # its own, as CuPy tells it
     assert idle.model == hot.model == "NVIDIA H100 80GB HBM3, 80 GiB, 700 W"
-    assert idle.cause.startswith(f"a neighbour: process {os.getpid()} ")
-    assert hot.cause.startswith("cooling: the clock was held back by heat for")
+    assert str(idle.cause).startswith(f"a neighbour: process {os.getpid()} ")
+    assert str(hot.cause).startswith("cooling: the clock was held back by heat for")
 
 
 @pytest.mark.gpu

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
 from laggard.kvstore.client.fence import begin_launch
@@ -263,7 +265,7 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
 
 
 def test_prometheus_reads_how_nodes_are_and_which_devices_are_slow(state_server: StateServer, served: Served) -> None:
-    verdict = {"host": "node1", "gpu": "0", "evidence": "slow", "severity": "slow", "action": "report"}
+    verdict = Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))).to_fields()
     with state_server.endpoint.connect() as client:
         Control(client, state_server.endpoint, 0).ask("verdicts", [verdict])
 

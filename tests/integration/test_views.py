@@ -132,7 +132,7 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         shown.press("m")
         shown.shows("loss +1 +1.5")
         shown.press("h")
-        shown.shows("launch 0|35 % slower than its peers")
+        shown.shows("launch 0|35 % slower than its 3 peers")
         shown.press("n")
         shown.shows("node2 +excluded")
         server.stop()
@@ -299,7 +299,7 @@ def test_explain_tells_of_a_running_job_a_kept_one_and_names_what_it_does_not_kn
         assert main(["explain", *wanted]) == 0
         first, _, _, *rest = capfd.readouterr().out.splitlines()
         assert first == "train-abc_1234: exit code 0 after 10 min 0 s, 2 launches on node1, node2, node3"
-        assert any("for a slow device: node2 gpu 0: 35 % slower than its peers" in line for line in rest)
+        assert any("for a slow device: node2 gpu 0: 35 % slower than its 3 peers" in line for line in rest)
     with running_job(root):
         assert main(["explain"]) == 0
         assert "train-abc_1234: running for" in capfd.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.detectors.groups import label_of, read_groups
+from laggard.detectors.judging.groups import label_of, read_groups
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
+from laggard.collectors.causes import Cause
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.views import print_status
@@ -26,10 +28,7 @@ from tests.unit.test_views import snapshot_of
 
 WIDTH = 120
 NODES = [f"nid{number:05}" for number in range(126)]
-EVIDENCE = (
-    "nid00007 gpu 3: 11.3 times as slow as its 1003 peers since 20:37:27, 4 rounds, e-value 2.8e4, "
-    "false-alarm budget 1e-4"
-)
+EVIDENCE = "11.3 times as slow as its 1003 peers since 20:37:27, 4 rounds, e-value 2.8e4, false-alarm budget 1e-4"
 
 
 def assert_fits(text: str) -> None:
@@ -45,7 +44,17 @@ def account_of(width: int = 80) -> tuple[Account, io.StringIO]:
 def test_the_account(gone: list[str]) -> None:
     account, text = account_of()
     account.launch_began(0, NODES[:-1], NODES[-1:], None, NODES[0])
-    account.verdict(Verdict("nid00007", "3", 11.3, "very slow", EVIDENCE, "thermal throttling", "restart"))
+    account.verdict(
+        Verdict(
+            "nid00007",
+            "3",
+            11.3,
+            "very slow",
+            Evidence("nid00007", "3", WrongResults(EVIDENCE)),
+            Cause("cooling"),
+            "restart",
+        )
+    )
     reason = (Change(without=tuple(gone), came=tuple(NODES[-1:])),)
     account.tell("relaunch", wording.reason(reason))
     account.tell("lost", f"{abbreviated(gone)} fell silent: no heartbeat for 3.5 s; the last line of its log: Killed")

@@ -28,7 +28,7 @@ from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handle, nvml_readers
 from laggard.collectors.metrics.process import Collectors
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
-from laggard.detectors.device_index import DeviceIndex, as_array
+from laggard.detectors.statistics.device_index import DeviceIndex, as_array
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.telemetry.events import Event

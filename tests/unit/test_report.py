@@ -104,7 +104,7 @@ def test_a_report_of_a_thousand_devices_is_small(tmp_path: Path) -> None:
 def test_the_page_says_which_node_was_excluded_and_why(page: Page) -> None:
     for words in (
         "excluded: node2",
-        "35 % slower than its peers",
+        "35 % slower than its 3 peers",
         "thermal throttling",
         "relaunches took 10.0 s",
         "gap before",
