@@ -9,7 +9,6 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -19,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from laggard.collectors.device import gpu_names
 from laggard.resilience.agent import DIALS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import Handshake
 
 __all__ = ["TOWARDS", "main", "own_address", "own_gpus"]
 
@@ -58,16 +59,15 @@ def main(arguments: Sequence[str]) -> None:
         agent's mark; and `TOWARDS`.
     """
     gpus = own_gpus() if "--gpus" in arguments else []
-    handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
+    address, node = "", own_name() if TOGETHER in arguments else ""
     for primary in (each.removeprefix(TOWARDS) for each in arguments if each.startswith(TOWARDS)):
         with contextlib.suppress(OSError):  # then its agent will not get there either
-            handshake["address"] = own_address(primary)
-    if TOGETHER in arguments:
-        handshake["node"] = own_name()
-        os.environ[AGENT_MARK] += f"-{own_name()}"
+            address = own_address(primary)
+    if node:
+        os.environ[AGENT_MARK] += f"-{node}"
     select.select([sys.stdin], [], [])
-    sys.stdout.write(json.dumps(handshake) + "\n")
-    sys.stdout.flush()
+    sys.stdout.buffer.write(encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus), address, node)))
+    sys.stdout.buffer.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
 
 

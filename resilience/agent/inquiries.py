@@ -7,7 +7,6 @@ done so, and waits for its question, is kept ready once the first one has answer
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import subprocess
@@ -19,39 +18,19 @@ from typing import IO, cast
 
 from laggard.resilience.agent.later import Later
 
-__all__ = ["READY_AFTER_S", "Inquiries", "Inquiry"]
-
 # The next process is started when the launch that may follow an answer has begun.
 READY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A question.
+    """A question to a process that writes one line or several, of which the last complete one is the answer."""
 
-    Attributes
-    ----------
-    event
-        The message that answers it; its field ``found`` is what the process has written, or null.
-    command
-        Command line of a process that writes a line of JSON, or several, of which the last complete one counts.
-    environment
-        Its variables in addition to the agent's own.
-    deadline_s
-        After how many seconds it is killed.
-    question
-        A line that the process waits for on its standard input, and by which another one can be kept ready; None: it
-        asks for nothing.
-    before_answer
-        Called just before the answer is passed on.
-    """
-
-    event: str
+    answer: Callable[[bytes], None]  # called with it; empty: there was none in time
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # beside the agent's own
     deadline_s: float
-    question: str | None = None
-    before_answer: Callable[[], None] = lambda: None
+    question: bytes | None = None  # a line that the process waits for, so that another one can be kept ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +42,12 @@ class _Answering:
 
 
 class Inquiries:
-    """Asks one question after the other, so that each answer is to one question.
+    """Asks one question after the other, so that each answer is to one question."""
 
-    Parameters
-    ----------
-    selector
-        The agent's selector; it calls whatever is registered as data when a file is ready.
-    send
-        Sends a message to the controller.
-    later
-        Where to put what is done later.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None], later: Later) -> None:
+    def __init__(self, selector: selectors.BaseSelector, later: Later, ready_after_s: float) -> None:
         self._selector = selector
-        self._send = send
         self._later = later
+        self._ready_after_s = ready_after_s
         self._asked: subprocess.Popen[bytes] | None = None
         self._ready: _Answering | None = None
         self._waiting: deque[Inquiry] = deque()
@@ -102,8 +71,8 @@ class Inquiries:
         self._asked = answering.process
         if inquiry.question is not None:
             with contextlib.suppress(BrokenPipeError), _stdin_of(self._asked) as pipe:  # it has ended: no answer
-                pipe.write(f"{inquiry.question}\n".encode())
-            self._later.after(READY_AFTER_S, partial(self._keep_ready, inquiry))
+                pipe.write(inquiry.question)
+            self._later.after(self._ready_after_s, partial(self._keep_ready, inquiry))
         on_data = partial(self._take, inquiry, answering.reader, [])
         self._selector.register(answering.reader, selectors.EVENT_READ, on_data)
         self._later.after(inquiry.deadline_s, self._asked.kill)
@@ -132,8 +101,7 @@ class Inquiries:
             self._asked.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
             self._asked = None
         *lines, _ = b"".join(found).split(b"\n")
-        inquiry.before_answer()
-        self._send(inquiry.event, found=json.loads(lines[-1]) if lines else None)
+        inquiry.answer(lines[-1] if lines else b"")
         if self._waiting:
             self._ask_next()
         return True

@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from laggard.resilience.agent.later import Later
+from laggard.resilience.agent.context import Context
 from laggard.resilience.decision.backoff import Backoff
-
-__all__ = ["Sidecars"]
+from laggard.resilience.wire.tasks import StartSidecar, StopSidecar, WillRestart
 
 _log = logging.getLogger("laggard.resilience.agent")
-
-Spawn = Callable[[str, Sequence[str]], "subprocess.Popen[bytes]"]
-"""Starts a process; given its name and its command line."""
 
 
 @dataclass(slots=True)
@@ -29,25 +25,10 @@ class _Sidecar:
 
 
 class Sidecars:
-    """Starts sidecars, reports when they end, and starts them again after a wait that grows.
+    """Starts sidecars, reports when they end, and starts them again after a wait that grows."""
 
-    Parameters
-    ----------
-    spawn
-        Starts a process.
-    send
-        Sends a message to the controller.
-    last_line
-        Returns the last line of a sidecar's log.
-    later
-        Where to put what is done later.
-    """
-
-    def __init__(self, spawn: Spawn, send: Callable[..., None], last_line: Callable[[str], str], later: Later) -> None:
-        self._spawn = spawn
-        self._send = send
-        self._last_line = last_line
-        self._later = later
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._sidecars: dict[str, _Sidecar] = {}
 
     @property
@@ -55,14 +36,14 @@ class Sidecars:
         """Process ids of those that run."""
         return {each.process.pid for each in self._sidecars.values() if each.process is not None}
 
-    def start(self, name: str, command: Sequence[str]) -> None:
+    def start(self, command: StartSidecar) -> None:
         """Start a sidecar."""
-        self._sidecars[name] = _Sidecar(command)
-        self._run(name, self._sidecars[name])
+        sidecar = self._sidecars[command.name] = _Sidecar(command.command)
+        self._run(command.name, sidecar)
 
-    def stop(self, name: str) -> None:
+    def stop(self, command: StopSidecar) -> None:
         """End a sidecar, if there is one of that name; whoever reaps orphans reaps it."""
-        sidecar = self._sidecars.pop(name, None)
+        sidecar = self._sidecars.pop(command.name, None)
         if sidecar is not None and sidecar.process is not None:
             sidecar.process.kill()
 
@@ -73,12 +54,12 @@ class Sidecars:
                 continue
             sidecar.process = None
             again_s = sidecar.backoff.next_s(time.monotonic() - sidecar.began_s)
-            why = self._last_line(name)
+            why = self._context.folder.last_line_of(name)
             _log.warning("%s ended with exit code %d: %s", name, exit_code, why)
-            self._send("sidecar-ended", name=name, exit_code=exit_code, why=why, again_s=again_s)
-            self._later.after(again_s, partial(self._run, name, sidecar))
+            self._context.send(WillRestart(name, exit_code, why, again_s))
+            self._context.later.after(again_s, partial(self._run, name, sidecar))
 
     def _run(self, name: str, sidecar: _Sidecar) -> None:
         if self._sidecars.get(name) is sidecar:  # it was not stopped in the meantime
             sidecar.began_s = time.monotonic()
-            sidecar.process = self._spawn(name, sidecar.command)
+            sidecar.process = self._context.folder.spawn(name, sidecar.command)

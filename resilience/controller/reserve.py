@@ -59,7 +59,7 @@ class Reserve:
             # the analysis needs it, and its half second of loading must not lengthen a relaunch
             threading.Thread(target=importlib.import_module, args=["scipy.special"], daemon=True).start()
         for host in roster.active:
-            cluster.nodes[host].stop_sidecar(NAME)
+            cluster.nodes[host].tasks.stop_sidecar(NAME)
         for host in (*roster.reserve, *(exclusion.host for exclusion in roster.excluded)):
             if host in cluster.nodes:
                 self.probe_node(cluster.nodes[host])
@@ -67,7 +67,7 @@ class Reserve:
     def probe_node(self, node: Node) -> None:
         """Start probing a node, if it has devices; does not wait."""
         if node.record.devices:
-            node.start_sidecar(NAME, list(COMMAND))
+            node.tasks.start_sidecar(NAME, COMMAND)
 
     def fault_of(self, node: NodeRecord, roster: Roster, after_s: float) -> str | None:
         """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.

@@ -105,7 +105,7 @@ class StateCopies:
     def look(self, cluster: Cluster, roster: Roster) -> None:
         """Start the nodes' parts that do not run yet; a node of the reserve has the copy first, else the last node."""
         for host, node in list(cluster.nodes.items()):
-            node.start_sidecar(NAME, sidecar_command(node.path_of(""), self._state_dir, host))
+            node.tasks.start_sidecar(NAME, sidecar_command(node.path_of(""), self._state_dir, host))
         in_order = dict.fromkeys((*roster.reserve, *reversed(roster.active)))
         self._candidates = tuple(host for host in in_order if host != roster.primary and host in cluster.nodes)
 

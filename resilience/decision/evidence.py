@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from laggard.resilience.decision.signatures import signature_of
 
@@ -89,19 +88,6 @@ class NodeCheck:
     kernel_lines: tuple[str, ...] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
     memory: Memory | None = None
-
-    @classmethod
-    def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
-        """Return the check that a node has sent."""
-        return cls(
-            float(read["time_s"]),
-            {name: GpuHealth(**health) for name, health in read["gpus"].items()},
-            {path: int(free) for path, free in read["free_bytes"].items()},
-            int(read["oom_kills"]),
-            tuple(map(str, read["kernel_lines"])),
-            {str(name): str(fault) for name, fault in read["faults"].items()},
-            Memory(**read["memory"]) if read["memory"] else None,
-        )
 
 
 def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
