@@ -231,7 +231,7 @@ def answer(process: Process) -> None:
         process.scheduler.block(process.scheduler.chance.uniform(0.05, 0.4))
         check = NodeCheck(process.scheduler.unix_s, kernel_lines=tuple(process.host.kernel_lines))
         if process.stdout is not None:
-            process.stdout.pipe.arrive(encode(Stacks() if "stack_dump" in process.name_ else NodeChecked(check)))
+            process.stdout.pipe.arrive(encode(Stacks() if process.stdin is None else NodeChecked(check)))
         return 0
 
     process.run(main)
