@@ -21,8 +21,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from laggard import Checkpointer, State
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.shards.bounds import MEMORY_FOLDER
+from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
+from laggard.kvstore.client.connection import current_session
 from laggard.torch import CheckpointReader, CheckpointWriter
 
 TENSOR_BYTES = 32 << 20

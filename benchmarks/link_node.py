@@ -11,7 +11,7 @@ import sys
 
 from laggard.collectors.links.collector import LinkCollector
 from laggard.detectors.slow_link import LINK_MIN_SLOWDOWN, SlowLinkDetector
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.logs import configure_logging
 

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks import outsider_attack
 from benchmarks.outsider_job import COUNTER, END
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.client.connection import is_loopback
 from tests.clusters import slurm_daemons
 from tests.clusters.jobs import ClusterJob
 from tests.clusters.machines import Machine, missing_for_machines

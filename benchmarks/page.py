@@ -22,7 +22,7 @@ from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from tests.browser import Browser, browser, find_browser
 from tests.made_up_job import LENGTH_S, T0, series, write_record
 

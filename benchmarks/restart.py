@@ -34,7 +34,7 @@ import dataclasses, sys
 import ray
 from laggard.detectors import Verdict
 from laggard.kvstore.control import Control
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.resilience import Job
 
 job = Job.current()

@@ -27,11 +27,11 @@ from laggard.collectors import sections
 from laggard.collectors.device import gpu_names
 from laggard.collectors.section_sender import SectionReadings
 from laggard.collectors.sections import MAX_BUFFERED, Section
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 
 __all__ = ["main"]
 

@@ -27,11 +27,11 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from laggard.kvstore.codec import encode
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import Fsync, StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.state.mapping import State
+from laggard.kvstore.values.codec import encode
 
 __all__ = ["main"]
 
@@ -100,7 +100,7 @@ def clients(directory: Path, fsync: Fsync, times: Times) -> Iterator[tuple[redis
 PINGER = """
 import select, sys, time
 from pathlib import Path
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 
 client = Endpoint.load(Path(sys.argv[1])).connect(timeout_s=60)
 client.ping()

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from laggard.kvstore.fence import begin_launch
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.replica import Replica
-from laggard.kvstore.server import Fsync, StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.kvstore.state_copy import CopySource
 
 __all__ = ["main"]

@@ -32,11 +32,11 @@ from benchmarks.telemetry_hung_node import print_hung_node
 from benchmarks.telemetry_job import DEADLINE_S, Job, cpu_s, post, running_job, started, wait_for
 from benchmarks.telemetry_load import print_load
 from benchmarks.telemetry_scale import print_scale
-from laggard.kvstore.environment import NODE
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.telemetry.batches import socket_name
-from laggard.telemetry.bus import NodeAsker
-from laggard.telemetry.sender import BatchSocket
+from laggard.kvstore.client.environment import NODE
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.sending.batches import socket_name
+from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.server.runtime import TOKEN_FILE
 
 __all__ = ["main"]

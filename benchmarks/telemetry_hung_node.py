@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import laggard.telemetry
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL
+from laggard.kvstore.server.process import StateServer
 
 __all__ = ["print_hung_node"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.connection import Session
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from laggard.kvstore.server import StateServer
-from laggard.telemetry.bus import NodeAsker
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.server.process import StateServer
+from laggard.telemetry.nodes.bus import NodeAsker
 
 __all__ = ["DEADLINE_S", "Job", "cpu_s", "post", "running_job", "started", "wait_for"]
 

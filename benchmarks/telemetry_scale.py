@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.telemetry_job import DEADLINE_S, Job, cpu_s, running_job
-from laggard.kvstore.sample_store import key_of
+from laggard.kvstore.series.sample_store import key_of
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.rollups import INTERVAL_US, ROLLUPS, Publisher, Rollups, Run
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.summaries import Summaries, merged, of_samples
-from laggard.telemetry.tiers import TEN_SECONDS_US, Tiers
+from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Rollups, Run
+from laggard.telemetry.store.summaries import Summaries, merged, of_samples
+from laggard.telemetry.store.tiers import TEN_SECONDS_US, Tiers
 
 __all__ = ["print_scale"]
 

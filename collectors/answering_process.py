@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Self, cast
 
-from laggard.kvstore.child_process import dies_with_parent
+from laggard.system.child_process import dies_with_parent
 
 __all__ = ["AnsweringProcess"]
 

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from laggard.collectors.errors import CupyMissingError, DeviceError, NoDeviceError
-from laggard.kvstore.environment import NODE
+from laggard.kvstore.client.environment import NODE
 
 __all__ = [
     "VIRTUAL_DEVICES",

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laggard.errors import LaggardError
-from laggard.kvstore.environment import NotInJobError
+from laggard.kvstore.client.environment import NotInJobError
 
 __all__ = [
     "OLDEST_RAY",

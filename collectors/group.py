@@ -16,12 +16,12 @@ from laggard.collectors.device import Device, device_makers
 from laggard.collectors.errors import NoDeviceError
 from laggard.collectors.probe_schedule import JITTER, ProbeSchedule
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
-from laggard.kvstore.common_clock import CommonClock
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.common_clock import CommonClock
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.errors import FencedError, KVStoreError
-from laggard.kvstore.series import Sample, Series
-from laggard.telemetry.sender import Telemetry
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.telemetry.sending.sender import Telemetry
 
 __all__ = [
     "ERROR",

@@ -7,10 +7,10 @@ import threading
 
 from laggard.collectors.device import Device, local_device
 from laggard.collectors.group import CollectorGroup, DeviceCollector, SampleWriter
-from laggard.kvstore.common_clock import CommonClock
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.environment import NotInJobError
-from laggard.kvstore.series import Sample
+from laggard.kvstore.client.common_clock import CommonClock
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import NotInJobError
+from laggard.kvstore.series.streams import Sample
 
 __all__ = ["InlineProbe"]
 

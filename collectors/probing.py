@@ -17,7 +17,7 @@ from laggard.collectors.errors import DriverUnavailableError, ProbeUnavailableEr
 from laggard.collectors.probe_schedule import Intrusion
 from laggard.collectors.probes import GEMM_PROBE, WRONG, Probe, probes_of
 from laggard.collectors.symptoms import SymptomReader, SymptomTracker
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 __all__ = ["Probing", "WarmUp", "bus_turn", "is_of_this_job", "symptom_reader"]
 

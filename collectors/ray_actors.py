@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from laggard.collectors.errors import OLDEST_RAY, NoClusterError, RayMissingError, UnknownNodeError
+from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.environment import JobEnvironment
 
 RESTART_WAIT_S = 5.0
 

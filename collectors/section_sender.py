@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from laggard.collectors.device import visible_names
 from laggard.collectors.group import STRIDE, SampleWriter
 from laggard.collectors.sections import Section
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import RANK_VARIABLES
 from laggard.kvstore.control import Control
-from laggard.kvstore.environment import RANK_VARIABLES
 from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.series import Sample
+from laggard.kvstore.series.streams import Sample
 
 __all__ = ["GROUP", "SECTION_TIME", "SectionReadings", "section_of", "send_sections", "worker_tags"]
 

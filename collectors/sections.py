@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from laggard.collectors.device_timers import DeviceTimer, find_device_timer
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 __all__ = ["Section", "section"]
 

@@ -22,7 +22,7 @@ from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.rounds import Round, RoundAssembler, WatchClock
 from laggard.detectors.sources import AnySource, Source, StreamSource
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, RequestKind
 from laggard.kvstore.errors import FencedError, StateFullError, StateUnavailableError
 from laggard.telemetry.errors import NodeError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from laggard.kvstore.errors import StateUnavailableError
 
 if TYPE_CHECKING:
-    from laggard.kvstore.codec import Value
-    from laggard.kvstore.state import State
+    from laggard.kvstore.state.mapping import State
+    from laggard.kvstore.values.codec import Value
 
 __all__ = ["Keeper"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import redis
 
-from laggard.kvstore.connection import Session
+from laggard.kvstore.client.connection import Session
 from laggard.kvstore.control import Control, Signs
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 __all__ = ["LaunchSigns"]
 

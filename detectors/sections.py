@@ -22,11 +22,11 @@ from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
 from laggard.detectors.section_memory import SectionMemory
 from laggard.detectors.sources import StreamSource
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
-from laggard.kvstore.series import Series
-from laggard.kvstore.state import State
+from laggard.kvstore.series.streams import Series
+from laggard.kvstore.state.mapping import State
 
 __all__ = ["SECTION_MIN_SLOWDOWN", "SectionDetector", "budget_share"]
 

@@ -26,9 +26,9 @@ from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
 from laggard.detectors.slow_gpu_judge import ReportingJudge, SlowGPUJudge
 from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 __all__ = ["SlowGPUDetector"]
 

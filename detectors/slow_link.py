@@ -24,9 +24,9 @@ from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.slow_link_judge import SlowLinkJudge
 from laggard.detectors.sources import StreamSource
 from laggard.detectors.thresholds import VIRTUAL_MIN_SLOWDOWN
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 __all__ = ["SlowLinkDetector"]
 

@@ -11,12 +11,12 @@ import redis
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import STRIDE
-from laggard.kvstore.connection import Session
+from laggard.kvstore.client.connection import Session
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.sample_store import SeriesKey, key_of
-from laggard.kvstore.series import Sample, Series
-from laggard.telemetry.bus import NodeAsker
-from laggard.telemetry.gathering import gather
+from laggard.kvstore.series.sample_store import SeriesKey, key_of
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 
 __all__ = ["AnySource", "FedSource", "Source", "StreamSource", "device_of"]

@@ -27,11 +27,11 @@ from laggard.interrupts import ended_by_interrupts
 with ended_by_interrupts():  # Ctrl-C prints no traceback here either
     import numpy as np
 
-    from laggard.kvstore.timeseries import TimeSeries
-    from laggard.telemetry.dashboards import write_grafana
-    from laggard.telemetry.dump import write_dump
+    from laggard.kvstore.series.timeseries import TimeSeries
+    from laggard.telemetry.dumps.writing import write_dump
     from laggard.telemetry.errors import DumpError, TelemetryServerError
     from laggard.telemetry.events import Event, series_of_events
+    from laggard.telemetry.grafana.provisioning import write_grafana
     from laggard.telemetry.server.runtime import serve_dump
     from laggard.telemetry.settings import TELEMETRY_CONFIG, SettingsError, TelemetrySettings, load_settings
 

@@ -102,7 +102,7 @@ def open_pool(given: argparse.Namespace) -> AbstractContextManager[Any]:
         print("using multiprocessing on this node", flush=True)
         # Forked from a process that has the libraries loaded: hundreds of workers take seconds, and share the memory.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["scipy.signal", "laggard.resilience.job", "laggard.telemetry.sender"])
+        context.set_forkserver_preload(["scipy.signal", "laggard.resilience.job", "laggard.telemetry.sending.sender"])
         # Ctrl-C is for us alone: the workers inherit that it is blocked, and we act on it once they have been started.
         pressed: list[int] = []
         handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))

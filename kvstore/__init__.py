@@ -32,9 +32,9 @@ from laggard.kvstore.errors import (
 )
 
 if TYPE_CHECKING:
-    from laggard.kvstore.blocks import Block, Region
-    from laggard.kvstore.checkpoint import Checkpointer
-    from laggard.kvstore.state import State, Transaction
+    from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+    from laggard.kvstore.state.mapping import State, Transaction
+    from laggard.kvstore.values.blocks import Block, Region
 
 __all__ = [
     "Block",
@@ -64,11 +64,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Block": "laggard.kvstore.blocks",
-    "Checkpointer": "laggard.kvstore.checkpoint",
-    "Region": "laggard.kvstore.blocks",
-    "State": "laggard.kvstore.state",
-    "Transaction": "laggard.kvstore.state",
+    "Block": "laggard.kvstore.values.blocks",
+    "Checkpointer": "laggard.kvstore.checkpoints.checkpointer",
+    "Region": "laggard.kvstore.values.blocks",
+    "State": "laggard.kvstore.state.mapping",
+    "Transaction": "laggard.kvstore.state.mapping",
 }
 
 

@@ -5,7 +5,7 @@ Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a st
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
 by host), ``leaves`` (the leaf switches of nodes, as links have shown them), ``exclusions`` (of nodes, by host name) and
 ``strikes`` (when each node got its strikes).
-The fence (:mod:`laggard.kvstore.fence`) holds the number of the current launch and refuses every write of an earlier
+The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an earlier
 launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
 
@@ -18,10 +18,10 @@ from typing import Any, Literal, cast, get_args
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import FencedWriter
+from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
-from laggard.kvstore.fence import FencedWriter
-from laggard.kvstore.retry import RetryPolicy
 
 __all__ = [
     "DETECT_INTERVAL_S",

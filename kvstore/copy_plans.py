@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.state_copy import ReplicaUser
 
 __all__ = ["CopyAnswer", "CopyPlan", "CopyPlans", "PlannedReplica"]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.certificates import Authority
-from laggard.kvstore.child_process import ChildProcess
-from laggard.kvstore.connection import Endpoint, write_private
-from laggard.kvstore.server_program import choose_program
+from laggard.kvstore.client.connection import Endpoint, write_private
+from laggard.kvstore.server.program import choose_program
 from laggard.kvstore.state_copy import ReplicaUser
+from laggard.system.certificates import Authority
+from laggard.system.child_process import ChildProcess
 
 __all__ = ["Replica"]
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import redis
 
 from laggard.kvstore.borrowed_sockets import second_queues
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.strangers import STRANGERS_PAUSE_S, Places, SecondQueue
 
 __all__ = ["ServerGuard", "user_of"]

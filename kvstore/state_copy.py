@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 
 __all__ = [
     "CopySource",

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from laggard.collectors.device import gpu_names, visible_names
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, PhaseRecord
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.local_state import is_outside_jobs, local_session
+from laggard.kvstore.state.local_state import is_outside_jobs, local_session
 
 __all__ = ["Job"]
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from laggard.telemetry.client import AnalysisClient
-    from laggard.telemetry.sender import Telemetry
+    from laggard.telemetry.sending.sender import Telemetry
 
 __all__ = ["AnalysisClient", "Telemetry"]
 
-_MODULES = {"AnalysisClient": "laggard.telemetry.client", "Telemetry": "laggard.telemetry.sender"}
+_MODULES = {"AnalysisClient": "laggard.telemetry.client", "Telemetry": "laggard.telemetry.sending.sender"}
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name

@@ -11,14 +11,14 @@ from typing import TypedDict
 import orjson
 import redis
 
-from laggard.kvstore.connection import Session, current_session
+from laggard.kvstore.client.connection import Session, current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.timeseries import TimeSeries
-from laggard.telemetry.bus import NodeAsker
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import NodeError, NotConnectedError
-from laggard.telemetry.gathering import gather
-from laggard.telemetry.mailbox import SERVER_NAME
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.gathering import gather
+from laggard.telemetry.nodes.mailbox import SERVER_NAME
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.settings import job_settings
 
@@ -127,7 +127,7 @@ class AnalysisClient:
         Control(session.client, session.endpoint, session.environment.launch).ask("reboot", hosts)
 
     def db_dump(self) -> list[str]:
-        """Have the samples written to files, and return ``host:path`` of each (:mod:`laggard.telemetry.dump`).
+        """Have the samples written to files, and return ``host:path`` of each (:mod:`laggard.telemetry.dumps.writing`).
 
         Each node writes its own, or ``dump_node`` writes one of all, to ``dump_dir``.
 

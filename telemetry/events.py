@@ -12,9 +12,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 import redis
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.sample_store import SeriesKey, key_of
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.series.sample_store import SeriesKey, key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
 
 __all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats
+from laggard.kvstore.series.timeseries import Floats
 
 __all__ = [
     "BURST_BYTES",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME, LinkMatrix, matrix_of, newest_of_one_size
+from laggard.telemetry.nodes.sources import Source
 from laggard.telemetry.query.engine import Answer, Span
 from laggard.telemetry.query.parsing import sub_query_from_json
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.sources import Source
 
 __all__ = ["links_between"]
 

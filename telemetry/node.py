@@ -12,21 +12,21 @@ from typing import Any, Self
 
 import redis
 
-from laggard.kvstore.codec import Value
-from laggard.kvstore.connection import Session
-from laggard.kvstore.sample_store import SampleStore
-from laggard.telemetry.anew import tell_if_anew
-from laggard.telemetry.batches import Batch, Ingest, socket_name
-from laggard.telemetry.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.dump import Part, parts_of_nodes, write_dump
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.series.sample_store import SampleStore
+from laggard.kvstore.values.codec import Value
+from laggard.telemetry.dumps.writing import Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
-from laggard.telemetry.history import History
+from laggard.telemetry.nodes.anew import tell_if_anew
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
+from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
-from laggard.telemetry.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
+from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import answer_question
-from laggard.telemetry.tiers import Tiers
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
+from laggard.telemetry.store.tiers import Tiers
 
 __all__ = ["NodeTelemetry"]
 

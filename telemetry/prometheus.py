@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from laggard.kvstore.connection import write_private
+from laggard.kvstore.client.connection import write_private
 
 __all__ = ["alert_rules", "scrape_config", "write_prometheus"]
 

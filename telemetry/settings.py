@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from laggard.kvstore.environment import JobEnvironment
+from laggard.kvstore.client.environment import JobEnvironment
 from laggard.telemetry.errors import SettingsError
 
 __all__ = ["SETTINGS_FILE", "TELEMETRY_CONFIG", "SettingsError", "TelemetrySettings", "job_settings", "load_settings"]

@@ -17,8 +17,8 @@ import pytest
 import redis
 from xdist.scheduler import LoadScopeScheduling
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.server.process import StateServer
 from tests.integration.jobs import RunningJob
 
 # What takes longest begins first, so that the short ones fill up what is left. Each file that no group names is a group

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from laggard.kvstore.local_state import LOCAL_STATE, FileLayout
-from laggard.kvstore.state import State
+from laggard.kvstore.state.local_state import LOCAL_STATE, FileLayout
+from laggard.kvstore.state.mapping import State
 
 
 def fresh_local_state(run: str = "a run") -> State:

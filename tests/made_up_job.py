@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.series import Sample, Series
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.folders import PREFIX
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
-from laggard.telemetry.bus import NodeAnswerer
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.history import History
-from laggard.telemetry.rollups import Run
+from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.bus import NodeAnswerer
+from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import answer_question
-from laggard.telemetry.tiers import Tiers
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import Run
+from laggard.telemetry.store.tiers import Tiers
 
 T0 = 1_700_000_000.0
 LENGTH_S = 600

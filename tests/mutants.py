@@ -58,7 +58,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "codec": (
-        ("kvstore/codec.py", "kvstore/timeseries.py"),
+        ("kvstore/values/codec.py", "kvstore/series/timeseries.py"),
         (
             "tests/unit/test_kvstore_codec.py",
             "tests/unit/test_timeseries.py",

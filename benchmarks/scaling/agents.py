@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.remote import RemoteAllocation

@@ -25,9 +25,9 @@ import numpy as np
 import redis
 
 from laggard.collectors.probe_schedule import JITTER
-from laggard.kvstore.connection import Endpoint, Packer
-from laggard.kvstore.fence import EXECUTE_LUA, Command, FencedWriter
-from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.client.connection import Endpoint, Packer
+from laggard.kvstore.client.fence import EXECUTE_LUA, Command, FencedWriter
+from laggard.kvstore.series.streams import Sample, Series
 
 __all__ = ["METRIC", "CrowdPlan", "CrowdRecord", "host_name"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.agent.dialling import Dialler, Invitation, read_invitation
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.second_path import COUNTS, INTERVAL_S

@@ -28,10 +28,10 @@ from laggard.detectors.detector import Watcher
 from laggard.detectors.rounds import Round
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.control import LaunchRecord, NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, NodesAccused, Relaunch, Settings

@@ -12,9 +12,9 @@ from typing import cast
 import redis
 
 from laggard.collectors.links.prober import FIRST_BYTES, Address
-from laggard.kvstore.connection import Session
-from laggard.kvstore.fence import FencedWriter
-from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.fence import FencedWriter
+from laggard.kvstore.client.retry import RetryPolicy
 
 __all__ = ["LinkBoard"]
 

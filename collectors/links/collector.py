@@ -21,13 +21,13 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import OVERHEAD, moment_s
-from laggard.kvstore.common_clock import CommonClock
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.common_clock import CommonClock
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
-from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.series.streams import Sample, Series
 from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME
-from laggard.telemetry.sender import Telemetry
+from laggard.telemetry.sending.sender import Telemetry
 
 __all__ = ["LAUNCH", "LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 

@@ -20,7 +20,7 @@ from laggard.collectors.probing import symptom_reader
 from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.symptoms import SymptomTracker
 from laggard.kvstore.control import NodeRecord
-from laggard.telemetry.sender import Telemetry
+from laggard.telemetry.sending.sender import Telemetry
 
 __all__ = ["PCIE", "PEER_LINK_TIME", "NodePeers", "PeerLinkCollector", "PeerReport"]
 

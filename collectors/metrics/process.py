@@ -23,8 +23,8 @@ import redis
 from laggard.collectors.metrics.gpu import DeviceReader, device_readers
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.environment import LAUNCH, JobEnvironment
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import LAUNCH, JobEnvironment
 from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
 from laggard.telemetry.events import Event, EventLog

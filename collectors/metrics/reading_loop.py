@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from laggard.kvstore.sample_store import SampleStore
+from laggard.kvstore.series.sample_store import SampleStore
 
 __all__ = ["Pace", "Reading", "ReadingLoop", "SupportsRead", "next_tick"]
 

@@ -26,7 +26,7 @@ from typing import IO, Protocol
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH
 from laggard.logs import configure_logging
 from laggard.resilience.agent import DIALS, own_name
 from laggard.resilience.agent.checks import Checks, CheckSettings

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from laggard.kvstore.connection import write_private
+from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.replica import LOCK
-from laggard.kvstore.state_directory import DATA, is_in_use
+from laggard.kvstore.server.directory import DATA, is_in_use
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
 from laggard.resilience.decision.ballots import Ballot
 

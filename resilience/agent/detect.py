@@ -23,10 +23,10 @@ from laggard.detectors.groups import read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.slow_link import SlowLinkDetector
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 from laggard.logs import configure_logging
 from laggard.resilience.decision.options import Watched
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.resilience.agent.second_path import SecondPath
 from laggard.resilience.decision.pace import Pace
 from laggard.resilience.wire.node import SetUp

@@ -19,12 +19,12 @@ from pathlib import Path
 import psutil
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
-from laggard.kvstore.environment import ENDPOINT_FILE
-from laggard.kvstore.memory import oom_kills
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.signatures import clean_line, signature_of
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.checks import CheckNode, NodeChecked
+from laggard.system.memory import oom_kills
 
 __all__ = ["gpu_health", "hardware_lines", "main", "recent_kernel_lines"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import redis
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.logs import configure_logging

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, RANK_VARIABLES
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, RANK_VARIABLES
 from laggard.resilience.agent.hook import WARM
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters

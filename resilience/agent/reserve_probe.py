@@ -19,11 +19,11 @@ from laggard.collectors.device import Device, device_makers
 from laggard.collectors.group import ERROR, in_a_line
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG, Probe, gemm_probe
-from laggard.kvstore.connection import Session, current_session
-from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.client.connection import Session, current_session
+from laggard.kvstore.client.environment import LAUNCH
+from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.fence import current_launch
-from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.series.streams import Sample, Series
 from laggard.logs import configure_logging
 
 __all__ = ["LONGEST_INTERVAL_S", "main"]

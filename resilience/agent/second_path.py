@@ -61,7 +61,7 @@ class SecondPath:
         try:
             import redis
 
-            from laggard.kvstore.connection import Endpoint
+            from laggard.kvstore.client.connection import Endpoint
             from laggard.kvstore.errors import EndpointFileError
         except RuntimeError:  # the agent is ending: Python no longer loads what works with threads
             return

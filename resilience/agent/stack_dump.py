@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import Frame, RankStack, own_frames, parse_faulthandler
 from laggard.resilience.wire import encode

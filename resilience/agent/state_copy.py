@@ -14,12 +14,12 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.environment import ENDPOINT_FILE
+from laggard.kvstore.client.retry import is_passing
 from laggard.kvstore.copy_plans import CopyAnswer, CopyPlan, CopyPlans, PlannedReplica
-from laggard.kvstore.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.replica import Replica
-from laggard.kvstore.retry import is_passing
 from laggard.logs import configure_logging
 from laggard.resilience.agent.ballot_box import BallotBox
 from laggard.resilience.agent.processes import AGENT_MARK

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from laggard.kvstore.child_process import dies_with_parent
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
@@ -36,6 +35,7 @@ from laggard.resilience.wire.tasks import (
     WillRestart,
 )
 from laggard.resilience.wire.warm import Hooked, Imported
+from laggard.system.child_process import dies_with_parent
 
 EXIT_CANNOT_START = 127
 CHUNK_BYTES = 1 << 16

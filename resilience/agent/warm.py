@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from laggard.kvstore.child_process import dies_with_parent
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
 from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.warm import ForkAhead, Forked, KeepWarm, LeftOut, Load, Refused, Run, Runs, WarmReady
+from laggard.system.child_process import dies_with_parent
 
 MESSAGE_BYTES = 1 << 16
 # More than the variables of a rank need beyond those of all ranks.

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from laggard.kvstore.certificates import Authority, Certificate
 from laggard.kvstore.strangers import TwoQueues
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
+from laggard.system.certificates import Authority, Certificate
 
 __all__ = ["AgentListener", "Callers", "allow_descriptors", "lack_of_descriptors"]
 

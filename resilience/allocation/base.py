@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Protocol
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
+from laggard.kvstore.client.environment import NODE
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.environment import NODE
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation.time_to_save import TimeToSave

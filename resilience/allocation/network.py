@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.client.connection import is_loopback
 from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError

@@ -60,7 +60,7 @@ def _of_running(job: RunningJob) -> list[str]:
 def _of_record(record: Path) -> list[str]:
     from laggard.resilience.report.costs import costs_of  # numpy and the samples are slow to load
     from laggard.resilience.report.inputs import read_inputs
-    from laggard.telemetry.dump import DumpError
+    from laggard.telemetry.dumps.writing import DumpError
 
     if not (record / JOURNAL_FILE).exists():
         raise UsageError(f"{record} has no {JOURNAL_FILE}: name a job, or the folder of its record")

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import circle
-from laggard.kvstore.environment import NODE
+from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
 from laggard.resilience.command.nccl_check import Ask, NcclCheck, Rails, check_nccl

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from laggard.collectors.boards import Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
-from laggard.kvstore.environment import NODE
+from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
 
 __all__ = ["NO_GPU", "check_hosts"]

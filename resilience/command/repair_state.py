@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from laggard.kvstore.repair import Repair, repair
+from laggard.kvstore.state.repair import Repair, repair
 from laggard.resilience.text import counted
 
 __all__ = ["repair_state"]

@@ -43,7 +43,7 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     """
     from laggard.resilience.report.inputs import read_inputs  # slow to load
     from laggard.resilience.report.page import write_report
-    from laggard.telemetry.dump import DumpError
+    from laggard.telemetry.dumps.writing import DumpError
 
     source = kept_job(job_or_dump)
     try:

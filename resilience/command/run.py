@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from laggard.collectors.ray_actors import require_ray
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.kvstore.state_copy import forget_copy
 from laggard.logs import LOG_VARIABLE, configure_logging

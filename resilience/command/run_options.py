@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from laggard.kvstore.server import Fsync
+from laggard.kvstore.server.process import Fsync
 from laggard.resilience.decision.events import OnFailure
 from laggard.resilience.decision.options import MANAGERS, Watched
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from laggard.kvstore.server import SNAPSHOT
-from laggard.kvstore.state_directory import DATA, locked
+from laggard.kvstore.server.directory import DATA, locked
+from laggard.kvstore.server.process import SNAPSHOT
 from laggard.resilience.agent.ballot_box import COPIES, SEND_MARK
 from laggard.resilience.decision.ballots import Ballot, CopyRecord, is_majority, members_of, newest
 from laggard.resilience.errors import StateCopyError

@@ -63,10 +63,10 @@ def grafana(directory: Path, url: str, token_file: Path | None) -> int:
     Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning, Prometheus with
     --config.file=DIR/prometheus/prometheus.yml.
     """
-    from laggard.telemetry.dashboards import write_grafana
     from laggard.telemetry.errors import ServerUnreachableError
+    from laggard.telemetry.grafana.provisioning import write_grafana
+    from laggard.telemetry.grafana.server_client import read_shape
     from laggard.telemetry.prometheus import write_prometheus
-    from laggard.telemetry.server_client import read_shape
 
     _require_url(url)
     try:

@@ -17,7 +17,7 @@ from laggard.resilience.views.screen import header
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.source import LiveSource
 from laggard.resilience.views.tables import device_table, launch_table, metric_table, node_table, sorted_devices
-from laggard.telemetry.bus import NodeError
+from laggard.telemetry.nodes.bus import NodeError
 
 __all__ = ["print_status", "status", "top"]
 

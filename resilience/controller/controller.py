@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from laggard.detectors.verdict import Verdict
+from laggard.kvstore.client.environment import TELEMETRY_LEVEL
 from laggard.kvstore.control import NodeRecord, Request
-from laggard.kvstore.environment import TELEMETRY_LEVEL
-from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
@@ -63,6 +62,7 @@ from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account, LaunchEndCause
 from laggard.resilience.text import abbreviated, duration
+from laggard.system.steady_clock import SteadyClock
 
 _log = logging.getLogger("laggard.resilience.controller")
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.environment import LAUNCH
 from laggard.resilience.decision.options import Watched
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UsageError

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.kvstore.connection import write_private
-from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.client.connection import write_private
+from laggard.kvstore.client.environment import LAUNCH
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion

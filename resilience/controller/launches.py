@@ -18,9 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
-from laggard.kvstore.environment import LAUNCH
-from laggard.kvstore.steady_clock import SteadyClock
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -46,6 +45,7 @@ from laggard.resilience.nodes.copies import Copies, Printer
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.record.account import Account, Gap
 from laggard.resilience.record.job_logs import save_logs
+from laggard.system.steady_clock import SteadyClock
 
 __all__ = ["END_DEADLINE_S", "JobPlan", "Launches", "MakeCluster"]
 

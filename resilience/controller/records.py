@@ -12,15 +12,15 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, cast
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.checkpoints.lost import LostCheckpoint, lost_with_job
+from laggard.kvstore.checkpoints.manifest import ShardRecord, under_way
+from laggard.kvstore.checkpoints.settings import Registry
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import begin_launch, current_launch
+from laggard.kvstore.client.retry import RetryPolicy, is_passing
 from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
-from laggard.kvstore.fence import begin_launch, current_launch
-from laggard.kvstore.retry import RetryPolicy, is_passing
-from laggard.kvstore.shards.lost import LostCheckpoint, lost_with_job
-from laggard.kvstore.shards.manifest import ShardRecord, under_way
-from laggard.kvstore.shards.settings import Registry
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.roster import Exclusion
 from laggard.resilience.decision.strikes import Strike
 

@@ -22,9 +22,9 @@ from laggard.collectors.probes import WRONG
 from laggard.detectors.analysis import SlowGPUAnalysis
 from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.series import Sample, Series
+from laggard.kvstore.series.streams import Sample, Series
 from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster

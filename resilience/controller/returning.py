@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from laggard.errors import LaggardError
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.steady_clock import SteadyClock
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.controller.reserve import Reserve
@@ -32,6 +31,7 @@ from laggard.resilience.errors import ResourceManagerError, UnreachableNodesErro
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.text import duration
+from laggard.system.steady_clock import SteadyClock
 
 __all__ = ["Returning"]
 

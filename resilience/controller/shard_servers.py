@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.kvstore.certificates import Authority
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.checkpoints.settings import AUTHORITY, CERTIFICATE, SETTINGS_FILE, NodeShards
+from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE, SETTINGS_FILE, NodeShards
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.system.certificates import Authority
 
 __all__ = ["IN_MEMORY", "CheckpointOptions", "ShardServers"]
 
-COMMAND = (sys.executable, "-P", "-m", "laggard.kvstore.shards.server")
+COMMAND = (sys.executable, "-P", "-m", "laggard.kvstore.checkpoints.server")
 NAME = "shards"
 
 

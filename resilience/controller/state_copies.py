@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.retry import is_passing
 from laggard.kvstore.copy_plans import CopyAnswer, CopyPlan, CopyPlans, PlannedReplica
-from laggard.kvstore.retry import is_passing
 from laggard.kvstore.state_copy import CopySource
 from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.decision.ballots import CopyRecord, copy_name, is_majority

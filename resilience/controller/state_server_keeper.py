@@ -15,7 +15,7 @@ from typing import Self
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import (
     MEMORY_ADVICE,
     KVStoreError,
@@ -25,10 +25,10 @@ from laggard.kvstore.errors import (
     StateFullError,
     StateUnavailableError,
 )
-from laggard.kvstore.memory import oom_kills
-from laggard.kvstore.server import Fsync, StateServer
+from laggard.kvstore.server.process import Fsync, StateServer
 from laggard.kvstore.server_guard import ServerGuard
 from laggard.resilience.agent.awake import AwakeClock
+from laggard.system.memory import oom_kills
 
 __all__ = ["StateKeeper"]
 

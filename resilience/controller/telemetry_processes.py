@@ -11,12 +11,12 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.allocation.network import claim_port, free_port
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
-from laggard.telemetry.bus import NodeAsker
 from laggard.telemetry.client import request_dump
+from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
 
 __all__ = ["JobTelemetry"]

@@ -17,7 +17,7 @@ from laggard.resilience.text import abbreviated
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
     from laggard.kvstore.control import NodeRecord
-    from laggard.kvstore.server import Fsync
+    from laggard.kvstore.server.process import Fsync
 
 __all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError", "Watched"]
 

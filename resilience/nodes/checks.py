@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from laggard.kvstore.clock_offset import ClockOffset
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.nodes import wording
 from laggard.resilience.wire import Command, Inbox
 from laggard.resilience.wire.checks import CheckNode, DumpStacks, LogEnd, LogsSent, NodeChecked, SendLogs, Stacks
 from laggard.resilience.wire.node import Ping, Pong
+from laggard.system.clock_offset import ClockOffset
 
 
 class NodeChecks:

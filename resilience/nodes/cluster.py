@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.kvstore.connection import Endpoint, is_loopback
+from laggard.kvstore.client.connection import Endpoint, is_loopback
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.resilience.allocation import Allocation

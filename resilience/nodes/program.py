@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from laggard.kvstore.child_process import dies_with_parent
-from laggard.kvstore.environment import LAUNCH
+from laggard.kvstore.client.environment import LAUNCH
 from laggard.resilience.agent.processes import state_of
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
+from laggard.system.child_process import dies_with_parent
 
 __all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of", "command_of_module"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.client.connection import is_loopback
+from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.environment import LAUNCH
 
 __all__ = [
     "HOST_FILE",

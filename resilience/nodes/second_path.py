@@ -10,7 +10,7 @@ from typing import cast
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.agent.second_path import COUNTS
 
 __all__ = ["N_SILENT", "Count", "Counts", "seen", "seen_of_all"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from laggard.kvstore.clock_offset import ClockOffset
 from laggard.resilience.text import duration
 from laggard.resilience.wire.node import Crashed
 from laggard.resilience.wire.tasks import TaskEnded, WillRestart
+from laggard.system.clock_offset import ClockOffset
 
 
 def ended(end: TaskEnded | WillRestart) -> str:

@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from laggard.kvstore.certificates import Authority
-from laggard.kvstore.connection import is_loopback
+from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
@@ -34,6 +33,7 @@ from laggard.resilience.nodes.cluster import (
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
 from laggard.resilience.text import abbreviated
+from laggard.system.certificates import Authority
 
 __all__ = ["RayCluster"]
 

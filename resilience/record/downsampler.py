@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.sample_store import SeriesKey, key_of
-from laggard.kvstore.timeseries import Floats, Times, TimeSeries
+from laggard.kvstore.series.sample_store import SeriesKey, key_of
+from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 
 __all__ = ["Downsampler"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.journal import FORMAT, JOURNAL_FILE, Journal

@@ -48,8 +48,8 @@ from typing import Any, cast
 import redis
 
 from laggard.errors import LaggardError
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.steady_clock import SteadyClock
+from laggard.kvstore.client.connection import Endpoint
+from laggard.system.steady_clock import SteadyClock
 
 __all__ = [
     "FORMAT",

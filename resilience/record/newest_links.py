@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from laggard.collectors.links.collector import LinkReport
-from laggard.kvstore.series import Sample
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.streams import Sample
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME, Link
 
 __all__ = ["LinkLog", "NewestLinks"]

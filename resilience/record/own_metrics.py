@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats, Times, TimeSeries
+from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 from laggard.resilience.record.downsampler import Downsampler
-from laggard.telemetry.bus import NodeAsker
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
 from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES
-from laggard.telemetry.program_metrics import COLUMNS, STEP_S, merged_ranges
-from laggard.telemetry.sources import MAX_TRAVELLING_SAMPLES
+from laggard.telemetry.store.program_metrics import COLUMNS, STEP_S, merged_ranges
 
 __all__ = ["MAX_METRICS", "OwnMetrics", "chosen", "readable_steps"]
 

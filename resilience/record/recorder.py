@@ -19,20 +19,20 @@ import redis
 
 from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.fence import current_launch
-from laggard.kvstore.series import Series
-from laggard.kvstore.state import State
+from laggard.kvstore.series.streams import Series
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
-from laggard.telemetry.bus import NodeAsker, NodeError
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.gathering import gather
+from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.bus import NodeAsker, NodeError
+from laggard.telemetry.nodes.gathering import gather
 
 __all__ = ["UTILIZATION", "Recorder"]
 

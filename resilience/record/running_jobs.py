@@ -14,7 +14,7 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import EndpointFileError
 from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import PREFIX, runtime_root

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.kvstore.sample_store import SeriesKey
-from laggard.kvstore.timeseries import Floats
+from laggard.kvstore.series.sample_store import SeriesKey
+from laggard.kvstore.series.timeseries import Floats
 from laggard.node_names import joined
 from laggard.resilience.record.timeline import RecordedVerdict, Timeline
 from laggard.resilience.report.inputs import ReportInputs

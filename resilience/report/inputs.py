@@ -18,16 +18,16 @@ from laggard.resilience.record.timeline import Timeline, natural, timeline_of_en
 from laggard.resilience.report.own_curve import OwnCurve, own_curve
 from laggard.resilience.report.panel import Panel, panel_of
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import events_of_series
-from laggard.telemetry.history import History
 from laggard.telemetry.link_matrix import LinkMatrix
 from laggard.telemetry.links import links_between
+from laggard.telemetry.nodes.sources import LocalSource
 from laggard.telemetry.page.content import metrics_of
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
-from laggard.telemetry.sources import LocalSource
+from laggard.telemetry.store.history import History
 
 __all__ = ["ReportInputs", "read_inputs"]
 

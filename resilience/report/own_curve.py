@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats, TimeSeries
+from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.resilience.report.panel import panel_of, percentile
 from laggard.telemetry.page.content import MEAN, OF_SERIES, n_series_of
 

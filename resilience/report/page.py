@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from laggard.kvstore.connection import write_private
+from laggard.kvstore.client.connection import write_private
 from laggard.resilience.record.effective_time import PART_NAMES, SHOWN_FROM_S
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.timeline import Timeline

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR
-from laggard.kvstore.timeseries import Floats, TimeSeries
+from laggard.kvstore.series.timeseries import Floats, TimeSeries
 
 __all__ = ["Panel", "forward_filled", "panel_of", "ratio_to_peers"]
 

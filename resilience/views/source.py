@@ -13,15 +13,15 @@ import redis
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
-from laggard.kvstore.series import Series
+from laggard.kvstore.series.streams import Series
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import FORMAT, Entry, published_entries
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
-from laggard.telemetry.bus import NodeAsker
-from laggard.telemetry.gathering import gather
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.gathering import gather
 
 __all__ = ["LiveSource", "running_timeline"]
 

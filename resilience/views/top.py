@@ -27,7 +27,7 @@ from laggard.resilience.views.grid import Grid, neighbour
 from laggard.resilience.views.screen import Extent, Page, View, extent_of, whole_screen
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.tables import SORTS
-from laggard.telemetry.bus import NodeError
+from laggard.telemetry.nodes.bus import NodeError
 
 __all__ = ["Keyboard", "after_key", "clamped", "found", "keys_of", "run_top"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from laggard.kvstore.sample_store import SeriesKey
-from laggard.kvstore.timeseries import Floats, TimeSeries
+from laggard.kvstore.series.sample_store import SeriesKey
+from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.events import Event, LaunchSpan
 from laggard.telemetry.link_matrix import LINK_METRICS, natural

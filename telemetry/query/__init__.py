@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query.engine import Answer, evaluate
 from laggard.telemetry.query.parsing import Query, SubQuery, query_from_json, query_from_url

@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats
+from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.errors import BadQueryError
 
 __all__ = ["AGGREGATORS", "Aggregator", "Gaps", "aggregator"]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.timeseries import Floats, Times
+from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query.aggregators import AGGREGATORS, aggregator
 from laggard.telemetry.query.times import SECOND_US, parse_duration

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
+from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
 from laggard.telemetry.errors import QueryTooLargeError
 from laggard.telemetry.query.aggregators import Aggregator, Gaps, aggregator
 from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together

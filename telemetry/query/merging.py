@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.timeseries import Floats
+from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.errors import QueryTooLargeError
 from laggard.telemetry.query.aggregators import Aggregator, Gaps
 

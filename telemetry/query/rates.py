@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats, Times
+from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.query.times import SECOND_US
 
 __all__ = ["Rate", "rate"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import redis
 
 from laggard.errors import LaggardError
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.environment import LAUNCH, JobEnvironment
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.client.environment import LAUNCH, JobEnvironment
 from laggard.logs import configure_logging
 from laggard.telemetry.server.runtime import serve_dump, serve_job
 from laggard.telemetry.settings import TelemetrySettings, job_settings

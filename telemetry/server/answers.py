@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from laggard.kvstore.sample_store import Newest
-from laggard.kvstore.timeseries import Floats, Times
+from laggard.kvstore.series.sample_store import Newest
+from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.catalogue import CATALOGUE, SERVED, Metric
 from laggard.telemetry.events import Event
 from laggard.telemetry.query.engine import Answer

@@ -12,22 +12,22 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
-from laggard.kvstore.sample_store import Newest, SeriesKey
-from laggard.telemetry.batches import Batch
+from laggard.kvstore.series.sample_store import Newest, SeriesKey
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
+from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.query import SubQuery, query_from_json, query_from_url
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
 from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
 from laggard.telemetry.query.filters import FILTER_TYPES
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
+from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, annotation, answers_to_json, metrics_to_text
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
 from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
-from laggard.telemetry.sources import Found, Source
 
 __all__ = ["JSON", "ROUTES", "Handler", "Reach", "Reply", "Service", "authorize", "health", "put", "query"]
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from laggard.kvstore.connection import Session
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import NoLaunchRecordError
-from laggard.kvstore.fence import current_launch
-from laggard.kvstore.sample_store import Newest
+from laggard.kvstore.series.sample_store import Newest
 from laggard.node_names import joined
 from laggard.telemetry.events import Event, EventLog
-from laggard.telemetry.pulse import NodeHealth
+from laggard.telemetry.nodes.pulse import NodeHealth
+from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.handlers import Reach
 from laggard.telemetry.server.own_metrics import own_metrics
-from laggard.telemetry.watch import NodeWatch
 
 __all__ = ["FollowedJob"]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from laggard.kvstore.sample_store import SeriesKey
+from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.telemetry.errors import RequestError
 
 __all__ = ["lookup", "parse_lookup", "suggest"]

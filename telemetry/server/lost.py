@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from laggard.kvstore.codec import Value
-from laggard.kvstore.connection import Session
-from laggard.telemetry.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.mailbox import SERVER_NAME
-from laggard.telemetry.rollups import Rollups
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.values.codec import Value
+from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
+from laggard.telemetry.nodes.mailbox import SERVER_NAME
+from laggard.telemetry.store.rollups import Rollups
 
 __all__ = ["lost_answerer"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from laggard.kvstore.sample_store import Newest
+from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event
+from laggard.telemetry.nodes.pulse import NodeHealth
 from laggard.telemetry.page.content import accused
-from laggard.telemetry.pulse import NodeHealth
 from laggard.telemetry.query.times import SECOND_US
 
 __all__ = ["own_metrics"]

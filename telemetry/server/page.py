@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from laggard.kvstore.timeseries import Floats, Times, TimeSeries
+from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document

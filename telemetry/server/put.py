@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from laggard.kvstore.sample_store import SeriesKey, key_of
-from laggard.kvstore.timeseries import Floats, Times
-from laggard.telemetry.batches import Batch
+from laggard.kvstore.series.sample_store import SeriesKey, key_of
+from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError, PointError
 from laggard.telemetry.query.times import SECOND_US, parse_time
+from laggard.telemetry.sending.batches import Batch
 
 __all__ = [
     "MAX_LINE_BYTES",

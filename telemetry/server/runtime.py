@@ -20,17 +20,18 @@ from typing import Any
 import redis
 import uvicorn
 
-from laggard.kvstore.connection import Session, write_private
-from laggard.telemetry.anew import tell_if_anew
-from laggard.telemetry.batches import Batch, socket_name
-from laggard.telemetry.bus import Listener, NodeAsker
+from laggard.kvstore.client.connection import Session, write_private
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
 from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
+from laggard.telemetry.nodes.anew import tell_if_anew
+from laggard.telemetry.nodes.bus import Listener, NodeAsker
+from laggard.telemetry.nodes.sources import LocalSource, NodesSource
+from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
-from laggard.telemetry.rollups import ROLLUPS, Rollups
-from laggard.telemetry.sender import BatchSocket
+from laggard.telemetry.sending.batches import Batch, socket_name
+from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.server.app import make_app
 from laggard.telemetry.server.handlers import Reach, Service
 from laggard.telemetry.server.job import FollowedJob
@@ -38,8 +39,7 @@ from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler, line_handler
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import LocalSource, NodesSource
-from laggard.telemetry.watch import NodeWatch
+from laggard.telemetry.store.rollups import ROLLUPS, Rollups
 
 __all__ = ["TOKEN_FILE", "serve_dump", "serve_job"]
 

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 from laggard.collectors.links.collector import LINK_TIME
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.series import Series
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.series.streams import Series
+from laggard.kvstore.server.process import StateServer
 
 POLL_S = 0.2
 

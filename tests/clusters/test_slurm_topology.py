@@ -26,7 +26,7 @@ SwitchName=spine Switches=leaf[1-2]
 # Prints what the nodes of its launch go by.
 PROGRAM = """
     import os
-    from laggard.kvstore.connection import current_session
+    from laggard.kvstore.client.connection import current_session
     from laggard.kvstore.control import Control
 
     session = current_session()

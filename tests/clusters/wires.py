@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from tests.clusters.machines import Machine, wait_for
 from tests.clusters.site import Site
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import psutil
 
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
+from laggard.kvstore.client.fence import begin_launch, current_launch
 from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.fence import begin_launch, current_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.command.take_over import Begun, begin_term
 from laggard.resilience.controller.state_copies import StateCopies

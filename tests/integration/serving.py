@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.connection import Session
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.settings import TelemetrySettings
 

@@ -7,14 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 
-from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.node_store import NodeStore
+from laggard.kvstore.checkpoints.settings import NodeShards, Registry
+from laggard.kvstore.client.environment import ENDPOINT_FILE
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.shards.node_store import NodeStore
-from laggard.kvstore.shards.settings import NodeShards, Registry
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.controller.shard_servers import COMMAND, CheckpointOptions, ShardServers
 from tests.waiting import DEADLINE_S, wait_until
 

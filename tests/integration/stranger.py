@@ -23,7 +23,7 @@ from typing import Any
 
 import redis
 
-from laggard.kvstore.certificates import Authority
+from laggard.system.certificates import Authority
 
 REFUSED = "refused"
 NOBODY = 65534

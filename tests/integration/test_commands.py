@@ -21,12 +21,12 @@ import pytest
 
 import laggard
 from benchmarks.__main__ import BENCHMARKS
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import SNAPSHOT, StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from laggard.kvstore.common_clock import MEASURE_EVERY_S, CommonClock
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.common_clock import MEASURE_EVERY_S, CommonClock
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.server.process import StateServer
 
 # Of a server on this machine; so much even where it is busy.
 CLOSE_S = 1.0

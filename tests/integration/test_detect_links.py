@@ -17,8 +17,8 @@ WATCHED = ("--virtual-gpus=1", "--per-node", "--detect=slow-link", "--detect-int
 # Ends once each node has reported two rounds of readings.
 PROGRAM = """
 import json, os, time
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.series import Series
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.series.streams import Series
 
 if os.environ["LAGGARD_NODE"] == "node1":
     session = current_session()
@@ -98,9 +98,9 @@ def test_a_job_without_devices_may_watch_its_links(start_job: Start) -> None:
 # shown, and asks for another.
 LEAVES = """
 import os, signal, time
-from laggard.kvstore.connection import current_session
+from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
-from laggard.kvstore.series import Series
+from laggard.kvstore.series.streams import Series
 
 session = current_session()
 control = Control(session.client, session.endpoint, session.environment.launch)

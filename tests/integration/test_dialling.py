@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from laggard.kvstore.certificates import Authority
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
 from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
 from laggard.resilience.allocation.agent_listener import MIN_UNPROVEN, AgentListener, Callers
+from laggard.system.certificates import Authority
 from tests.integration.flood import STRANGER, flooded
 from tests.waiting import wait_until
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import laggard.telemetry
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
+from laggard.telemetry.grafana.server_client import read_shape
 from laggard.telemetry.link_matrix import BURST_BYTES, LEAF_SEND_TIME, SEND_TIME
-from laggard.telemetry.server_client import read_shape
 from tests.integration.serving import SECOND_US, Served, serve
 
 NODES = ("node1", "node2", "gpu-a.rack-2")

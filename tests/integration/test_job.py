@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 from tests.integration.counting_job import (
     COUNT_FOR_EVER,
     RESILIENT,
@@ -164,7 +164,7 @@ def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothi
         import dataclasses
         from laggard.detectors import Verdict
         from laggard.kvstore.control import Control
-        from laggard.kvstore.connection import current_session
+        from laggard.kvstore.client.connection import current_session
 
         session = current_session()
         control = Control(session.client, session.endpoint, session.environment.launch)
@@ -221,8 +221,8 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
         import select, time
         from laggard.detectors import Detector
         from laggard.kvstore import State
-        from laggard.kvstore.series import Sample, Series
-        from laggard.kvstore.connection import current_session
+        from laggard.kvstore.series.streams import Sample, Series
+        from laggard.kvstore.client.connection import current_session
         from laggard.resilience import Job
 
         job, state = Job.current(), State.current()

@@ -10,8 +10,8 @@ import pytest
 
 from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerReport
-from laggard.kvstore.series import Sample, Series
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.progress_log import ProgressLog
@@ -19,7 +19,7 @@ from laggard.resilience.record.recorder import Recorder
 from laggard.resilience.record.running_jobs import running_jobs
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.views.source import LiveSource
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.link_matrix import SEND_TIME
 from tests.made_up_job import running_job, write_record
 from tests.unit.test_newest_links import sample

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from laggard.kvstore.connection import write_private
+from laggard.kvstore.client.connection import write_private
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent import stack_dump
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.ranks import Rank, RankFinder

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from laggard.kvstore.client.fence import begin_launch, current_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import UnknownRequestError
-from laggard.kvstore.fence import begin_launch, current_launch
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.controller.records import RequestReader
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from laggard.kvstore import Block, MissingElementsError, Region, ReshardingError
-from laggard.kvstore.checkpoint import Checkpointer
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.server.process import StateServer
 from tests.integration.shard_nodes import ShardNodes
 from tests.waiting import DEADLINE_S
 

@@ -16,9 +16,8 @@ from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG
 from laggard.kvstore.control import Control, NodeRecord
-from laggard.kvstore.series import Sample, Series
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.steady_clock import SteadyClock
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
@@ -29,6 +28,7 @@ from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.system.steady_clock import SteadyClock
 from tests.integration.jobs import THREE_NODES, RunningJob
 from tests.processes import command_line, command_lines, seen_of
 from tests.waiting import Gate, wait_until

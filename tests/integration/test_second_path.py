@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.decision import silence

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.series import Series
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.series.streams import Series
 from tests.integration.jobs import RunningJob
 from tests.processes import command_line
 from tests.waiting import wait_until

@@ -15,14 +15,14 @@ import psutil
 import pytest
 import redis
 
-from laggard.kvstore.certificates import Authority
-from laggard.kvstore.connection import Endpoint, is_loopback
+from laggard.kvstore.client.connection import Endpoint, is_loopback
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import StateDirectoryError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.server_program import choose_program
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.server.program import choose_program
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.system.certificates import Authority
 
 DEADLINE_S = 60.0
 HAS_TLS = choose_program(None, encrypt=True).tls

@@ -16,10 +16,10 @@ import pytest
 import redis
 
 from laggard.kvstore import server_guard
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.server.program import choose_program
 from laggard.kvstore.server_guard import PLACES, ServerGuard, user_of
-from laggard.kvstore.server_program import choose_program
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from tests.integration.flood import STRANGER, call, flooded
 from tests.waiting import DEADLINE_S, wait_until

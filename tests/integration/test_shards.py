@@ -15,8 +15,13 @@ import numpy as np
 import psutil
 import pytest
 
-from laggard.kvstore.certificates import Authority
-from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.checkpoints import node_store
+from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES
+from laggard.kvstore.checkpoints.node_store import NodeStore
+from laggard.kvstore.checkpoints.settings import AUTHORITY, CERTIFICATE
+from laggard.kvstore.checkpoints.shard_file import whole_grains
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import (
     DamagedCheckpointError,
@@ -25,15 +30,10 @@ from laggard.kvstore.errors import (
     NoCheckpointError,
     ShardMemoryError,
 )
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.shards import node_store
-from laggard.kvstore.shards.bounds import MEMORY_FOLDER
-from laggard.kvstore.shards.layout import BLOCK_BYTES
-from laggard.kvstore.shards.node_store import NodeStore
-from laggard.kvstore.shards.settings import AUTHORITY, CERTIFICATE
-from laggard.kvstore.shards.shard_file import whole_grains
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.controller.shard_servers import CheckpointOptions
+from laggard.system.certificates import Authority
 from tests.integration import shard_nodes
 from tests.integration.shard_nodes import ShardNodes
 from tests.waiting import DEADLINE_S, wait_until
@@ -407,7 +407,7 @@ def _length(line: str) -> int:
 FULL = """
 import errno, os, sys
 from pathlib import Path
-from laggard.kvstore.shards import memory, server
+from laggard.kvstore.checkpoints import memory, server
 
 def allocate(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import redis
 
-from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, NoCheckpointError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 
 CHUNK_BYTES = 1 << 16
 
@@ -137,7 +137,7 @@ def test_the_latest_intact_one_is_found_with_a_warning(job: Job, caplog: pytest.
     for step in (10, 20):
         job.rank().save(step, tree(step))
     job.damage(20)
-    with caplog.at_level(logging.WARNING, logger="laggard.kvstore.checkpoint"):
+    with caplog.at_level(logging.WARNING, logger="laggard.kvstore.checkpoints.checkpointer"):
         assert job.rank().latest_intact() == 10
     assert "restore the one before, of step 10" in caplog.text
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import redis
 
+from laggard.kvstore.client.fence import FencedWriter, begin_launch, current_launch
 from laggard.kvstore.errors import FencedError, StaleLaunchError
-from laggard.kvstore.fence import FencedWriter, begin_launch, current_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State, Transaction
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State, Transaction
 
 
 @pytest.fixture

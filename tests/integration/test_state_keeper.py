@@ -13,9 +13,9 @@ import psutil
 import pytest
 import redis
 
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import StateFullError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from tests.processes import is_alive
 from tests.waiting import wait_until

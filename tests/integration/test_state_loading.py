@@ -11,11 +11,11 @@ import psutil
 import pytest
 import redis
 
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import ServerStartError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.server_program import choose_program
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.server.program import choose_program
+from laggard.kvstore.state.mapping import State
 from tests.waiting import DEADLINE_S, wait_until
 
 # The slow server looks after its connections once in 1024 commands, each of which takes 100 microseconds at least.
@@ -50,8 +50,8 @@ def slow(tmp_path: Path) -> Path:
 def test_loading_may_take_longer_than_the_deadline_if_it_gets_on_and_the_user_hears_of_it(
     full: Path, slow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laggard.kvstore.loading.FIRST_MESSAGE_S", 0.5)
-    monkeypatch.setattr("laggard.kvstore.loading.MESSAGE_INTERVAL_S", 0.5)
+    monkeypatch.setattr("laggard.kvstore.server.loading.FIRST_MESSAGE_S", 0.5)
+    monkeypatch.setattr("laggard.kvstore.server.loading.MESSAGE_INTERVAL_S", 0.5)
     told: list[str] = []
     began_s = time.monotonic()
     with (

@@ -16,7 +16,8 @@ import psutil
 import pytest
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import (
     ConflictError,
     CorruptValueError,
@@ -26,10 +27,9 @@ from laggard.kvstore.errors import (
     StateUnavailableError,
     UnsupportedValueError,
 )
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State, Transaction
-from laggard.kvstore.state_layout import Layout
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.layout import Layout
+from laggard.kvstore.state.mapping import State, Transaction
 
 # Bounds a hang only.
 DEADLINE_S = 20.0

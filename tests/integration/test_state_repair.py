@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import DamagedLogError, StateDirectoryError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.repair import repair
-from laggard.kvstore.server import SNAPSHOT, StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.state.mapping import State
+from laggard.kvstore.state.repair import repair
 from laggard.resilience.command.repair_state import repair_state
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from tests.waiting import wait_until
@@ -158,6 +158,6 @@ def test_a_directory_in_use_or_without_state_is_refused(directory: Path, tmp_pat
     with pytest.raises(StateDirectoryError, match="there is no snapshot in it"):
         repair(directory, snapshot=True)
     with StateServer.start(directory, job="a"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("laggard.kvstore.repair._LOCK_DEADLINE_S", 0.05)
+        patch.setattr("laggard.kvstore.state.repair._LOCK_DEADLINE_S", 0.05)
         with pytest.raises(StateDirectoryError, match="is using it"):
             repair(directory)

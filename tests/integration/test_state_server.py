@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import (
     DamagedLogError,
     PortTakenError,
@@ -26,9 +27,8 @@ from laggard.kvstore.errors import (
     StateDirectoryError,
     StateUnavailableError,
 )
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import Fsync, StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.state.mapping import State
 
 # Bounds a hang only.
 DEADLINE_S = 20.0
@@ -153,7 +153,7 @@ def test_a_large_commit_interrupted_by_a_kill_is_stored_whole_or_not_at_all(tmp_
 
 def test_the_server_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import signal, sys, pathlib; from laggard.kvstore.server import StateServer\n"
+        "import signal, sys, pathlib; from laggard.kvstore.server.process import StateServer\n"
         "print(StateServer.start(pathlib.Path(sys.argv[1]), job='a').pid, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
@@ -205,7 +205,7 @@ def test_a_directory_in_use_is_refused(state_server: StateServer) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 
 with StateServer.start(Path(sys.argv[1]), job="test"):
     print("up", flush=True)

@@ -13,7 +13,7 @@ import pytest
 from laggard.collectors.links.gate import Gate
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.transfer import LinkCall, LinkListener
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.strangers import STRANGERS_BACKLOG, Places, TwoQueues
 from tests.integration.flood import STRANGER, call, flooded
 from tests.integration.shard_nodes import ShardNodes

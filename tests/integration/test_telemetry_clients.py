@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from tests.integration.serving import DEADLINE_S, SECOND_US, Served, free_port, serve
 from tests.waiting import wait_until
 

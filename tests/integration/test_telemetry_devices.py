@@ -14,10 +14,10 @@ import pytest
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, VirtualDevice
 from laggard.collectors.metrics.gpu import VirtualReader
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
-from laggard.kvstore.server import StateServer
-from laggard.telemetry.bus import NodeAsker
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE, TELEMETRY_LEVEL
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.events import EventLog
+from laggard.telemetry.nodes.bus import NodeAsker
 from tests.integration.fake_driver import answer_of
 from tests.waiting import wait_until
 

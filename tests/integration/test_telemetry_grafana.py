@@ -17,13 +17,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.telemetry import grafana as grafana_command
 from laggard.resilience.errors import UsageError
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.errors import ServerUnreachableError
-from laggard.telemetry.server_client import read_shape
+from laggard.telemetry.grafana.server_client import read_shape
 from tests.integration.serving import SECOND_US, Served, free_port, serve
 
 DEADLINE_S = 120.0

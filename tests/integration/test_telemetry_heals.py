@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from laggard.kvstore.connection import Session
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.telemetry.bus import NodeAsker
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.events import EventLog
 from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.watch import NodeWatch
 from tests.integration.jobs import RunningJob
 from tests.integration.serving import Served, serve, strict
 from tests.waiting import wait_until
@@ -177,7 +177,7 @@ def test_while_a_node_is_late_queries_wait_for_the_others_only_and_still_ask_it(
         node.send_signal(signal.SIGSTOP)
         wait_until(lambda: watch.all_late(["late"]))
         overheard.subscribe(endpoint.key("telemetry-ask", "late"))
-        monkeypatch.setattr("laggard.telemetry.bus.LOOK_S", 1e6)
+        monkeypatch.setattr("laggard.telemetry.nodes.bus.LOOK_S", 1e6)
 
         answers = [asker.ask({"kind": "newest"}, hosts=["late", "prompt"]) for _ in range(5)]
 

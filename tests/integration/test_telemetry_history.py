@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.server import StateServer
-from laggard.telemetry.bus import Listener, NodeAsker
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.client import request_dump
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.nodes.bus import Listener, NodeAsker
+from laggard.telemetry.nodes.sources import LocalSource, NodesSource
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.rollups import ROLLUPS, Publisher, Rollups, Run
 from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import LocalSource, NodesSource
+from laggard.telemetry.store.rollups import ROLLUPS, Publisher, Rollups, Run
 from tests.integration.test_telemetry_nodes import session_of
 from tests.waiting import DEADLINE_S, wait_until
 

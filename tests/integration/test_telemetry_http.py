@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from benchmarks.telemetry_fuzz import fuzz
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.environment import ENDPOINT_FILE, NODE
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.query.aggregators import AGGREGATORS

@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.kvstore.connection import Session
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.server import StateServer
-from laggard.telemetry.batches import MAX_BATCH_BYTES, socket_name
-from laggard.telemetry.bus import NodeAnswerer, NodeAsker, NodeError
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.client import request_dump
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import DumpError, QueryTooLargeError
-from laggard.telemetry.gathering import gather
-from laggard.telemetry.history import History
 from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker, NodeError
+from laggard.telemetry.nodes.gathering import gather
+from laggard.telemetry.nodes.sources import NodesSource, answer_question
 from laggard.telemetry.query import evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.rollups import Publisher, Rollups, Run
-from laggard.telemetry.sender import BatchSocket
+from laggard.telemetry.sending.batches import MAX_BATCH_BYTES, socket_name
+from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import NodesSource, answer_question
-from laggard.telemetry.tiers import Tiers
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import Publisher, Rollups, Run
+from laggard.telemetry.store.tiers import Tiers
 from tests.waiting import wait_until
 
 SECOND_US = 1_000_000
@@ -231,7 +231,7 @@ def test_a_number_that_a_gpu_computes_late_arrives_late_and_holds_up_no_other(
     session = session_of(state_server, tmp_path, "node1")
     program = """
 import time
-from laggard.telemetry import sender
+from laggard.telemetry.sending import sender
 class Late(sender.Pending):
     ready = False
     def __init__(self): pass
@@ -259,7 +259,7 @@ def test_what_was_sent_is_kept_when_a_process_exits_abruptly(
     session = session_of(state_server, tmp_path, "node1")
     program = """
 import os, time
-from laggard.telemetry.sender import Telemetry, _sender
+from laggard.telemetry.sending.sender import Telemetry, _sender
 telemetry = Telemetry()
 telemetry.add_data("m", 1.0)
 while telemetry._buffer:
@@ -277,7 +277,7 @@ def test_a_new_name_for_each_sample_does_not_fill_the_memory(
 ) -> None:
     session = session_of(state_server, tmp_path, "node1")
     program = """
-import laggard.telemetry.sender as sender
+import laggard.telemetry.sending.sender as sender
 sender.MAX_SERIES = 100
 telemetry = sender.Telemetry()
 for i in range(1000):
@@ -295,7 +295,7 @@ def test_a_full_buffer_drops_the_oldest_and_counts_and_the_program_goes_on(
 ) -> None:
     session = session_of(state_server, tmp_path, "node-without-store")
     program = """
-import laggard.telemetry.sender as sender
+import laggard.telemetry.sending.sender as sender
 sender.BUFFER_SAMPLES = 1000
 telemetry = sender.Telemetry()
 for i in range(200_000):
@@ -553,7 +553,7 @@ def test_a_dump_that_waits_for_a_node_when_its_own_node_ends_is_abandoned_and_le
 ) -> None:
     monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
     # The node is waited for longer than the test may take: the end alone can end the wait.
-    monkeypatch.setattr("laggard.telemetry.dump.GATHER_DEADLINE_S", 1e6)
+    monkeypatch.setattr("laggard.telemetry.dumps.writing.GATHER_DEADLINE_S", 1e6)
     monkeypatch.setattr("laggard.telemetry.node.STOP_DEADLINE_S", DEADLINE_S)
     asked, go_on = threading.Event(), threading.Event()
 

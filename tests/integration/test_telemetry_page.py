@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.record.journal import Journal
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from tests.browser import Browser, browser, find_browser
 from tests.integration.serving import SECOND_US, Served, serve

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME
 from tests.browser import Browser, browser, find_browser

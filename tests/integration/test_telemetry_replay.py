@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.allocation.network import free_port
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
+from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
-from laggard.telemetry.history import Summarized
-from laggard.telemetry.summaries import merged, of_samples
+from laggard.telemetry.store.history import Summarized
+from laggard.telemetry.store.summaries import merged, of_samples
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.server.handlers import ROUTES
 from laggard.telemetry.server.page import PAGE_ROUTES
 from tests.integration.serving import DEADLINE_S, Served, free_port, serve

@@ -26,8 +26,8 @@ import numpy as np
 import pyte
 import pytest
 
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
@@ -37,7 +37,7 @@ from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
 from laggard.resilience.report.inputs import read_inputs
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from tests.browser import browser, find_browser
 from tests.integration.jobs import RunningJob
 from tests.made_up_job import T0, running_job, series, write_record

@@ -22,13 +22,13 @@ from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Watcher, Window
 from laggard.detectors.launch_signs import LaunchSigns
 from laggard.detectors.rounds import Round, RoundAssembler
-from laggard.kvstore.connection import Endpoint, current_session
+from laggard.kvstore.client.connection import Endpoint, current_session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.environment import ENDPOINT_FILE, LAUNCH, NODE
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.series import Sample, Series
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State
+from laggard.kvstore.series.streams import Sample, Series
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.job import Job, _phases, _reporter
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from laggard.resilience.allocation.network import free_port
-from laggard.telemetry.dump import write_dump
+from laggard.telemetry.dumps.writing import write_dump
 from tests.made_up_job import T0, running_job, series, write_record
 from tests.waiting import DEADLINE_S
 from tests.without_extras import without_extras

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from merge_sort import SMALLEST_PIECE
 
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.reading import read_dump
 from tests.integration.jobs import RunningJob
 from tests.waiting import DEADLINE_S
 

@@ -225,8 +225,8 @@ def test_a_slow_node_of_the_reserve_is_passed_over(start_job: Start, tmp_path: P
         from pathlib import Path
         import numpy as np
         from laggard.collectors.device import VirtualDevice
-        from laggard.kvstore.series import Series
-        from laggard.kvstore.connection import current_session
+        from laggard.kvstore.series.streams import Series
+        from laggard.kvstore.client.connection import current_session
         from laggard.resilience import Job
         from laggard.resilience.controller.reserve import slow_in_reserve
         from laggard.telemetry import AnalysisClient

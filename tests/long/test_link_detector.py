@@ -11,8 +11,8 @@ PROGRAM = """
 import json, time
 import ray
 from laggard import SlowLinkDetector, State
-from laggard.kvstore.connection import current_session
-from laggard.kvstore.series import Series
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.series.streams import Series
 
 ray.init(logging_level="ERROR", log_to_driver=False)
 session = current_session()

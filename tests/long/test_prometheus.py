@@ -29,7 +29,7 @@ DEADLINE_S = 60.0
 PROGRAM = """
     import os, time
     from laggard.kvstore import State
-    from laggard.kvstore.connection import current_session
+    from laggard.kvstore.client.connection import current_session
     from laggard.kvstore.control import Control
 
     state = State.current()

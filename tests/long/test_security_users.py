@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from laggard.kvstore.connection import Endpoint
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.server.process import StateServer
 from tests.integration.jobs import RunningJob, metrics_of
 from tests.integration.serving import serve
 from tests.integration.stranger import REFUSED, greet, trusting_anybody

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.server_program import choose_program
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.server.program import choose_program
 from laggard.resilience.command.take_over import check_not_copied
 from laggard.resilience.controller import state_copies
 from laggard.resilience.errors import StateCopyError

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.timeseries import block_span, decode_block, encode_block
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.timeseries import block_span, decode_block, encode_block
 
 times = st.lists(st.integers(0, 2**51), min_size=1, max_size=200).map(sorted)
 decimals = st.integers(-(10**7), 10**7).map(lambda n: n / 1000)

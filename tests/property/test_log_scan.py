@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore.log_scan import Commit, scan
+from laggard.kvstore.state.log_scan import Commit, scan
 
 ARITIES = {"multi": 1, "exec": 1, "set": -3, "hset": -4, "del": -2}
 WORDS = st.binary(max_size=400)

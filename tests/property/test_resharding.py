@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore import codec
-from laggard.kvstore.blocks import Block, Region, plan_reads
+from laggard.kvstore.checkpoints.layout import plan
+from laggard.kvstore.checkpoints.resharding import even_regions, open_tree, reshard
+from laggard.kvstore.checkpoints.shard import HEADER, Shard, WholeSource
 from laggard.kvstore.errors import MissingElementsError
-from laggard.kvstore.resharding import even_regions, open_tree, reshard
-from laggard.kvstore.shards.layout import plan
-from laggard.kvstore.shards.shard import HEADER, Shard, WholeSource
+from laggard.kvstore.values import codec
+from laggard.kvstore.values.blocks import Block, Region, plan_reads
 
 SHAPES = st.lists(st.integers(0, 6), max_size=3).map(tuple)
 

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from laggard.kvstore.shards.memory import NoRoom, ShardMemory
-from laggard.kvstore.shards.shard_file import ShardFile, whole_grains
+from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
+from laggard.kvstore.checkpoints.shard_file import ShardFile, whole_grains
 
 MIB = 1 << 20
 BOUND = 12 * MIB

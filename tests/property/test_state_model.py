@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from laggard.kvstore.codec import Value, encode
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import MAX_COUNT, State
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import MAX_COUNT, State
+from laggard.kvstore.values.codec import Value, encode
 from tests.local import fresh_local_state
 
 KEYS = st.sampled_from(["a", "b", "ü", "two words"])
@@ -236,8 +236,8 @@ def run_model(model: type[Model], max_examples: int) -> None:
 @pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
 def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("laggard.kvstore.parts.PART_SIZE", 3)
-        monkeypatch.setattr("laggard.kvstore.state_layout._KEYS_AT_ONCE", 0)
+        monkeypatch.setattr("laggard.kvstore.state.parts.PART_SIZE", 3)
+        monkeypatch.setattr("laggard.kvstore.state.layout._KEYS_AT_ONCE", 0)
     with server.endpoint.connect() as client:
 
         class Bound(OnServer):
@@ -248,7 +248,7 @@ def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeyp
 
 
 def test_state_in_a_file_holds_what_a_dict_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.kvstore.local_state._CHUNK_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr("laggard.kvstore.state.local_state._CHUNK_BYTES", CHUNK_BYTES)
     monkeypatch.delenv("LAGGARD_LOCAL_LAUNCH", raising=False)
     runs = iter(range(1_000_000))
 

@@ -11,12 +11,12 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.kvstore.codec import Value
+from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import ConflictError, FencedError
-from laggard.kvstore.fence import begin_launch
-from laggard.kvstore.parts import Operation, cut
-from laggard.kvstore.server import StateServer
-from laggard.kvstore.state import State, Transaction
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State, Transaction
+from laggard.kvstore.state.parts import Operation, cut
+from laggard.kvstore.values.codec import Value
 
 KEYS = [f"k{n}" for n in range(8)]
 BEFORE: dict[str, Value] = {"k0": 1, "k1": [1, b"x" * 300], "k2": b"y" * 300, "k3": "text", "other": 5}
@@ -54,9 +54,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.kvstore.parts.PART_SIZE", 3)
-    monkeypatch.setattr("laggard.kvstore.commits._SETTLED_AT_ONCE", 2)
-    monkeypatch.setattr("laggard.kvstore.parts.PART_BYTES", 1000)
+    monkeypatch.setattr("laggard.kvstore.state.parts.PART_SIZE", 3)
+    monkeypatch.setattr("laggard.kvstore.state.commits._SETTLED_AT_ONCE", 2)
+    monkeypatch.setattr("laggard.kvstore.state.parts.PART_BYTES", 1000)
 
 
 # The parts

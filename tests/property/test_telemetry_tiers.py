@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore.columns import decode_integers, decode_words, encode_integers, encode_words
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.telemetry.chunks import chunk_from_bytes, pack_rows
-from laggard.telemetry.history import History
+from laggard.kvstore.series.columns import decode_integers, decode_words, encode_integers, encode_words
+from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.telemetry.query import SubQuery, evaluate, query_from_json
 from laggard.telemetry.query.engine import Answer, Span
-from laggard.telemetry.query.planning import SAMPLES, Grid, Origin, plan
-from laggard.telemetry.summaries import COLUMNS, EXACT, Summaries, merged, of_samples
-from laggard.telemetry.tiers import Tiers
+from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, plan
+from laggard.telemetry.store.summaries import COLUMNS, EXACT, Summaries, merged, of_samples
+from laggard.telemetry.store.tiers import Tiers
 
 SECOND_US = 1_000_000
 START_S = 1_000_000_020  # a whole minute

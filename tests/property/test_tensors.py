@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore.codec import decode, decode_in_place, encode
 from laggard.kvstore.errors import UnsupportedValueError
+from laggard.kvstore.values.codec import decode, decode_in_place, encode
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -227,7 +227,7 @@ def test_pytorch_is_loaded_by_the_program_alone() -> None:
     """A process without it reads everything but tensors, and is told what to do for those."""
     program = """
         import sys
-        from laggard.kvstore.codec import decode, decode_in_place, encode
+        from laggard.kvstore.values.codec import decode, decode_in_place, encode
         from laggard.kvstore.errors import UnsupportedValueError
         encode("key", [1, {2: (3,)}])
         print(decode("key", [bytes.fromhex(sys.argv[1])]))

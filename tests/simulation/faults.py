@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.kvstore.client.environment import LAUNCH, NODE
 from tests.simulation.pipes import PROMPT_S
 from tests.simulation.processes import Process
 from tests.simulation.programs import BUG, ECC

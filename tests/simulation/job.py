@@ -17,8 +17,8 @@ from unittest.mock import patch
 from rich.console import Console
 
 from laggard.errors import LaggardError
-from laggard.kvstore import connection
-from laggard.kvstore.environment import NODE
+from laggard.kvstore.client import connection
+from laggard.kvstore.client.environment import NODE
 from laggard.resilience.agent import folder
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent

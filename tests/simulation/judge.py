@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from laggard.kvstore.environment import LAUNCH, NODE
+from laggard.kvstore.client.environment import LAUNCH, NODE
 from laggard.kvstore.errors import ServerStartError
 from laggard.resilience.decision.events import (
     Decision,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.retry import RetryPolicy
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.agent import agent
 from laggard.resilience.controller import controller
 from laggard.resilience.controller.launches import Launches

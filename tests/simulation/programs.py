@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from laggard.kvstore.client.environment import LAUNCH, NODE
 from laggard.kvstore.control import Control
-from laggard.kvstore.environment import LAUNCH, NODE
 from laggard.kvstore.errors import FencedError, KVStoreError
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.checks import NodeChecked, Stacks

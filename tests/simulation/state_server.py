@@ -15,11 +15,13 @@ from typing import Any, Self
 
 import redis
 
-from laggard.kvstore import commits, fence, server
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client import fence
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import ServerStartError
-from laggard.kvstore.server import StateServer
+from laggard.kvstore.server import process as server
+from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.server_guard import ServerGuard
+from laggard.kvstore.state import commits
 from tests.simulation.modules import Popen, machine
 from tests.simulation.processes import Process, here, step
 from tests.simulation.scheduler import Thread, current
@@ -367,7 +369,7 @@ class _Call:
 
 
 class _Child:
-    """The server's process, as ``laggard.kvstore.child_process.ChildProcess``."""
+    """The server's process, as ``laggard.system.child_process.ChildProcess``."""
 
     def __init__(self, disk: Disk) -> None:
         self.process = Popen(["valkey-server", "-"])

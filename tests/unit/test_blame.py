@@ -12,7 +12,7 @@ import pytest
 
 from laggard.collectors.probing import is_of_this_job
 from laggard.detectors.verdict import Verdict, with_cause
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 HOT = "cooling: the clock was held back by heat for 80% of the round, at 91 °C"
 HOTTER = "cooling: the clock was held back by heat for 95% of the round, at 93 °C"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.kvstore.clock_offset import ClockOffset
 from laggard.resilience.decision.failure import ProcessEnd, by_one_clock, explain
+from laggard.system.clock_offset import ClockOffset
 
 
 def test_an_offset_is_known_to_half_of_the_round_trip() -> None:

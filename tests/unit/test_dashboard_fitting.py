@@ -11,11 +11,11 @@ import pytest
 
 import laggard.telemetry
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
-from laggard.telemetry.dashboards import DASHBOARDS
-from laggard.telemetry.fitting import MAX_LINES, Dashboard, JobShape, fitted
+from laggard.telemetry.grafana.fitting import MAX_LINES, Dashboard, JobShape, fitted
+from laggard.telemetry.grafana.provisioning import DASHBOARDS
+from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.engine import MAX_ANSWER_POINTS
-from laggard.telemetry.sources import MAX_TRAVELLING_SAMPLES
 
 FOLDER = Path(laggard.telemetry.__file__).parent / "grafana"
 VIRTUAL = {

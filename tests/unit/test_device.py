@@ -21,7 +21,7 @@ from laggard.collectors.device import (
     local_devices,
     uuid_text,
 )
-from laggard.kvstore.environment import NODE
+from laggard.kvstore.client.environment import NODE
 
 DEADLINE_S = 60.0
 

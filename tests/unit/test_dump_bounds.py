@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laggard.kvstore.sample_store import key_of
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.command.cli import main
-from laggard.telemetry.dump import COLUMNS, SAMPLE_COLUMNS, write_dump
-from laggard.telemetry.dump_lines import MAX_ROW_CHARS
-from laggard.telemetry.dump_reader import read_dump
+from laggard.telemetry.dumps.lines import MAX_ROW_CHARS
+from laggard.telemetry.dumps.reading import read_dump
+from laggard.telemetry.dumps.writing import COLUMNS, SAMPLE_COLUMNS, write_dump
 from laggard.telemetry.errors import DumpError
 
 HEADER = (",".join(COLUMNS) + "\n").encode()
@@ -53,7 +53,7 @@ def refusal(path: Path) -> str:
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the process believe that its machine has 8 MiB of memory."""
-    monkeypatch.setattr("laggard.telemetry.dump_lines.memory_limit_bytes", lambda: 8 << 20)
+    monkeypatch.setattr("laggard.telemetry.dumps.lines.memory_limit_bytes", lambda: 8 << 20)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import psutil
 import pynvml
 import pytest
 
-from laggard.kvstore.memory import oom_kills
 from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck, evidence_against, memory_ran_out
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.checks import CheckNode, NodeChecked
+from laggard.system.memory import oom_kills
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.certificates import Authority, Certificate
+from laggard.system.certificates import Authority, Certificate
 
 DEADLINE_S = 10.0
 

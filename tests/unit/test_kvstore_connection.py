@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import PythonRespSerializer
 
-from laggard.kvstore.connection import Endpoint, Packer
+from laggard.kvstore.client.connection import Endpoint, Packer
 from laggard.kvstore.errors import EndpointFileError
 
 ENDPOINT = Endpoint("127.0.0.1", 6390, "job-1", "secret")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.timeseries import encode_block
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.timeseries import encode_block
 
 SECOND_US = 1_000_000
 

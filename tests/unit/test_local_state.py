@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, LocalStateError, OpenTransactionError
-from laggard.kvstore.local_state import LOCAL_STATE
-from laggard.kvstore.state import State
+from laggard.kvstore.state.local_state import LOCAL_STATE
+from laggard.kvstore.state.mapping import State
 from tests.local import fresh_local_state
 
 COUNTING = """

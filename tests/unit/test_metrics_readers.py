@@ -29,8 +29,8 @@ from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handl
 from laggard.collectors.metrics.process import Collectors
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
 from laggard.detectors.device_index import DeviceIndex, as_array
-from laggard.kvstore.environment import JobEnvironment
-from laggard.kvstore.sample_store import SampleStore
+from laggard.kvstore.client.environment import JobEnvironment
+from laggard.kvstore.series.sample_store import SampleStore
 from laggard.telemetry.events import Event
 from laggard.telemetry.settings import TelemetrySettings
 

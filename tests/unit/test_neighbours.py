@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from laggard.collectors.probing import is_of_this_job
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 Start = Callable[..., int]
 

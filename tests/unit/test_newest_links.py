@@ -8,7 +8,7 @@ from laggard.collectors.links.collector import LINK_TIME, LinkReport
 from laggard.collectors.links.prober import LinkRound
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
-from laggard.kvstore.series import Sample
+from laggard.kvstore.series.streams import Sample
 from laggard.resilience.record import newest_links
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME

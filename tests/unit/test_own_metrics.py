@@ -10,21 +10,21 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from laggard.kvstore.sample_store import SampleStore, key_of
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.own_metrics import MAX_METRICS, OwnMetrics, chosen, readable_steps
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.own_curve import own_curve
 from laggard.resilience.report.page import write_report
-from laggard.telemetry.bus import NodeAsker, Replies
-from laggard.telemetry.dump import write_dump
-from laggard.telemetry.history import History
+from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.bus import NodeAsker, Replies
+from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.page.content import recorded_means
-from laggard.telemetry.rollups import Run
 from laggard.telemetry.settings import TelemetrySettings
-from laggard.telemetry.sources import answer_question
-from laggard.telemetry.tiers import Tiers
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import Run
+from laggard.telemetry.store.tiers import Tiers
 from tests.made_up_job import LENGTH_S, T0, series, write_record
 
 T0_US = round(T0 * 1e6)

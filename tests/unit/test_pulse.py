@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.telemetry.pulse import LEAST_PATIENCE_S, RECENTLY_S, Pulse, PulseAnswer
+from laggard.telemetry.nodes.pulse import LEAST_PATIENCE_S, RECENTLY_S, Pulse, PulseAnswer
 
 LONGEST_S = 1.5
 UNIX_S = 1.7e9

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.node_names import folded, joined, parted, unfolded
 from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import natural, timeline_of_entries
@@ -27,7 +27,7 @@ from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
 from laggard.resilience.text import abbreviated, clock, duration
-from laggard.telemetry.dump import DumpError, write_dump
+from laggard.telemetry.dumps.writing import DumpError, write_dump
 from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from laggard import Job, Verdict
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 
 def node(name: str) -> NodeRecord:

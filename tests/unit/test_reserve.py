@@ -6,7 +6,7 @@ from pathlib import Path
 
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probes import Probe, gemm_probe
-from laggard.kvstore.series import Sample
+from laggard.kvstore.series.streams import Sample
 from laggard.resilience.agent.reserve_probe import _sample
 from laggard.resilience.controller.reserve import slow_in_reserve
 from tests.fake_cupy.machine import CUDARuntimeError

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import redis
 
-from laggard.kvstore import retry
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client import retry
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.retry import RetryPolicy
 
 ENDPOINT = Endpoint("127.0.0.1", 1, "job", "password")
 

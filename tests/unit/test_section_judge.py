@@ -19,7 +19,7 @@ from laggard.detectors.section_judge import Condition, Probes, SectionJudge, Wor
 from laggard.detectors.section_memory import SectionMemory
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 RANKS = 8
 SLOW = 5  # on the second device of the third node

@@ -19,7 +19,7 @@ import pytest
 import laggard
 from laggard.collectors import section_sender, sections
 from laggard.collectors.sections import Section
-from laggard.kvstore.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE
 from tests.fake_cupy.machine import Board, cupy_on
 
 
@@ -344,7 +344,7 @@ def test_without_a_launch_record_nothing_is_sent_and_that_is_logged(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     del clock
-    from laggard.kvstore.connection import current_session
+    from laggard.kvstore.client.connection import current_session
 
     monkeypatch.setenv(ENDPOINT_FILE, str(tmp_path / "none"))
     monkeypatch.setenv("LAGGARD_LAUNCH", "0")

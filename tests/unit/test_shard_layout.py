@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from laggard.kvstore.codec import encode
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, Plan, block_range, digest, plan, sums_of, wrong_block
+from laggard.kvstore.checkpoints.shard import HEADER, PartialSource, Shard, WholeSource, shard_of_bytes, verify_whole
 from laggard.kvstore.errors import CorruptValueError
-from laggard.kvstore.shards.layout import BLOCK_BYTES, Plan, block_range, digest, plan, sums_of, wrong_block
-from laggard.kvstore.shards.shard import HEADER, PartialSource, Shard, WholeSource, shard_of_bytes, verify_whole
+from laggard.kvstore.values.codec import encode
 
 PIECES = {"": b"", "a": b"abc", "long name ü": bytes(range(256)) * 1000, "last": b"x"}
 

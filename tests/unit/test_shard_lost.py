@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.kvstore.shards.lost import LostCheckpoint, lost_with_job
-from laggard.kvstore.shards.manifest import ShardRecord
+from laggard.kvstore.checkpoints.lost import LostCheckpoint, lost_with_job
+from laggard.kvstore.checkpoints.manifest import ShardRecord
 
 IN_MEMORY = ShardRecord("x", 1, asked=1, copies={"node1": "server"})
 INCOMPLETE = ShardRecord("x", 1, asked=2, copies={"node1": "server"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.kvstore.shards.manifest import (
+from laggard.kvstore.checkpoints.manifest import (
     Checkpoint,
     Found,
     ShardKey,

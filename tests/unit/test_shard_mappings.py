@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kvstore.shards import mappings as mappings_module
-from laggard.kvstore.shards.bounds import MEMORY_FOLDER
-from laggard.kvstore.shards.connecting import Wanted
-from laggard.kvstore.shards.layout import Plan, plan
-from laggard.kvstore.shards.mappings import Mappings, write_parts
-from laggard.kvstore.shards.shard_file import whole_grains
+from laggard.kvstore.checkpoints import mappings as mappings_module
+from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
+from laggard.kvstore.checkpoints.connecting import Wanted
+from laggard.kvstore.checkpoints.layout import Plan, plan
+from laggard.kvstore.checkpoints.mappings import Mappings, write_parts
+from laggard.kvstore.checkpoints.shard_file import whole_grains
 from tests.waiting import DEADLINE_S, wait_until
 
 SIZE = 1 << 20

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.shards import memory as memory_module
-from laggard.kvstore.shards import populate as populate_module
-from laggard.kvstore.shards.bounds import default_memory
-from laggard.kvstore.shards.memory import NoRoom, ShardMemory, may_be_new
-from laggard.kvstore.shards.shard_file import ShardFile
+from laggard.kvstore.checkpoints import memory as memory_module
+from laggard.kvstore.checkpoints import populate as populate_module
+from laggard.kvstore.checkpoints.bounds import default_memory
+from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory, may_be_new
+from laggard.kvstore.checkpoints.shard_file import ShardFile
 
 SIZE = 1 << 20
 

@@ -22,7 +22,7 @@ from laggard.detectors.episodes import Episode
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import Grounds, RestartJudge
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
 
 DEVICES: list[DeviceId] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
 

@@ -11,9 +11,9 @@ import pytest
 
 from laggard.detectors import sources
 from laggard.detectors.sources import AnySource, FedSource, StreamSource
-from laggard.kvstore.series import Sample
-from laggard.kvstore.timeseries import TimeSeries
-from laggard.telemetry.gathering import Gathered
+from laggard.kvstore.series.streams import Sample
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.nodes.gathering import Gathered
 
 METRIC = "batch-seconds"
 

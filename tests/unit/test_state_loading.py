@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import StateUnavailableError
-from laggard.kvstore.loading import FIRST_MESSAGE_S, MESSAGE_INTERVAL_S, Loading, LoadingWatch
-from laggard.kvstore.memory import memory_available_bytes, memory_limit_bytes
-from laggard.kvstore.retry import RetryPolicy
+from laggard.kvstore.server.loading import FIRST_MESSAGE_S, MESSAGE_INTERVAL_S, Loading, LoadingWatch
+from laggard.system.memory import memory_available_bytes, memory_limit_bytes
 
 
 def test_the_deadline_moves_with_each_step_and_not_without_one() -> None:
@@ -112,8 +112,8 @@ def test_time_in_which_the_server_loads_does_not_count_against_a_retry(monkeypat
         nonlocal now_s
         now_s += pause_s
 
-    monkeypatch.setattr("laggard.kvstore.retry.time.monotonic", lambda: now_s)
-    monkeypatch.setattr("laggard.kvstore.retry.time.sleep", sleep)
+    monkeypatch.setattr("laggard.kvstore.client.retry.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("laggard.kvstore.client.retry.time.sleep", sleep)
 
     def loading_for_a_minute() -> str:
         if now_s < 60:

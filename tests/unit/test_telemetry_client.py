@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.connection import Endpoint, Session
-from laggard.kvstore.environment import JobEnvironment
+from laggard.kvstore.client.connection import Endpoint, Session
+from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.errors import NotInJobError, StateUnavailableError
 from laggard.telemetry import AnalysisClient
 from laggard.telemetry.errors import NotConnectedError

@@ -14,7 +14,7 @@ import yaml
 import laggard.telemetry
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
-from laggard.telemetry.dashboards import DASHBOARDS, write_grafana
+from laggard.telemetry.grafana.provisioning import DASHBOARDS, write_grafana
 from laggard.telemetry.query import query_from_json
 from laggard.telemetry.query.filters import FILTER_TYPES
 

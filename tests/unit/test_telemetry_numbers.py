@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from laggard.telemetry import Telemetry
-from laggard.telemetry.numbers import MAX_PENDING, NotANumberError, Pending, number_of
+from laggard.telemetry.sending.numbers import MAX_PENDING, NotANumberError, Pending, number_of
 
 
 class Broken:

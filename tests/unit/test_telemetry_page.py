@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from laggard.kvstore.timeseries import TimeSeries
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document

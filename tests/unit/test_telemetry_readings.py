@@ -14,7 +14,7 @@ import pytest
 from laggard.collectors.metrics.amd import AmdReader
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop, next_tick
-from laggard.kvstore.sample_store import SampleStore
+from laggard.kvstore.series.sample_store import SampleStore
 from laggard.telemetry.catalogue import CATALOGUE
 from tests.waiting import wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.environment import JobEnvironment
+from laggard.kvstore.client.environment import JobEnvironment
 from laggard.telemetry.settings import (
     SETTINGS_FILE,
     TELEMETRY_CONFIG,

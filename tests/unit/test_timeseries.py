@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from laggard.kvstore.timeseries import (
+from laggard.kvstore.series.timeseries import (
     BLOCK_OVERHEAD_BYTES,
     TimeSeries,
     assemble,

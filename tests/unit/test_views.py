@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from laggard.kvstore.connection import Endpoint
+from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.command.views import print_status
 from laggard.resilience.decision.options import UsageError
 from laggard.resilience.record.journal import Entry

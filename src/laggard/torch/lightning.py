@@ -18,8 +18,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from laggard.kvstore.checkpoint import Checkpointer
-from laggard.kvstore.state import State
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.state.mapping import State
 from laggard.torch.reporting import StepReporter
 
 __all__ = ["Checkpoints"]

@@ -12,11 +12,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from laggard.kvstore.blocks import Region
-from laggard.kvstore.checkpoint import Checkpointer
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.resharding import Path
 from laggard.kvstore.errors import ReshardingError
-from laggard.kvstore.resharding import Path
-from laggard.kvstore.state import State
+from laggard.kvstore.state.mapping import State
+from laggard.kvstore.values.blocks import Region
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.snapshot import (

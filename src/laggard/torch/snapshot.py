@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from laggard.kvstore.blocks import Block, Region
-from laggard.kvstore.resharding import Path, with_items
+from laggard.kvstore.checkpoints.resharding import Path, with_items
+from laggard.kvstore.values.blocks import Block, Region
 
 __all__ = [
     "blocks_in",

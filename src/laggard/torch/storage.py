@@ -36,11 +36,11 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, SavePla
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from laggard.kvstore.blocks import Block, Region
-from laggard.kvstore.checkpoint import Checkpointer
-from laggard.kvstore.codec import encode
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.resharding import StoredBlock, read_whole
 from laggard.kvstore.errors import NoCheckpointError
-from laggard.kvstore.resharding import StoredBlock, read_whole
+from laggard.kvstore.values.blocks import Block, Region
+from laggard.kvstore.values.codec import encode
 
 __all__ = ["CheckpointReader", "CheckpointWriter"]
 

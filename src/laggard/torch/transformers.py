@@ -16,8 +16,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from laggard.kvstore.checkpoint import Checkpointer
-from laggard.kvstore.state import State
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.state.mapping import State
 from laggard.torch.reporting import StepReporter
 
 __all__ = ["Checkpoints"]

@@ -1,0 +1,452 @@
+"""Checkpoints: one shard per rank, complete once every shard has the copies that it was to have, the last few kept.
+
+State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.manifest`): these lie in the memory
+of the nodes, each on the rank's own node and on a peer, and, if the job has one, in a shared directory.  Shards of
+different launches never form one checkpoint, since two launches may reach a step differently.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from laggard.kvstore.checkpoints.layout import Plan, plan
+from laggard.kvstore.checkpoints.manifest import (
+    Checkpoint,
+    Found,
+    ShardKey,
+    ShardRecord,
+    no_longer_kept,
+    shards_in,
+    that_count,
+)
+from laggard.kvstore.checkpoints.node_store import current_store
+from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
+from laggard.kvstore.checkpoints.shard import HEADER, Shard, shard_of_bytes
+from laggard.kvstore.checkpoints.stores import FolderStore, ShardStore, Unreadable
+from laggard.kvstore.errors import (
+    CorruptValueError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    ShardMemoryError,
+    ShardServerError,
+)
+from laggard.kvstore.state.local_state import is_outside_jobs
+from laggard.kvstore.state.mapping import State, Transaction
+from laggard.kvstore.values.codec import Buffer, Encoded, Value, encode
+
+__all__ = ["Checkpointer"]
+
+_log = logging.getLogger(__name__)
+
+# Smaller shards are values of State, which survives more and needs nothing else.
+SMALL_BYTES = 1 << 20
+POLL_S = 0.05
+# Who saves faster than copies can be made waits for them up to this long.
+ROOM_DEADLINE_S = 60.0
+_PIECES = "laggard.pieces"
+
+
+class Checkpointer:
+    """Saves trees of arrays, and finds the newest complete checkpoint after a relaunch.
+
+    A shard of more than 1 MiB goes into the memory of this process's node at once, and from there, in the background,
+    to another node and, with ``--checkpoint-dir``, to a shared directory; in a program without a job, into a file
+    beside its State.  Smaller ones are in State.
+
+    Parameters
+    ----------
+    state : State
+        Where the manifest is.
+    name : str
+        Prefix of its keys; a program with several checkpointers gives each its own.
+    rank, ranks : int
+        Which shard belongs to this process, and how many there are.
+    keep : int
+        How many complete checkpoints to keep; while one is saved, the nodes need room for one more, and with room for
+        yet another one, memory is ready before each save.
+    copies : int
+        On how many nodes to keep each shard, its own included; on all of them if there are fewer.
+
+    Attributes
+    ----------
+    rank, ranks : int
+        As given.
+
+    Examples
+    --------
+    >>> checkpoints = Checkpointer(State.current(), rank=rank, ranks=ranks)  # doctest: +SKIP
+    >>> step = checkpoints.latest()  # doctest: +SKIP
+    >>> weights = initial() if step is None else checkpoints.restore(step)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        name: str = "checkpoint",
+        rank: int = 0,
+        ranks: int = 1,
+        keep: int = 2,
+        copies: int = 2,
+    ) -> None:
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank is {rank}; it must be at least 0 and below ranks, which is {ranks}")
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; it must be at least 1")
+        if copies < 1:
+            raise ValueError(f"copies is {copies}; it must be at least 1")
+        self._state = state
+        self._name = name
+        self.rank = rank
+        self.ranks = ranks
+        self._keep = keep
+        self._copies = copies
+        self._store = _store_of(state)
+
+    def prepare(self, size_bytes: int) -> None:
+        """Have memory ready for this rank's first two shards, in the background.
+
+        A save that finds memory ready blocks the program for a plain copy, the first one otherwise for several times
+        as long.  For later saves, and after `restore`, it is prepared without this.
+
+        Parameters
+        ----------
+        size_bytes : int
+            About how large the shard will be; one that is larger is saved too.
+        """
+        if self._store is not None and size_bytes > SMALL_BYTES:
+            self._have_ready(self._store, size_bytes)
+
+    def save(self, step: int, tree: Value) -> None:
+        """Save this rank's shard, and delete checkpoints that are no longer kept.
+
+        It returns when the arrays are copied: they may change.  The checkpoint counts a little later, when every rank's
+        shard has its copies; see `wait`.
+
+        Parameters
+        ----------
+        step : int
+            Step of the checkpoint, 0 or higher; saving a step again replaces it.
+        tree : Value
+            Arrays and other values that State can hold, in dicts and lists.
+
+        Raises
+        ------
+        ShardMemoryError
+            If the node's memory has no room for it within the bound.
+        ShardServerError
+            If the shard server of the node does not answer.
+        NestedSaveError
+            If a signal handler saves in the middle of another save of its thread.
+        UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
+            As from any write to State.  Whatever the error, earlier checkpoints are untouched.
+        """
+        key = self._key(step)
+        encoded = encode(key.value, tree)
+        if encoded.nbytes <= SMALL_BYTES or self._store is None:
+            self._save_value(key, tree)
+        else:
+            self._save_shard(key, self._store, _plan_of_tree(encoded))
+
+    def save_pieces(self, step: int, pieces: Mapping[str, Buffer]) -> None:
+        """Save this rank's shard as named byte strings, which `open` reads one by one; otherwise as `save`.
+
+        Parameters
+        ----------
+        step : int
+            As for `save`.
+        pieces : mapping of str to buffer
+            Anything with the buffer protocol, contiguous; `restore` returns them as memory by name.
+        """
+        key = self._key(step)
+        if self._store is None or sum(memoryview(each).nbytes for each in pieces.values()) <= SMALL_BYTES:
+            self._save_value(key, {_PIECES: {name: bytes(content) for name, content in pieces.items()}})
+        else:
+            self._save_shard(key, self._store, plan("pieces", pieces.items()))
+
+    def latest(self, *, before: int | None = None) -> int | None:
+        """Return the step of the newest complete checkpoint that can be read, or None if there is none.
+
+        Parameters
+        ----------
+        before : int, optional
+            Return the one before the newest checkpoint of this step.
+        """
+        complete = self._newest_first()
+        if before is not None and any(found.step == before for found in self._newest_first()):
+            complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
+        return next((found.step for found in complete), None)
+
+    def latest_intact(self) -> int | None:
+        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
+
+        It reads whole checkpoints, so call it on one rank and pass the result to the others.
+        """
+        for found in self._newest_first():
+            try:
+                for rank in range(found.ranks):
+                    self._read(found, rank)
+            except DamagedCheckpointError as error:
+                _log.warning("%s", error)
+            else:
+                return found.step
+        return None
+
+    def restore(self, step: int, *, rank: int | None = None) -> Value:
+        """Read a shard.
+
+        Its arrays belong to the caller: they may be changed.  Where the shard is in the memory of this node, they are
+        mapped, so memory is needed only for what is changed.
+
+        Parameters
+        ----------
+        step : int
+            As returned by `latest`.
+        rank : int, optional
+            Whose shard, this rank's by default.
+
+        Raises
+        ------
+        NoCheckpointError
+            If there is no complete checkpoint of this step, or it has no such rank.
+        DamagedCheckpointError
+            If the shard is damaged; the error names the previous checkpoint.
+        """
+        found, rank = self._find(step, rank)
+        return self._read(found, rank)
+
+    def open(self, step: int, *, rank: int | None = None) -> Shard:
+        """Return a shard to be read piece by piece; of one on another node, only what is read is fetched.
+
+        Parameters
+        ----------
+        step, rank : int
+            As for `restore`.
+        """
+        found, rank = self._find(step, rank)
+        with self._naming(found):
+            if (shard := self._shard(found, rank, whole=False)) is not None:
+                return shard
+            key = self._key_of(found, rank)
+            return shard_of_bytes(key.value, _plan_of_value(key.value, self._state[key.value]))
+
+    def ranks_of(self, step: int) -> int:
+        """Return how many ranks saved the checkpoint of this step.
+
+        Raises
+        ------
+        NoCheckpointError
+            If there is no complete checkpoint of this step.
+        """
+        return self._find(step, 0)[0].ranks
+
+    def wait(self, step: int, timeout_s: float = 60.0) -> bool:
+        """Wait until the checkpoint that this launch saved of a step counts; return False if it does not in time."""
+        until_s = time.monotonic() + timeout_s
+        wanted = Checkpoint(self._state.launch, step, self.ranks)
+        while wanted not in self._complete(step):
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def restore_part(self, step: int, regions: Regions | None = None) -> Value:
+        """Read this rank's part of a checkpoint that any number of ranks saved.
+
+        Parameters
+        ----------
+        step : int
+            As returned by `latest`.
+        regions : callable, optional
+            Which elements of each `Block` this rank wants: called with its path in the tree, the shape of the whole
+            array, and the regions that were saved, it returns a `Region`.  By default each array is divided evenly
+            among the ranks along the axis that it was split along.
+
+        Returns
+        -------
+        Value
+            What `save` was given, with these elements in place of those saved; what is not in a `Block` comes from the
+            shard of this rank, or, if there are more ranks now, from those of the first ranks again.
+
+        Raises
+        ------
+        NoCheckpointError, DamagedCheckpointError
+            As from `restore`.
+        MissingElementsError
+            If no rank saved some of the elements; it names them.
+        ReshardingError
+            If the ranks disagree about an array, or it is split along several axes and there is no `regions`.
+        """
+        with self.open_trees(step) as trees:
+            return reshard(trees, even_regions(self.rank, self.ranks) if regions is None else regions)
+
+    @contextmanager
+    def open_trees(self, step: int) -> Iterator[list[Value]]:
+        """Open the shards of all ranks for `reshard`, the one of this rank first, without reading what is large."""
+        with ExitStack() as shards:
+            n_saved = self.ranks_of(step)
+            order = [(self.rank + n) % n_saved for n in range(n_saved)]
+            opened = {rank: shards.enter_context(self.open(step, rank=rank)) for rank in order}
+            yield [open_tree(f"{self._name} of step {step}, rank {rank}", shard) for rank, shard in opened.items()]
+
+    def _key(self, step: int) -> ShardKey:
+        if step < 0:
+            raise ValueError(f"step {step} is negative; steps are numbered from 0")
+        return self._key_of(Checkpoint(self._state.launch, step, self.ranks), self.rank)
+
+    def _key_of(self, found: Checkpoint, rank: int) -> ShardKey:
+        return ShardKey(self._name, found, rank)
+
+    def _save_value(self, key: ShardKey, tree: Value) -> None:
+        def change(transaction: Transaction) -> Value:
+            transaction[key.value] = tree
+            return transaction.pop(key.record, None)
+
+        if self._store is None:
+            self._state[key.value] = tree
+        elif (replaced := self._state.update_with(change)) is not None:
+            self._store.forget([ShardRecord.of_value(replaced).id])
+        self._drop_old()
+
+    def _save_shard(self, key: ShardKey, store: ShardStore, planned: Plan) -> None:
+        self._drop_old()  # first, since the memory is needed
+        try:
+            self._hand_over(key, store, planned)
+        except ShardServerError:  # it has ended meanwhile, and is started again
+            self._hand_over(key, store, planned)
+        if self._state.file is not None:  # it is complete already
+            self._drop_old()
+
+    def _hand_over(self, key: ShardKey, store: ShardStore, planned: Plan) -> None:
+        record = self._write(key, store, planned)
+
+        def change(transaction: Transaction) -> Value:
+            before = transaction.get(key.record)
+            transaction[key.record] = record.to_value()
+            transaction.pop(key.value, None)
+            return before
+
+        replaced = self._state.update_with(change)
+        store.commit(key, record)
+        self._have_ready(store, record.size_bytes)
+        store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
+
+    def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
+        """Have memory ready for this rank's next shards; those kept, the one being saved and the next take turns."""
+        store.prepare(self._key(0).owner, size_bytes, self._keep + 2)
+
+    def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
+        """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
+        until_s = time.monotonic() + ROOM_DEADLINE_S
+        while True:
+            try:
+                return store.write(planned, key.owner, self._copies)
+            except ShardMemoryError as full:
+                present = shards_in(self._name, self._state)
+                can_free = len(present) > self._keep or len(self._complete_among(present)) < len(present)
+                if full.need_bytes > full.bound_bytes or not can_free or time.monotonic() > until_s:
+                    raise
+            time.sleep(POLL_S)
+            self._drop_old(by_any_rank=True)
+
+    def _find(self, step: int, rank: int | None) -> tuple[Checkpoint, int]:
+        rank = self.rank if rank is None else rank
+        found = next(iter(self._complete(step)), None)
+        if found is None:
+            complete = [found.step for found in self._newest_first()]
+            raise NoCheckpointError(step, f"complete ones: {complete or 'none'}, newest first")
+        if rank >= found.ranks:
+            raise NoCheckpointError(step, f"it has shards of rank 0 to {found.ranks - 1}, not of rank {rank}")
+        return found, rank
+
+    def _read(self, found: Checkpoint, rank: int) -> Value:
+        with self._naming(found):
+            if (shard := self._shard(found, rank, whole=True)) is not None:
+                return shard.value()
+            value = self._state[self._key_of(found, rank).value]
+            return value[_PIECES] if _is_pieces(value) else value
+
+    def _shard(self, found: Checkpoint, rank: int, *, whole: bool) -> Shard | None:
+        """Return a shard that the nodes hold; None if State holds it."""
+        key = self._key_of(found, rank)
+        if self._store is None or (record := self._record(key)) is None:
+            return None
+        shard = self._store.read(key, record, whole=whole)
+        if rank == self.rank:  # it will save one like it
+            self._have_ready(self._store, record.size_bytes)
+        return shard
+
+    @contextmanager
+    def _naming(self, found: Checkpoint) -> Iterator[None]:
+        """Name the checkpoint in the errors of a block that reads it, and the one before it."""
+        try:
+            yield
+        except (CorruptValueError, Unreadable) as error:
+            reason = error.reason if isinstance(error, CorruptValueError) else str(error)
+            raise DamagedCheckpointError(found.step, reason, self.latest(before=found.step)) from error
+        except KeyError:
+            raise NoCheckpointError(found.step, "another rank has just deleted it") from None
+
+    def _record(self, key: ShardKey) -> ShardRecord | None:
+        value = self._state.get(key.record)
+        return None if value is None else ShardRecord.of_value(value)
+
+    def _complete(self, step: int) -> list[Checkpoint]:
+        """List the complete checkpoints of a step that can be read, newest first."""
+        present = shards_in(self._name, self._state)
+        return self._complete_among({each: found for each, found in present.items() if each.step == step})
+
+    def _newest_first(self) -> Iterator[Checkpoint]:
+        """Yield the complete checkpoints that can be read; the records of one are read when it is its turn."""
+        present = shards_in(self._name, self._state)
+        for each in sorted(present, reverse=True):
+            yield from self._complete_among({each: present[each]})
+
+    def _complete_among(self, present: Mapping[Checkpoint, Found]) -> list[Checkpoint]:
+        store = self._store
+        servers = store.servers() if store is not None and any(found.records for found in present.values()) else {}
+        records = {
+            (each, rank): record
+            for each, found in present.items()
+            if store is not None and found.has_all(each.ranks)
+            for rank in found.records
+            if (record := self._record(self._key_of(each, rank))) is not None
+        }
+        return that_count(present, records, servers, directory=store is not None and store.has_directory)
+
+    def _drop_old(self, *, by_any_rank: bool = False) -> None:
+        """Delete checkpoints beyond those kept, and incomplete ones that nothing can complete."""
+        present = shards_in(self._name, self._state)
+        if self.rank > 0 and not by_any_rank and any(found.records for found in present.values()):
+            return  # one rank reads all records
+        old = no_longer_kept(present, self._complete_among(present), self._keep, self._state.launch)
+        shards = [self._key_of(each, rank) for each in old for rank in present[each].ranks]
+        records = [self._record(key) for key in shards]
+        if shards:
+            self._state.discard(*(key for shard in shards for key in shard.both))
+        if self._store is not None:
+            self._store.forget(record.id for record in records if record is not None)
+
+
+def _store_of(state: State) -> ShardStore | None:
+    """Return where shards go; None: all of them into State, which is not that of this process's job."""
+    if state.file is not None:
+        return FolderStore(state.file.with_name(f"{state.file.name}.shards"))
+    return None if is_outside_jobs() else current_store()
+
+
+def _plan_of_tree(encoded: Encoded) -> Plan:
+    header, *leaves = encoded.parts
+    return plan("tree", [(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])
+
+
+def _plan_of_value(key: str, value: Value) -> Plan:
+    return plan("pieces", value[_PIECES].items()) if _is_pieces(value) else _plan_of_tree(encode(key, value))
+
+
+def _is_pieces(value: Value) -> bool:
+    return type(value) is dict and value.keys() == {_PIECES}

@@ -1,0 +1,133 @@
+"""What a shard server knows of its job: the records in State, the current launch, its nodes, and the other servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import redis
+
+from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, is_record, may_change
+from laggard.kvstore.checkpoints.settings import Registry
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import current_launch
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import FencedError, KVStoreError, NoLaunchRecordError
+from laggard.kvstore.state.layout import UPKEEP
+from laggard.kvstore.state.mapping import State, Transaction
+
+__all__ = ["JobView"]
+
+
+TOLD_FOR_S = 3600
+
+
+class JobView:
+    """The job as the shard server of one node sees it. From any thread.
+
+    Parameters
+    ----------
+    client, endpoint
+        Connection to the state server.
+    registry
+        The shard servers.
+    host, server
+        This node, and the id of this server.
+    """
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint, registry: Registry, host: str, server: str) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self.registry = registry
+        self.host = host
+        self.server = server
+        self._meta = endpoint.key("state", "meta")
+        self._lock = threading.Lock()
+        self._ring: tuple[int, list[str]] = (-1, [])
+
+    def launch(self) -> int:
+        """Return the current launch."""
+        return current_launch(self._client, self._endpoint) or 0
+
+    def servers(self) -> dict[str, str]:
+        """Return the ids of the servers that run, by host."""
+        return {host: each.server for host, each in self.registry.read().items()}
+
+    def situation(self) -> object:
+        """Return something that changes whenever copies may have been lost, or checkpoints have come to nothing."""
+        return self.launch(), self.servers()
+
+    def ring(self) -> list[str]:
+        """Return the hosts of the current launch in their order, its reserve after them."""
+        launch = self.launch()
+        with self._lock:
+            if self._ring[0] != launch:
+                try:
+                    record = Control(self._client, self._endpoint, launch).read_launch()
+                except NoLaunchRecordError:
+                    return []  # it is about to begin
+                self._ring = launch, [node.hostname for node in (*record.nodes, *record.reserve)]
+            return self._ring[1]
+
+    def ids(self) -> set[str]:
+        """Return the ids of all shards that State has a record of."""
+        state = self._state(self.launch())
+        found = (state.get(key) for key in state if is_record(key))
+        return {ShardRecord.of_value(value).id for value in found if value is not None}
+
+    def record(self, key: ShardKey) -> ShardRecord | None:
+        """Return the record of a shard; None if it is gone, or its checkpoint can no longer become complete."""
+        launch = self.launch()
+        try:
+            record = ShardRecord.of_value(self._state(launch)[key.record])
+        except KeyError:
+            return None
+        return record if may_change(key, record, record.id, launch) else None
+
+    def change_record(self, key: ShardKey, shard_id: str, change: Callable[[ShardRecord], ShardRecord]) -> ShardRecord:
+        """Change the record of a shard, under the fence of its launch unless it is complete already.
+
+        Raises
+        ------
+        FencedError
+            If its launch is over, or it was deleted or replaced.
+        """
+        launch = self.launch()
+
+        def apply(transaction: Transaction) -> ShardRecord:
+            found = transaction.get(key.record)
+            record = None if found is None else ShardRecord.of_value(found)
+            if record is None or not may_change(key, record, shard_id, launch):
+                raise FencedError(key.checkpoint.launch, launch)
+            changed = change(record)
+            transaction[key.record] = changed.to_value()
+            return changed
+
+        if key.checkpoint.launch >= launch:
+            return self._state(launch).update_with(apply)
+        # A copy that is made anew is no progress of this launch.
+        self._client.hincrby(self._meta, UPKEEP, 1)
+        try:
+            return self._state(launch).update_with(apply)
+        except BaseException:
+            self._client.hincrby(self._meta, UPKEEP, -1)
+            raise
+
+    def tell(self, notice: str) -> None:
+        """Tell the user something, if the state server listens."""
+        try:
+            Control(self._client, self._endpoint, self.launch()).ask("notices", [notice])
+        except (KVStoreError, redis.RedisError):
+            return
+
+    def tell_for_all(self, notice: str, about: str) -> None:
+        """Tell the user something that all nodes may find out, unless one of them has done so in the last hour."""
+        try:
+            is_first = self._client.set(self._endpoint.key("told", about), notice, nx=True, ex=TOLD_FOR_S)
+        except redis.RedisError:
+            return
+        if is_first:
+            self.tell(notice)
+
+    def _state(self, launch: int) -> State:
+        return State(self._client, self._endpoint, launch)

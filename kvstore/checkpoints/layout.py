@@ -1,0 +1,157 @@
+"""What a shard looks like as one range of bytes: named pieces, then an index of them; and its checksums. Pure.
+
+::
+
+    piece | padding | piece | padding | ... | index (JSON) | offset and length of the index (two times 8 bytes)
+
+Pieces begin at multiples of 64 bytes, so that arrays can be used where they lie.  Checksums are those of blocks of a
+fixed size, so that a part of a shard can be verified without the rest; they are kept beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from laggard.kvstore.values.codec import Buffer
+
+__all__ = [
+    "BLOCK_BYTES",
+    "FOOTER_BYTES",
+    "Index",
+    "Plan",
+    "block_range",
+    "digest",
+    "index_range",
+    "parse_index",
+    "plan",
+    "sums_of",
+    "wrong_block",
+]
+
+BLOCK_BYTES = 4 << 20
+_ALIGNMENT = 64
+_FOOTER = struct.Struct("<QQ")
+FOOTER_BYTES = _FOOTER.size
+_SUM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where each part of a shard goes.
+
+    Attributes
+    ----------
+    parts
+        Offset and content of each part, the index included.
+    size_bytes
+        Of the whole shard.
+    """
+
+    parts: tuple[tuple[int, Buffer], ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The pieces of a shard.
+
+    Attributes
+    ----------
+    kind
+        ``tree``: the pieces are what the codec made of a value; ``pieces``: they are the program's own.
+    places
+        Offset and size of each piece in bytes, by name, in the order in which they were saved.
+    """
+
+    kind: str
+    places: Mapping[str, tuple[int, int]]
+
+
+def plan(kind: str, pieces: Iterable[tuple[str, Buffer]]) -> Plan:
+    """Lay out the pieces of a shard."""
+    parts: list[tuple[int, Buffer]] = []
+    places = []
+    at = 0
+    for name, content in pieces:
+        view = memoryview(content).cast("B") if memoryview(content).nbytes else memoryview(b"")
+        places.append([name, at, view.nbytes])
+        parts.append((at, view))
+        at = _aligned(at + view.nbytes)
+    index = json.dumps({"kind": kind, "pieces": places}, separators=(",", ":")).encode()
+    parts.append((at, index + _FOOTER.pack(at, len(index))))
+    return Plan(tuple(parts), at + len(index) + FOOTER_BYTES)
+
+
+def index_range(footer: Buffer, size_bytes: int) -> tuple[int, int]:
+    """Return where the index begins and ends, from the last bytes of a shard.
+
+    Raises
+    ------
+    ValueError
+        If this is not the end of a shard of that size.
+    """
+    start, length = _FOOTER.unpack(footer)
+    if start + length + FOOTER_BYTES != size_bytes:
+        raise ValueError("its index is not where it should be")
+    return start, start + length
+
+
+def parse_index(text: Buffer) -> Index:
+    """Read an index.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    found = json.loads(bytes(text))
+    return Index(str(found["kind"]), {str(name): (int(at), int(size)) for name, at, size in found["pieces"]})
+
+
+def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:
+    """Return the CRC-32 of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
+    sums = (zlib.crc32(read(start, stop)) for start, stop in _blocks(0, size_bytes, size_bytes))
+    return b"".join(each.to_bytes(_SUM_BYTES, "little") for each in sums)
+
+
+def digest(sums: bytes) -> int:
+    """Return one checksum of all checksums, which State keeps."""
+    return zlib.crc32(sums)
+
+
+def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
+    """Return where the blocks begin and end that a range of bytes lies in."""
+    end = -(-stop // BLOCK_BYTES) * BLOCK_BYTES
+    return start // BLOCK_BYTES * BLOCK_BYTES, min(end, size_bytes)
+
+
+def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
+    """Return the offset of the first of some blocks that does not match its checksum, or None.
+
+    Parameters
+    ----------
+    sums
+        Of all blocks of the shard.
+    start
+        Offset of the first of these.
+    blocks
+        Their content.
+    """
+    for number, block in enumerate(blocks, start // BLOCK_BYTES):
+        expected = int.from_bytes(sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES], "little")
+        if len(sums) < (number + 1) * _SUM_BYTES or zlib.crc32(block) != expected:
+            return number * BLOCK_BYTES
+    return None
+
+
+def _blocks(start: int, stop: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    for at in range(start, stop, BLOCK_BYTES):
+        yield at, min(at + BLOCK_BYTES, size_bytes)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

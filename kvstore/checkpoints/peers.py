@@ -1,0 +1,114 @@
+"""Sending shards to the shard servers of other nodes, and reading theirs."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, digest, wrong_block
+from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
+from laggard.kvstore.checkpoints.shard_file import ShardFile
+from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
+from laggard.kvstore.errors import KVStoreError
+
+__all__ = ["PROGRESS_DEADLINE_S", "Peers", "TransferError", "read_shard"]
+
+# A peer that neither sends nor takes anything for this long is given up.
+PROGRESS_DEADLINE_S = 10.0
+# The peer's last word comes when State has answered it.
+ANSWER_DEADLINE_S = 40.0
+
+
+class TransferError(KVStoreError):
+    """Why a peer did not take a shard, or does not have it."""
+
+
+class Peers:
+    """Connections to other shard servers, encrypted, both ends with a certificate of the job.
+
+    Parameters
+    ----------
+    folder
+        The node's private folder, with the certificates.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._context = tls_context(folder, ssl.Purpose.SERVER_AUTH)
+
+    def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, file: ShardFile) -> None:
+        """Have a peer keep a shard; on return it has verified and recorded its copy.
+
+        Raises
+        ------
+        TransferError, OSError
+            If it has no room, or is too slow.
+        """
+        with self._connected(peer) as connection:
+            message = {"do": "put", "key": key, "id": shard_id, "size": file.size_bytes, "sums": len(sums)}
+            send(connection, message, sums)
+            _raise_if_refused(receive(connection))
+            for at in range(0, file.size_bytes, BLOCK_BYTES):
+                connection.sendall(file.read(at, min(at + BLOCK_BYTES, file.size_bytes)))
+            connection.settimeout(ANSWER_DEADLINE_S)
+            _raise_if_refused(receive(connection))
+
+    def sums(self, peer: ServerAddress, key: str, shard_id: str) -> bytes:
+        """Return the checksums of a shard that a peer has."""
+        with self._connected(peer) as connection:
+            send(connection, {"do": "sums", "key": key, "id": shard_id})
+            answer = receive(connection)
+            _raise_if_refused(answer)
+            return receive_exactly(connection, int(answer["sums"]))
+
+    def read(self, peer: ServerAddress, key: str, shard_id: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the blocks of a range of a shard that a peer has; the range begins and ends where blocks do."""
+        with self._connected(peer) as connection:
+            send(connection, {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop})
+            _raise_if_refused(receive(connection))
+            for at in range(start, stop, BLOCK_BYTES):
+                block = bytearray(min(BLOCK_BYTES, stop - at))
+                receive_into(connection, memoryview(block))
+                yield bytes(block)
+
+    @contextmanager
+    def _connected(self, peer: ServerAddress) -> Iterator[ssl.SSLSocket]:
+        with (
+            socket.create_connection((peer.address, peer.port), PROGRESS_DEADLINE_S) as plain,
+            self._context.wrap_socket(plain, server_hostname=peer.address) as connection,
+        ):
+            connection.settimeout(PROGRESS_DEADLINE_S)
+            yield connection
+
+
+def read_shard(
+    peers: Peers, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and content of the verified blocks of a range of a peer's shard.
+
+    Parameters
+    ----------
+    expected
+        Checksum of its checksums, as State has it.
+
+    Raises
+    ------
+    TransferError
+        If it does not have it, or what it has is damaged.
+    """
+    sums = peers.sums(peer, key, shard_id)
+    if digest(sums) != expected:
+        raise TransferError("its checksums are not those that State knows")
+    at = start
+    for block in peers.read(peer, key, shard_id, start, stop):
+        if wrong_block(sums, at, [block]) is not None:
+            raise TransferError(f"the block at byte {at} does not match its checksum")
+        yield at, block
+        at += len(block)
+
+
+def _raise_if_refused(answer: dict[str, object]) -> None:
+    if "refused" in answer:
+        raise TransferError(str(answer["refused"]))

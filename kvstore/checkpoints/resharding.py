@@ -1,0 +1,216 @@
+"""One rank's part of a checkpoint, whatever the number of ranks that saved it.
+
+Each shard is opened without its large values; of the blocks, only the rows that a rank needs are read.  What is not a
+block is taken from the lowest rank that saved it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kvstore.checkpoints.shard import HEADER, Shard
+from laggard.kvstore.errors import MissingElementsError, ReshardingError
+from laggard.kvstore.values.blocks import Block, Region, plan_reads
+from laggard.kvstore.values.decoding import Stream, Value, leaf_in_place, naming_errors, read_header, read_leaf, rebuild
+
+__all__ = [
+    "Path",
+    "Regions",
+    "StoredBlock",
+    "StoredLeaf",
+    "even_regions",
+    "open_tree",
+    "read_whole",
+    "reshard",
+    "with_items",
+]
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""Where a value is in a tree: keys of dicts, and positions in lists."""
+
+Regions: TypeAlias = Callable[[Path, tuple[int, ...], Sequence[Region]], Region]
+"""Which elements of an array this rank wants, given its path, its shape, and the regions that were saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLeaf:
+    """A value in a shard that has not been read."""
+
+    shard: Shard
+    piece: str
+    kind: str
+    content: Any
+
+    def read(self) -> Value:
+        """Return the value."""
+        return leaf_in_place(self.kind, self.content, self.shard.read(self.piece))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block in a shard that has not been read."""
+
+    data: StoredLeaf
+    region: Region
+    shape: tuple[int, ...]
+
+    def read_rows(self, region: Region) -> tuple[memoryview, tuple[int, ...], tuple[slice, ...]]:
+        """Read the rows of the block that a region lies in, which are stored one after the other.
+
+        Returns
+        -------
+        The bytes of the rows, their shape, and where the region lies in them.
+        """
+        if not region.shape:
+            return self.data.shard.read(self.data.piece), (), ()
+        rows, *others = region.slices(self.region)
+        row_bytes = self.data.shard.sizes[self.data.piece] // self.region.shape[0]
+        content = self.data.shard.read(self.data.piece, rows.start * row_bytes, rows.stop * row_bytes)
+        return content, (region.shape[0], *self.region.shape[1:]), (slice(None), *others)
+
+    @property
+    def type(self) -> tuple[str, object]:
+        """Whether it is an array or a tensor, and of which dtype."""
+        return self.data.kind, self.data.content[0]
+
+
+def open_tree(key: str, shard: Shard) -> Value:
+    """Return the tree of a shard with a `StoredLeaf` for each large value, and a `StoredBlock` for each block.
+
+    Raises
+    ------
+    CorruptValueError
+        If the bytes are not those of a value; it names the key.
+    """
+    header = iter([shard.read(HEADER)])
+    with naming_errors(key):
+        return rebuild(read_header(Stream(key, header).read_into), _Later(shard))
+
+
+class _Later:
+    """Notes in which piece each leaf is instead of reading it."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._n_leaves = 0
+
+    def leaf(self, kind: str, content: Any) -> Value:
+        found = StoredLeaf(self._shard, str(self._n_leaves), kind, content)
+        self._n_leaves += 1
+        return found.read() if kind == "text" else found  # a text may be the key of a dict
+
+    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> StoredBlock:
+        return StoredBlock(rebuild(data, self), region, shape)
+
+
+def even_regions(rank: int, ranks: int) -> Regions:
+    """Return regions that divide each array evenly along the axis that it was split along, like `Region.along`."""
+
+    def region(path: Path, shape: tuple[int, ...], saved: Sequence[Region]) -> Region:
+        split = [axis for axis in range(len(shape)) if any(part.shape[axis] != shape[axis] for part in saved)]
+        if len(split) > 1:
+            raise ReshardingError(_name(path), f"it is split along axes {split}; say which region you want (regions=)")
+        return Region.along(split[0], shape, rank, ranks) if split else Region.whole(shape)
+
+    return region
+
+
+def reshard(trees: Sequence[Value], regions: Regions, *, path: Path = ()) -> Value:
+    """Return one rank's part of a checkpoint.
+
+    Parameters
+    ----------
+    trees
+        From `open_tree`, of every rank that saved, in order.
+    regions
+        Which elements of each array this rank wants.
+    path
+        Where the trees are in those of the whole checkpoint.
+
+    Returns
+    -------
+    Value
+        The tree that this rank would have saved: with a `Block` in place of each block, and what is not a block as the
+        lowest rank saved it.
+
+    Raises
+    ------
+    MissingElementsError
+        If no rank saved some of the wanted elements; it names them.
+    ReshardingError
+        If the ranks disagree about an array, or a region is not within it.
+    """
+    first = trees[0]
+    blocks = [tree for tree in trees if isinstance(tree, StoredBlock)]
+    if blocks:
+        return _assemble(path, blocks, regions)
+    if isinstance(first, dict):
+        alike = [tree for tree in trees if isinstance(tree, dict)]
+        keys = dict.fromkeys(key for tree in alike for key in tree)
+        pairs = [
+            (key, reshard([tree[key] for tree in alike if key in tree], regions, path=(*path, key))) for key in keys
+        ]
+        return with_items(first, pairs)
+    if type(first) in (list, tuple):
+        alike = [tree for tree in trees if type(tree) is type(first)]
+        longest = max(map(len, alike))
+        return type(first)(
+            reshard([tree[n] for tree in alike if n < len(tree)], regions, path=(*path, n)) for n in range(longest)
+        )
+    return first.read() if isinstance(first, StoredLeaf) else first
+
+
+def read_whole(tree: Value) -> Value:
+    """Return a tree from `open_tree` with its values, whole blocks among them."""
+    return reshard([tree], lambda path, shape, saved: saved[0])  # noqa: ARG005
+
+
+def with_items(like: dict[Any, Any], pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a dict of the same kind; a module's state_dict has the versions of its parts in an attribute."""
+    made = type(like)(dict(pairs))
+    if isinstance(made, OrderedDict):
+        vars(made).update(vars(like))
+    return made
+
+
+def _assemble(path: Path, blocks: Sequence[StoredBlock], regions: Regions) -> Block:
+    first = blocks[0]
+    for block in blocks:
+        if (block.shape, block.type) != (first.shape, first.type):
+            reason = f"a rank saved {first.type} of shape {first.shape}, another {block.type} of shape {block.shape}"
+            raise ReshardingError(_name(path), reason)
+    saved = [block.region for block in blocks]
+    wanted = regions(path, first.shape, saved)
+    if len(wanted.shape) != len(first.shape) or any(map(int.__gt__, wanted.stop, first.shape)):
+        raise ReshardingError(_name(path), f"the region {wanted} is not within its shape {first.shape}")
+    pieces, gaps = plan_reads(wanted, saved)
+    if gaps:
+        raise MissingElementsError(_name(path), tuple(map(str, gaps)), first.shape)
+
+    dtype, _, order = first.data.content
+    if first.region == wanted:  # nothing to put together
+        return Block(first.data.read(), wanted, first.shape)
+
+    def fill(target: memoryview) -> None:
+        if pieces:
+            elements = np.frombuffer(target, np.dtype((np.void, len(target) // wanted.size))).reshape(wanted.shape)
+            for piece in pieces:
+                part: Any = (*piece.region.slices(wanted), ...)  # with the dots, a view of an array of no axes too
+                _copy(piece.region, blocks[piece.source], elements[part])
+
+    return Block(read_leaf(first.data.kind, [dtype, list(wanted.shape), order], fill), wanted, first.shape)
+
+
+def _copy(region: Region, block: StoredBlock, target: NDArray[np.void]) -> None:
+    content, shape, part = block.read_rows(region)
+    target[...] = np.frombuffer(content, target.dtype).reshape(shape)[part]
+
+
+def _name(path: Path) -> str:
+    return "/".join(map(str, path))

@@ -1,0 +1,325 @@
+"""A node's shard server: holds the shards of checkpoints in the node's memory, and copies of those of its peers.
+
+Every node has one as a sidecar of its agent (``python -m laggard.kvstore.checkpoints.server FOLDER``).  Programs of the node
+reach it through a socket in the node's private folder, peers through TLS, for which both need a certificate of the job.
+It ends with its agent, and its memory with it, since the files have no names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER, default_memory
+from laggard.kvstore.checkpoints.holdings import Held, Holdings
+from laggard.kvstore.checkpoints.job import JobView
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, wrong_block
+from laggard.kvstore.checkpoints.manifest import ShardKey
+from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
+from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError, read_shard
+from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
+from laggard.kvstore.checkpoints.shard_file import ShardFile
+from laggard.kvstore.checkpoints.wire import ENDED, Message, receive, receive_exactly, receive_into, send
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.environment import ENDPOINT_FILE
+from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.strangers import Places, TwoQueues
+from laggard.logs import configure_logging
+
+__all__ = ["ShardServer", "main"]
+
+_log = logging.getLogger("laggard.kvstore.checkpoints")
+
+# How long to look for what is no longer kept before a shard is refused.
+ROOM_DEADLINE_S = 1.0
+_POLL_S = 0.1
+_BACKLOG = 128
+_MAX_UNPROVEN = 64
+_LONGEST_SUMS_BYTES = 64 << 20
+# Of a thread that prepares memory: ranks and copies come first.
+_LOW_PRIORITY = 10
+
+
+class ShardServer:
+    """The shard server of one node.
+
+    Parameters
+    ----------
+    folder
+        The node's private folder.
+    settings
+        The node's.
+    endpoint
+        The job's state server.
+    memory_folder
+        Where to have the shards: on a file system in memory.
+    """
+
+    def __init__(
+        self, folder: Path, settings: NodeShards, endpoint: Endpoint, memory_folder: Path = MEMORY_FOLDER
+    ) -> None:
+        where, default_bytes = default_memory(memory_folder, settings.sharers)
+        client = endpoint.connect()
+        self._folder = folder
+        self._settings = settings
+        self._memory = ShardMemory(where, settings.memory_bytes or default_bytes)
+        self._registry = Registry(client, endpoint, settings.run)
+        self._job = JobView(client, endpoint, self._registry, settings.host, secrets.token_hex(8))
+        self._peers = Peers(folder)
+        directory = None if settings.directory is None else Path(settings.directory)
+        self._holdings = Holdings(self._memory, self._job, self._peers, directory)
+        self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
+        self._queues = TwoQueues(settings.address, settings.nodes, _BACKLOG)
+        self._unproven = Places(_MAX_UNPROVEN)
+        self._has_told = False
+
+    def start(self) -> None:
+        """Listen, and have the others know."""
+        path = self._folder / SOCKET
+        path.unlink(missing_ok=True)  # of one that was killed
+        programs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        programs.bind(str(path))
+        programs.listen(_BACKLOG)
+        ports = [(programs, 0.0, self._serve_program), *((*queue, self._serve_peer) for queue in self._queues.queues)]
+        for port in ports:
+            threading.Thread(target=self._accept, args=port, daemon=True).start()
+        address = ServerAddress(self._job.server, self._settings.address, self._queues.port)
+        self._registry.add(self._settings.host, address)
+        threading.Thread(target=self._holdings.keep_looking, daemon=True).start()
+
+    def _accept(self, listener: socket.socket, pause_s: float, serve: Callable[[socket.socket], None]) -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self._converse, args=(connection, serve), daemon=True).start()
+            time.sleep(pause_s)
+
+    def _converse(self, connection: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        try:
+            with connection:
+                serve(connection)
+        except ENDED as error:
+            _log.debug("a connection has ended: %s", error)
+        except (KeyError, TypeError, ValueError) as error:
+            _log.warning("a message is none of ours: %r", error)
+
+    # Programs of this node.
+
+    def _serve_program(self, connection: socket.socket) -> None:
+        """Answer a program until it closes the connection; what it was given and did not commit is free again."""
+        taken: dict[int, ShardFile] = {}
+        try:
+            while True:
+                message = receive(connection)
+                match message["do"]:
+                    case "take":
+                        self._take(connection, message, taken)
+                    case "prepare":
+                        self._prepare(connection, message)
+                    case "commit":
+                        self._commit(message, taken.pop(int(message["file"])))
+                        send(connection, {})
+                    case "get":
+                        self._get(connection, message)
+                    case "read":
+                        self._read_anywhere(connection, message)
+                    case unknown:
+                        raise ValueError(f"unknown request {unknown!r}")
+        finally:
+            for file in taken.values():
+                self._memory.give_back(file)
+
+    def _take(self, connection: socket.socket, message: Message, taken: dict[int, ShardFile]) -> None:
+        try:
+            file = self._wait_for_room(int(message["size"]), str(message["owner"]))
+        except NoRoom as full:
+            why = {"reason": full.reason, "bound": full.bound_bytes, "used": full.used_bytes}
+            send(connection, {"no_room": why})
+            return
+        taken[file.number] = file
+        answer = {"file": file.number, "reserved": file.reserved_bytes, "ready": file.ready_bytes}
+        send(connection, answer | {"files": self._memory.numbers()}, file=file.descriptor)
+
+    def _prepare(self, connection: socket.socket, message: Message) -> None:
+        """Have memory ready for one of a program's next shards; it asks on a connection for nothing else."""
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _LOW_PRIORITY))
+        size_bytes = int(message["size_bytes"])
+        ahead, n_files = int(message["ahead"]), int(message["n_files"])
+        try:
+            found = self._memory.prepare(size_bytes, str(message["owner"]), ahead, n_files)
+        except (OSError, NoRoom) as error:
+            why = "no file can be opened" if isinstance(error, NoRoom) else error.strerror
+            self._tell_once(
+                f"{self._settings.host} has no memory ready for a checkpoint of {size_bytes >> 20} MiB: {why}; "
+                "saves take longer"
+            )
+            found = None
+        if found is None:
+            send(connection, {})
+            return
+        file, descriptor = found
+        try:
+            send(connection, {"file": file.number}, file=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _tell_once(self, notice: str) -> None:
+        _log.warning("%s", notice)
+        if not self._has_told:
+            self._has_told = True
+            self._job.tell(notice)
+
+    def _wait_for_room(self, size_bytes: int, owner: str) -> ShardFile:
+        until_s = time.monotonic() + ROOM_DEADLINE_S
+        while True:
+            try:
+                return self._memory.take(size_bytes, owner)
+            except NoRoom as full:
+                if size_bytes > full.bound_bytes or time.monotonic() > until_s:
+                    raise
+            self._holdings.look()  # some may be no longer kept
+            with self._holdings.changed:
+                self._holdings.changed.wait(_POLL_S)
+
+    def _commit(self, message: Message, file: ShardFile) -> None:
+        file.note_written()
+        self._holdings.add(Held(ShardKey.of_record(message["key"]), str(message["id"]), file, is_own=True))
+
+    def _get(self, connection: socket.socket, message: Message) -> None:
+        """Give a program a whole shard as a file: this node's own, or one fetched from a peer."""
+        held = self._holdings.find(message["key"], message["id"])
+        if held is not None and held.sums is not None:
+            with self._memory.reading(held.file) as file:
+                if file is not None:
+                    self._memory.lend(file)
+                    send(connection, {"sums": len(held.sums)}, held.sums, file=file.descriptor)
+                    return
+        size_bytes = int(message["size"])
+        descriptor = self._memory.unnamed()
+        try:
+            why = self._fetch(message, 0, size_bytes, lambda at, block: os.pwrite(descriptor, block, at))
+            send(connection, {"refused": why} if why else {"sums": 0}, file=None if why else descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read_anywhere(self, connection: socket.socket, message: Message) -> None:
+        """Send a program some blocks of a shard, verified."""
+        start, stop = int(message["start"]), int(message["stop"])
+        blocks = bytearray(stop - start)
+
+        def put(at: int, block: bytes) -> object:
+            blocks[at - start : at - start + len(block)] = block
+            return None
+
+        why = self._fetch(message, start, stop, put)
+        send(connection, {"refused": why} if why else {}, *([] if why else [blocks]))
+
+    def _fetch(self, message: Message, start: int, stop: int, put: Callable[[int, bytes], object]) -> str:
+        """Read blocks from whichever peer has them; return why that was not possible, empty if it was."""
+        servers = self._registry.read()
+        reasons = []
+        for host in message["holders"]:
+            if host not in servers or host == self._settings.host:
+                continue
+            try:
+                found = (servers[host], message["key"], message["id"], int(message["expected"]))
+                for at, block in read_shard(self._peers, *found, start, stop):
+                    put(at, block)
+            except (TransferError, OSError) as error:
+                reasons.append(f"{host}: {error}")
+            else:
+                return ""
+        return "; ".join(reasons) or "no node has it"
+
+    # Shard servers of other nodes.
+
+    def _serve_peer(self, connection: socket.socket) -> None:
+        connection.settimeout(PROGRESS_DEADLINE_S)
+        with self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as encrypted:
+            with self._unproven.taken_by(encrypted):
+                encrypted.do_handshake()
+            self._queues.admit(encrypted.getpeername()[0])
+            message = receive(encrypted)
+            match message["do"]:
+                case "put":
+                    self._receive_copy(encrypted, message)
+                case "sums":
+                    held = self._holdings.find(message["key"], message["id"])
+                    if held is None or held.sums is None:
+                        send(encrypted, {"refused": "it is not here"})
+                    else:
+                        send(encrypted, {"sums": len(held.sums)}, held.sums)
+                case "read":
+                    self._send_blocks(encrypted, message)
+                case unknown:
+                    raise ValueError(f"unknown request {unknown!r}")
+
+    def _receive_copy(self, connection: socket.socket, message: Message) -> None:
+        key, size_bytes, sums_bytes = ShardKey.of_record(message["key"]), int(message["size"]), int(message["sums"])
+        if sums_bytes > _LONGEST_SUMS_BYTES:
+            raise ValueError(f"checksums of {sums_bytes} bytes")
+        sums = receive_exactly(connection, sums_bytes)
+        try:
+            file = self._wait_for_room(size_bytes, key.owner)
+        except NoRoom as full:
+            send(connection, {"refused": f"it has no room ({full.bound_bytes} bytes at most)"})
+            return
+        try:
+            send(connection, {})
+            block = bytearray(BLOCK_BYTES)
+            for at in range(0, size_bytes, BLOCK_BYTES):
+                part = memoryview(block)[: min(BLOCK_BYTES, size_bytes - at)]
+                receive_into(connection, part)
+                _raise_if_wrong(sums, at, part)
+                file.write(at, part)
+        except BaseException:
+            self._memory.give_back(file)
+            raise
+        file.note_written()
+        held = Held(key, str(message["id"]), file, sums)
+        try:
+            recorded = self._holdings.add_copy(held)
+        except (KVStoreError, OSError) as error:
+            recorded = str(error)
+        send(connection, {"refused": recorded} if recorded else {})
+
+    def _send_blocks(self, connection: socket.socket, message: Message) -> None:
+        held = self._holdings.find(message["key"], message["id"])
+        if held is None:
+            send(connection, {"refused": "it is not here"})
+            return
+        with self._memory.reading(held.file) as file:
+            if file is None:
+                send(connection, {"refused": "it is not here any more"})
+                return
+            send(connection, {})
+            stop = min(int(message["stop"]), file.size_bytes)
+            for at in range(int(message["start"]), stop, BLOCK_BYTES):
+                connection.sendall(file.read(at, min(at + BLOCK_BYTES, stop)))
+
+
+def _raise_if_wrong(sums: bytes, at: int, block: memoryview) -> None:
+    if wrong_block(sums, at, [block]) is not None:
+        raise ConnectionError(f"the block at byte {at} does not match its checksum")
+
+
+def main(folder: Path) -> None:
+    """Serve until the agent, at the other end of standard input, has ended."""
+    configure_logging()
+    text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+    endpoint = Endpoint.load(Path(os.environ[ENDPOINT_FILE]))
+    ShardServer(folder, NodeShards.of_json(text), endpoint).start()
+    while sys.stdin.buffer.read(1 << 16):
+        pass
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,171 @@
+"""One rank's shard of a checkpoint, as a program reads it: whole, or piece by piece."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, Self
+
+from laggard.kvstore.checkpoints.layout import (
+    BLOCK_BYTES,
+    FOOTER_BYTES,
+    Plan,
+    block_range,
+    digest,
+    index_range,
+    parse_index,
+    wrong_block,
+)
+from laggard.kvstore.errors import CorruptValueError
+from laggard.kvstore.values.codec import Value, decode_in_place
+
+__all__ = ["HEADER", "PartialSource", "Shard", "Source", "WholeSource", "shard_of_bytes", "verify_whole"]
+
+HEADER = "header"
+_MAX_THREADS = 8
+
+
+class Source(Protocol):
+    """Where the bytes of a shard come from."""
+
+    size_bytes: int
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return a range of verified bytes: memory of its own that may be written to."""
+
+    def close(self) -> None:
+        """Read no more."""
+
+
+class WholeSource:
+    """A shard that is mapped into memory, privately."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self.size_bytes = content.nbytes
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return a range of it."""
+        return self._content[start:stop]
+
+    def close(self) -> None:
+        """Let it go, as soon as nothing that was read is in use."""
+        self._content = memoryview(b"")
+
+
+class PartialSource:
+    """A shard on another node, of which only what is read is fetched, in blocks.
+
+    Parameters
+    ----------
+    size_bytes
+        Its size.
+    fetch
+        Returns verified blocks, given where they begin and end.
+    """
+
+    def __init__(self, size_bytes: int, fetch: Callable[[int, int], memoryview]) -> None:
+        self.size_bytes = size_bytes
+        self._fetch = fetch
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Fetch a range of it."""
+        first, last = block_range(start, stop, self.size_bytes)
+        return self._fetch(first, last)[start - first : stop - first]
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
+class Shard:
+    """A shard, piece by piece. Use it in a ``with`` block, or close it.
+
+    Parameters
+    ----------
+    key
+        Its key, named in errors.
+    source
+        Its bytes.
+
+    Attributes
+    ----------
+    sizes
+        Size of each piece in bytes, by name, in the order in which they were saved.  What was saved as a tree has the
+        pieces ``header`` (what the codec says of the tree) and ``0``, ``1``, ... (the bytes of its arrays and long
+        texts, in the header's order).
+    is_tree
+        Whether it was saved as a tree.
+    """
+
+    def __init__(self, key: str, source: Source) -> None:
+        self._key = key
+        self._source = source
+        size_bytes = source.size_bytes
+        try:
+            footer = source.read(size_bytes - FOOTER_BYTES, size_bytes)
+            index = parse_index(source.read(*index_range(footer, size_bytes)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptValueError(key, f"its index cannot be read: {error!r}") from error
+        self._places = index.places
+        self.is_tree = index.kind == "tree"
+        self.sizes: Mapping[str, int] = {name: size for name, (_, size) in index.places.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more; what was read stays valid."""
+        self._source.close()
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
+        """Return a piece, or a range of its bytes: private memory that may be written to.
+
+        Raises
+        ------
+        KeyError
+            If there is no such piece.
+        DamagedCheckpointError, OSError
+            If it cannot be read, or does not match its checksums.
+        """
+        at, size = self._places[name]
+        stop = size if stop is None else min(stop, size)
+        return self._source.read(at + start, at + stop) if start < stop else memoryview(bytearray())
+
+    def value(self) -> Value:
+        """Return the tree that was saved, whose arrays lie where they were read; or the pieces, by name."""
+        if not self.is_tree:
+            return {name: self.read(name) for name in self._places}
+        return decode_in_place(self._key, self.read(HEADER), self._leaves())
+
+    def _leaves(self) -> Iterator[memoryview]:
+        return (self.read(name) for name in self._places if name != HEADER)
+
+
+def shard_of_bytes(key: str, planned: Plan) -> Shard:
+    """Return a shard whose parts are all here, as a copy of them."""
+    content = memoryview(bytearray(planned.size_bytes))
+    for at, part in planned.parts:
+        content[at : at + len(part)] = part
+    return Shard(key, WholeSource(content))
+
+
+def verify_whole(content: memoryview, sums: bytes, expected: int | None) -> str:
+    """Verify a whole shard with several threads; return what is wrong, empty if nothing is."""
+    if expected is not None and digest(sums) != expected:
+        return "its checksums are not those that State knows"
+    n_blocks = -(-content.nbytes // BLOCK_BYTES)
+    n_threads = max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)), n_blocks))
+    per_thread = -(-n_blocks // n_threads) * BLOCK_BYTES
+
+    def verify(start: int) -> int | None:
+        stop = min(start + per_thread, content.nbytes)
+        blocks = (content[at : min(at + BLOCK_BYTES, stop)] for at in range(start, stop, BLOCK_BYTES))
+        return wrong_block(sums, start, blocks)
+
+    with ThreadPoolExecutor(n_threads, "verify") as threads:
+        wrong = [at for at in threads.map(verify, range(0, content.nbytes, per_thread)) if at is not None]
+    return f"the block at byte {wrong[0]} does not match its checksum" if wrong else ""

@@ -1,0 +1,86 @@
+"""One file of a node's memory, which has no name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from laggard.kvstore.values.codec import Buffer
+
+__all__ = ["ShardFile", "whole_grains"]
+
+# Shards of one program differ by the length of a number in their header; their files do not.
+_GRAIN_BYTES = 1 << 20
+
+
+def whole_grains(size_bytes: int) -> int:
+    """Return how much memory a shard of this size gets."""
+    return -(-size_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
+
+
+@dataclass(eq=False, slots=True)
+class ShardFile:
+    """A file without a name.
+
+    Attributes
+    ----------
+    number
+        Tells it from all others, those of another server included.
+    descriptor
+        Open for reading and writing.
+    owner
+        Who wrote it last, or is going to; whoever wrote a file may still have it mapped.
+    size_bytes
+        Size of the shard in it.
+    reserved_bytes
+        Size of the file.
+    ready_bytes
+        How much of it, from its beginning, has memory; to touch the rest ends a process if there is none left.
+    is_ahead
+        Whether it is spare, and its owner has it mapped already for one of its next shards.
+    is_lent
+        Whether a program may have it mapped to read it; then it is never written again.
+    readers
+        How many threads of this process are reading it.
+    is_over
+        Whether it goes back as soon as they are done.
+    """
+
+    number: int
+    descriptor: int
+    owner: str
+    size_bytes: int = 0
+    reserved_bytes: int = 0
+    ready_bytes: int = 0
+    is_ahead: bool = False
+    is_lent: bool = False
+    readers: int = 0
+    is_over: bool = False
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return a range of its bytes."""
+        return os.pread(self.descriptor, stop - start, start)
+
+    def write(self, offset: int, content: Buffer) -> None:
+        """Write at an offset."""
+        view = memoryview(content)
+        while view.nbytes:
+            count = os.pwrite(self.descriptor, view, offset)
+            offset, view = offset + count, view[count:]
+
+    def note_written(self) -> None:
+        """Note that the whole shard has been written."""
+        self.ready_bytes = max(self.ready_bytes, self.size_bytes)
+
+    def resize(self, reserved_bytes: int) -> None:
+        """Make it shorter or longer."""
+        if reserved_bytes != self.reserved_bytes:
+            os.ftruncate(self.descriptor, reserved_bytes)
+        self.reserved_bytes = reserved_bytes
+        self.ready_bytes = min(self.ready_bytes, reserved_bytes)
+
+    def close(self) -> None:
+        """Free its memory, also if a program has it mapped to write to it, unless one may read it."""
+        if not self.is_lent:
+            os.ftruncate(self.descriptor, 0)
+        os.close(self.descriptor)

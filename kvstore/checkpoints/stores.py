@@ -1,0 +1,121 @@
+"""Where a program's shards go, as a checkpointer sees it; and files, for a program that runs without a job."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from laggard.kvstore.checkpoints.folder import map_shard_file, shard_file, write_shard_file
+from laggard.kvstore.checkpoints.layout import Plan, digest, sums_of
+from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
+from laggard.kvstore.checkpoints.shard import Shard, WholeSource, verify_whole
+
+__all__ = ["FolderStore", "ShardStore", "Unreadable", "read_from_folder"]
+
+
+class Unreadable(Exception):  # noqa: N818 - says why, to the checkpointer, which knows the step
+    """Why a shard cannot be read."""
+
+
+class ShardStore(Protocol):
+    """What a checkpointer needs of the place where shards are."""
+
+    has_directory: bool
+
+    def servers(self) -> Mapping[str, str]:
+        """Return the ids of the shard servers that run, by host."""
+
+    def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
+        """Copy a shard out of the program's arrays, and return the record for State, which does not name it yet.
+
+        Raises
+        ------
+        ShardMemoryError, StateFullError
+            If there is no room; nothing has changed.
+        """
+
+    def commit(self, key: ShardKey, record: ShardRecord) -> None:
+        """Have the copies made; State has the record by now."""
+
+    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
+        """Have room ready for the next shards of an owner, in the background, if that makes a save faster.
+
+        Parameters
+        ----------
+        owner, size_bytes
+            Whose, and about how large they will be.
+        n_files
+            How many of its shards there are at a time, the next one included.
+        """
+
+    def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
+        """Return a shard to be read.
+
+        Raises
+        ------
+        Unreadable
+            If no copy can be read.
+        """
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Free these shards, of which State has no record any more, if nobody else does."""
+
+
+class FolderStore:
+    """Shards in files beside the State of a program that runs without a job."""
+
+    has_directory = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def servers(self) -> Mapping[str, str]:
+        """Return nothing: there are none."""
+        return {}
+
+    def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
+        """Write a shard to a file."""
+        del owner, copies
+        content = memoryview(bytearray(plan.size_bytes))
+        for at, part in plan.parts:
+            content[at : at + len(part)] = part
+        sums = sums_of(plan.size_bytes, lambda start, stop: content[start:stop])
+        shard_id = secrets.token_hex(8)
+        write_shard_file(self._folder, shard_id, plan.size_bytes, lambda start, stop: content[start:stop], sums)
+        return ShardRecord(shard_id, plan.size_bytes, 0, directory=True, in_directory=True, sums=digest(sums))
+
+    def commit(self, key: ShardKey, record: ShardRecord) -> None:
+        """Do nothing: it is all there."""
+
+    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
+        """Do nothing: a disk needs no preparation."""
+
+    def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
+        """Map the file."""
+        del whole
+        return read_from_folder(self._folder, key, record)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Remove the files of these shards."""
+        for shard_id in ids:
+            shard_file(self._folder, shard_id).unlink(missing_ok=True)
+
+
+def read_from_folder(folder: Path, key: ShardKey, record: ShardRecord) -> Shard:
+    """Return a shard that lies in a file, mapped and verified.
+
+    Raises
+    ------
+    Unreadable
+        If it is not there, or damaged.
+    """
+    try:
+        mapped, sums = map_shard_file(folder, record.id, record.size_bytes)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"its file in {folder} cannot be read: {error}") from error
+    content = memoryview(mapped)
+    if wrong := verify_whole(content, sums, record.sums):
+        raise Unreadable(f"in {folder}, {wrong}")
+    return Shard(key.record, WholeSource(content))

@@ -1,0 +1,89 @@
+"""Messages between programs, shard servers and their peers: a line of JSON, then the bytes that it announces.
+
+Nothing is unpickled, and no message makes the receiver allocate what it has not decided on: the announced bytes are
+read by whoever knows where to put them.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+from typing import Any
+
+from laggard.kvstore.values.codec import Buffer
+
+__all__ = ["ENDED", "Message", "receive", "receive_exactly", "receive_into", "receive_with_file", "send"]
+
+Message = dict[str, Any]
+_LENGTH = struct.Struct("<I")
+_LONGEST_BYTES = 1 << 20
+_FILE = struct.calcsize("i")
+# What a connection that the other end has given up looks like.
+ENDED = (ConnectionError, TimeoutError, OSError)
+
+
+def send(connection: socket.socket, message: Message, *payload: Buffer | bytearray, file: int | None = None) -> None:
+    """Send a message, what it announces, and possibly an open file (over a socket of the same machine)."""
+    text = json.dumps(message).encode()
+    framed = _LENGTH.pack(len(text)) + text
+    if file is None:
+        connection.sendall(framed)
+    else:
+        sent = connection.sendmsg([framed], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
+        connection.sendall(framed[sent:])
+    for part in payload:
+        connection.sendall(part)
+
+
+def receive(connection: socket.socket) -> Message:
+    """Receive a message.
+
+    Raises
+    ------
+    ConnectionError
+        If the other end has closed the connection, or sends something else.
+    """
+    (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
+    return _parse(length, connection)
+
+
+def receive_with_file(connection: socket.socket) -> tuple[Message, int | None]:
+    """Receive a message, and the file that was sent with it."""
+    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, socket.CMSG_SPACE(_FILE), socket.MSG_CMSG_CLOEXEC)
+    file = None
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            (file,) = struct.unpack("i", data[:_FILE])
+    head += receive_exactly(connection, _LENGTH.size - len(head))
+    (length,) = _LENGTH.unpack(head)
+    return _parse(length, connection), file
+
+
+def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    """Receive that many bytes."""
+    data = bytearray(size_bytes)
+    receive_into(connection, memoryview(data))
+    return bytes(data)
+
+
+def receive_into(connection: socket.socket, target: memoryview) -> None:
+    """Fill a piece of memory."""
+    while target.nbytes:
+        count = connection.recv_into(target)
+        if count == 0:
+            raise ConnectionResetError("the other end has closed the connection")
+        target = target[count:]
+
+
+def _parse(length: int, connection: socket.socket) -> Message:
+    if length > _LONGEST_BYTES:
+        raise ConnectionError(f"a message of {length} bytes is none of ours")
+    try:
+        message = json.loads(receive_exactly(connection, length))
+    except ValueError as error:
+        raise ConnectionError(f"a message is no JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise ConnectionError("a message is no JSON object")
+    return message

@@ -1,0 +1,1 @@
+"""How a process of a job reaches the state server, and what fences its writes."""

@@ -1,0 +1,219 @@
+"""The address and password of the state server, and this process's connection to it."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import json
+import os
+import re
+import secrets
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from laggard.kvstore.client.environment import JobEnvironment
+from laggard.kvstore.errors import EndpointFileError
+
+__all__ = ["Endpoint", "Packer", "Session", "current_session", "is_loopback", "write_private"]
+
+Argument = str | bytes | bytearray | memoryview | int | float
+
+_JOB_ID = re.compile(r"[A-Za-z0-9_.@-]{1,128}")
+# Smaller arguments are joined into one send, since each send wakes the server; larger ones are sent without a copy.
+_IN_PLACE_BYTES = 128 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Address of a state server, the job that it serves, and the password.
+
+    Attributes
+    ----------
+    host, port
+        Where the server listens.
+    job : str
+        Id of the job, part of every key: 1 to 128 letters, digits and ``_ . @ -``.
+    password : str
+        Never shown by ``repr``; stored only in files that no other user can read.
+    authority : str
+        Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not
+        encrypted.
+    user : str
+        Whom the password belongs to; empty: the server's default user.
+    """
+
+    host: str
+    port: int
+    job: str
+    password: str = field(repr=False)
+    authority: str = field(default="", repr=False)
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        if not _JOB_ID.fullmatch(self.job):
+            raise ValueError(f"job id {self.job!r} must be 1 to 128 letters, digits or _ . @ -")
+
+    @property
+    def address(self) -> str:
+        """``host:port``, for messages."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.authority)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether others on the network can read the traffic: it leaves this machine and is not encrypted."""
+        return not self.encrypted and not is_loopback(self.host)
+
+    def key(self, *parts: str) -> str:
+        """Return the name of a key of this job; the braces keep a job's keys in one slot of a Redis cluster."""
+        return ":".join((f"laggard:{{{self.job}}}", *parts))
+
+    def connect(self, *, timeout_s: float = 5.0) -> redis.Redis:
+        """Return a client that threads can share; it connects on first use.
+
+        The client retries nothing, because a repeated increment would count twice: callers retry what is safe.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Limit on connecting and on each wait for the server, in seconds.
+        """
+        encryption: dict[str, Any] = {}
+        if self.encrypted:
+            # These are the client's defaults; they are explicit because security depends on them.
+            encryption = {"ssl_ca_data": self.authority, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+        pool = redis.ConnectionPool(
+            connection_class=redis.SSLConnection if self.encrypted else redis.Connection,
+            host=self.host,
+            port=self.port,
+            username=self.user or None,
+            password=self.password,
+            socket_connect_timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0),
+            command_packer=Packer(),
+            **encryption,
+        )
+        return redis.Redis.from_pool(pool)  # which closes the pool's connections with the client
+
+    def save(self, path: Path) -> None:
+        """Write the endpoint, atomically, to a file that only its owner can read."""
+        write_private(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Return what `save` writes; it holds the password."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Endpoint:
+        """Read the endpoint from a file.
+
+        Raises
+        ------
+        EndpointFileError
+            If the file is missing, damaged, or open to other users.
+        """
+        try:
+            with path.open(encoding="utf-8") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                if mode & 0o077:
+                    raise EndpointFileError(
+                        str(path),
+                        f"other users can open it (mode {mode:04o}) and it holds a password; "
+                        f"run `chmod 600 {path}`, and restart the job if the machine is shared",
+                    )
+                return cls(**json.load(file))
+        except OSError as error:
+            raise EndpointFileError(str(path), str(error.strerror)) from error
+        except (TypeError, ValueError) as error:
+            reason = f"its content is not valid ({error}); it is written when a job starts"
+            raise EndpointFileError(str(path), reason) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is ``localhost`` or a loopback address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace `path` by a file of mode 0600: never readable by others, never half written, and on disk on return."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        draft.touch(mode=0o600, exist_ok=False)
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+class Packer:
+    """Encodes commands for the wire, each argument after its length; the client's connections use it."""
+
+    def pack(self, *args: Argument) -> list[bytes | memoryview]:
+        """Encode one command, whose first argument may be several words."""
+        words = str(args[0]).split() if isinstance(args[0], str) else [args[0]]
+        arguments = (*words, *args[1:])
+        output: list[bytes | memoryview] = []
+        small: list[bytes | bytearray | memoryview] = [b"*%d\r\n" % len(arguments)]
+        for argument in arguments:
+            data = _encode(argument)
+            small.append(b"$%d\r\n" % len(data))
+            if len(data) < _IN_PLACE_BYTES:
+                small.append(data)
+            else:
+                output += b"".join(small), memoryview(data)
+                small = []
+            small.append(b"\r\n")
+        output.append(b"".join(small))
+        return output
+
+
+def _encode(argument: Argument) -> bytes | bytearray | memoryview:
+    if isinstance(argument, str):
+        return argument.encode()
+    if isinstance(argument, (bytes, bytearray, memoryview)):
+        return argument
+    if isinstance(argument, bool) or not isinstance(argument, (int, float)):
+        raise TypeError(f"a command's argument cannot be a {type(argument).__name__}; use text, bytes or a number")
+    return repr(argument).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a process of a job needs to work with it: its environment and a connection to the state server."""
+
+    environment: JobEnvironment
+    endpoint: Endpoint
+    client: redis.Redis
+
+
+@functools.cache
+def current_session() -> Session:
+    """Return this process's session.
+
+    Raises
+    ------
+    NotInJobError
+        If the process was not started by laggard.
+    """
+    environment = JobEnvironment.current()
+    endpoint = Endpoint.load(environment.endpoint_file)
+    return Session(environment, endpoint, endpoint.connect())

@@ -1,0 +1,148 @@
+"""The launch number as a fencing token: a write counts only while its launch is the current one.
+
+The number is stored in the server and only rises.  Every script that writes compares it with the caller's, in the same
+atomic step as the write, so a process of an old launch cannot write after the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import redis
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.errors import FencedError, StaleLaunchError
+
+__all__ = [
+    "EXECUTE_LUA",
+    "FENCE_LUA",
+    "Argument",
+    "Command",
+    "FencedWriter",
+    "begin_launch",
+    "current_launch",
+    "launch_key",
+    "raise_if_fenced",
+]
+
+Argument = str | bytes | bytearray | memoryview | int | float
+Command = tuple[str, str, *tuple[Argument, ...]]
+"""Name of a command, its one key, then its other arguments."""
+
+FENCE_LUA = """
+local current = redis.call('GET', KEYS[1])
+if current ~= ARGV[1] then return {'fenced', current or ''} end
+"""
+"""First lines of every script that writes: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch."""
+
+# PERSIST needs no memory, so a server that is full of State lets the script do the rest, too.
+_BEGIN_LUA = """
+local current = redis.call('GET', KEYS[1])
+if current and tonumber(ARGV[1]) <= tonumber(current) then return current end
+redis.call('PERSIST', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1])
+return false
+"""
+
+# ARGV after the launch: for each command its name, the number of its arguments after the key, and those arguments.
+EXECUTE_LUA = (
+    FENCE_LUA
+    + """
+local replies, at = {'ok'}, 2
+for i = 2, #KEYS do
+    local count = tonumber(ARGV[at + 1])
+    replies[i] = redis.call(ARGV[at], KEYS[i], unpack(ARGV, at + 2, at + 1 + count))
+    at = at + 2 + count
+end
+return replies
+"""
+)
+
+
+def launch_key(endpoint: Endpoint) -> str:
+    """Return the key of the current launch number."""
+    return endpoint.key("launch")
+
+
+def current_launch(client: redis.Redis, endpoint: Endpoint) -> int | None:
+    """Return the launch that may write, or None before the first one."""
+    value = cast("bytes | None", client.get(launch_key(endpoint)))
+    return None if value is None else int(value)
+
+
+def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
+    """Make `launch` the current one; from now on every write of an earlier launch is refused.
+
+    Raises
+    ------
+    ValueError
+        If `launch` is negative.
+    StaleLaunchError
+        If this launch or a later one has already begun.
+    """
+    if launch < 0:
+        raise ValueError(f"launch {launch} is negative; launches are numbered from 0")
+    current = cast("bytes | None", client.register_script(_BEGIN_LUA)(keys=[launch_key(endpoint)], args=[launch]))
+    if current is not None:
+        raise StaleLaunchError(launch, int(current))
+
+
+def raise_if_fenced(reply: Sequence[object], launch: int) -> None:
+    """Raise FencedError if a script that starts with `FENCE_LUA` was refused."""
+    if reply[0] == b"fenced":
+        current = cast(bytes, reply[1])
+        raise FencedError(launch, int(current) if current else None)
+
+
+class FencedWriter:
+    """Plain commands (``XADD``, ``SET``, ``HSET``, ...) that are refused once a later launch has begun.
+
+    Parameters
+    ----------
+    client, endpoint
+        Connection to the server, and the job on it.
+    launch : int
+        The caller's launch.
+    """
+
+    def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
+        self._launch_key = launch_key(endpoint)
+        self._launch = launch
+        self._script = client.register_script(EXECUTE_LUA)
+
+    def execute(self, commands: Sequence[Command]) -> list[object]:
+        """Run commands on the server in one atomic step, and return their replies in order.
+
+        Each command is a name, one key, and further arguments.
+        A malformed command stops the rest, and those before it are not undone: never pass a user's input as a command.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun; nothing was written.
+        """
+        keys, arguments = self.call(commands)
+        reply = cast("list[object]", self._script(keys=keys, args=arguments))
+        raise_if_fenced(reply, self._launch)
+        return reply[1:]
+
+    def call(self, commands: Sequence[Command]) -> tuple[list[str], list[Argument]]:
+        """Return the keys and arguments with which `execute` calls its script."""
+        keys: list[str] = [self._launch_key]
+        arguments: list[Argument] = [self._launch]
+        for name, key, *rest in commands:
+            keys.append(key)
+            arguments += [name, len(rest), *rest]
+        return keys, arguments
+
+    def xadd(self, key: str, fields: Mapping[str, Argument], *, max_entries: int | None = None) -> bytes:
+        """Add an entry to a stream, drop old ones beyond about `max_entries`, and return the new entry's id."""
+        trim: list[Argument] = [] if max_entries is None else ["MAXLEN", "~", max_entries]
+        pairs = [part for pair in fields.items() for part in pair]
+        rest = (*trim, "*", *pairs)
+        return cast(bytes, self.execute([("XADD", key, *rest)])[0])
+
+    def set(self, key: str, value: Argument) -> None:
+        """Set a key."""
+        self.execute([("SET", key, value)])

@@ -1,0 +1,93 @@
+"""Retrying operations while the server does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import redis
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError, StateUnavailableError
+
+__all__ = ["RetryPolicy", "is_passing"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+# A try that seems to have taken longer was interrupted: this process was stopped and continued, and the server may well
+# answer it now.
+_LONGEST_TRY_S = 10.0
+# The error of a server that is running somebody's long script, and has done nothing else.
+_BUSY = "BUSY "
+# Error messages of a full server, for a plain command and for one inside a script.
+_DISK_FULL = "MISCONF"
+_MEMORY_FULL = ("OOM command not allowed", "command not allowed when used memory")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether an error is one of a server that is restarted, loading or busy, and may answer later."""
+    if isinstance(error, redis.AuthenticationError):
+        return False
+    is_silent = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+    return is_silent or (isinstance(error, redis.ResponseError) and str(error).startswith(_BUSY))
+
+
+class RetryPolicy:
+    """Retries operations, with growing pauses, while the server is restarted or busy.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Named in errors.
+    retry_for_s : float
+        How long to retry one operation, in seconds.  Time in which the server is loading its log does not count: who
+        started it sees to it that it gets on.
+    """
+
+    def __init__(self, endpoint: Endpoint, retry_for_s: float) -> None:
+        self._endpoint = endpoint
+        self.retry_for_s = retry_for_s
+
+    def call(self, operation: Callable[[], T]) -> T:
+        """Run an operation that is safe to repeat, and return its result.
+
+        Raises
+        ------
+        StateUnavailableError
+            If the server did not answer in time.
+        StateFullError
+            If the server has no room left, on disk or in memory.
+        """
+        left_s, looked_s = self.retry_for_s, time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            error: redis.RedisError
+            try:
+                return operation()
+            except redis.AuthenticationError as refused:
+                raise self._unavailable(refused) from refused
+            except redis.BusyLoadingError as loading:
+                error, left_s, looked_s = loading, self.retry_for_s, time.monotonic()
+            except (redis.ConnectionError, redis.TimeoutError) as unanswered:
+                error = unanswered
+            except redis.ResponseError as refused:
+                if _DISK_FULL in str(refused):
+                    raise StateFullError(self._endpoint.address, str(refused)) from refused
+                if any(reason in str(refused) for reason in _MEMORY_FULL):
+                    raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from refused
+                if not is_passing(refused):
+                    raise
+                error = refused
+            now_s = time.monotonic()
+            left_s -= min(now_s - looked_s, _LONGEST_TRY_S)
+            looked_s = now_s
+            if left_s < pause_s:
+                raise self._unavailable(error) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _unavailable(self, error: redis.RedisError) -> StateUnavailableError:
+        return StateUnavailableError(self._endpoint.host, self._endpoint.port, str(error))

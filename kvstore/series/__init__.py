@@ -1,0 +1,1 @@
+"""Time series: streams in the server, and samples in memory, compressed."""

@@ -1,0 +1,130 @@
+"""Time series in the state server: one stream per metric, limited to a window of time.
+
+A sample is a reading of one metric at one time, with its tags; a probe's sample has one value for each repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+import redis
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import Command, FencedWriter
+from laggard.kvstore.client.retry import RetryPolicy
+
+__all__ = ["Sample", "Series"]
+
+DEFAULT_WINDOW_S = 300.0
+RETRY_FOR_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading.
+
+    Attributes
+    ----------
+    metric
+        Name of the metric.
+    time_s
+        Unix time of the reading.
+    values
+        The value, or one value for each repeat.
+    tags
+        What it was read from, for example ``{"host": "node1", "gpu": "0"}``.
+    """
+
+    metric: str
+    time_s: float
+    values: tuple[float, ...]
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Series:
+    """The samples of one job. Writes are fenced; samples older than ``window_s`` are deleted.
+
+    :meth:`add`, :meth:`read` and :meth:`last_id` wait for a server that is being restarted; a batch whose reply was
+    lost may then be stored twice.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        launch: int,
+        *,
+        window_s: float = DEFAULT_WINDOW_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._writer = FencedWriter(client, endpoint, launch)
+        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+        self._window_s = window_s
+        self._clock = clock
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Store samples in one atomic step.
+
+        Raises
+        ------
+        FencedError
+            If a later launch has begun.
+        """
+        if samples:
+            commands = self.commands(samples)
+            self._retry.call(lambda: self._writer.execute(commands))
+
+    def commands(self, samples: Sequence[Sample]) -> list[Command]:
+        """Return the commands that store samples."""
+        oldest = str(int((self._clock() - self._window_s) * 1000))
+        commands: list[Command] = [
+            ("XADD", self._key(sample.metric), "MINID", "~", oldest, "*", "sample", _to_json(sample))
+            for sample in samples
+        ]
+        names = sorted({sample.metric for sample in samples})
+        commands.append(("SADD", self._endpoint.key("metrics"), *names))
+        return commands
+
+    def metrics(self) -> set[str]:
+        """Return the names of the metrics that have samples."""
+        names = cast("set[bytes]", self._client.smembers(self._endpoint.key("metrics")))
+        return {name.decode() for name in names}
+
+    def read(self, metric: str, after: str = "-", *, limit: int | None = None) -> list[tuple[str, Sample]]:
+        """Return ``(id, sample)`` pairs in the order written, from after the sample with the given id on."""
+        start = after if after == "-" else f"({after}"
+        find = self._client.xrange
+        entries = cast("list[Any]", self._retry.call(lambda: find(self._key(metric), start, "+", count=limit)))
+        return [(entry_id.decode(), _from_json(metric, fields[b"sample"])) for entry_id, fields in entries]
+
+    def last_id(self, metric: str) -> str:
+        """Return the id of the newest sample, or ``-`` if there is none."""
+        newest = cast("Any", self._retry.call(lambda: self._client.xrevrange(self._key(metric), count=1)))
+        return newest[0][0].decode() if newest else "-"
+
+    def _key(self, metric: str) -> str:
+        return self._endpoint.key("series", metric)
+
+
+def _to_json(sample: Sample) -> str:
+    return json.dumps([sample.time_s, sample.values, sample.tags])
+
+
+def _from_json(metric: str, text: bytes) -> Sample:
+    try:
+        time_s, values, tags = orjson.loads(text)
+    except orjson.JSONDecodeError:  # a failed reading is NaN, which only the standard library's parser accepts
+        time_s, values, tags = json.loads(text)
+    return Sample(metric, time_s, tuple(values), tags)
+
+
+def values_of(samples: Iterable[Sample]) -> list[float]:
+    """Return all values of the samples, in order."""
+    return [value for sample in samples for value in sample.values]

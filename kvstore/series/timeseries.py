@@ -1,0 +1,171 @@
+"""A time series as two arrays, and its lossless compression into blocks.
+
+Times become differences of differences, which are 0 for a steady rate. Values that are decimal numbers with few digits,
+as sensors report them, become integers and then differences; others keep their 64 bits, each XORed with its
+predecessor's. Both are packed as columns (:mod:`laggard.kvstore.series.columns`), and deflated if that makes them smaller.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kvstore.series.columns import RAW, decimals_of, pack, planes, scaled, unpack, xored
+
+__all__ = [
+    "BLOCK_OVERHEAD_BYTES",
+    "Floats",
+    "Piece",
+    "TimeSeries",
+    "Times",
+    "assemble",
+    "block_span",
+    "decode_block",
+    "distinct_times",
+    "encode_block",
+    "is_tidy",
+    "tidy",
+    "within",
+]
+
+Times = NDArray[np.int64]
+"""Unix times in microseconds."""
+Floats = NDArray[np.float64]
+Piece = tuple[bytes, bytes]
+"""Some times and values of one series, as the memory of arrays."""
+
+_HEAD = struct.Struct("<qqIqbbb?")
+"""First and last time, count, first step, decimals of the values (-1: 64 bits), widths of both, whether deflated."""
+_SPAN = struct.Struct("<qqI")
+"""The beginning of the head: first and last time, count."""
+BLOCK_OVERHEAD_BYTES = 33
+"""What CPython adds to each bytes object."""
+
+
+# Not frozen, since creating a frozen one takes four times as long, and a query creates hundreds.
+@dataclass(slots=True)
+class TimeSeries:
+    """The samples of one metric with one set of tags.
+
+    Attributes
+    ----------
+    metric
+        Name of the metric.
+    tags
+        For example ``{"host": "node1", "gpu": "0"}``.
+    times_us, values
+        ``(n_samples,)`` each: Unix times in microseconds, in increasing order, and values.
+    """
+
+    metric: str
+    tags: Mapping[str, str]
+    times_us: Times
+    values: Floats
+
+
+def within(times_us: Times, start_us: int, end_us: int) -> slice:
+    """Return the slice of increasing times that lies in a range, both ends included."""
+    return slice(int(times_us.searchsorted(start_us, "left")), int(times_us.searchsorted(end_us, "right")))
+
+
+def is_tidy(times_us: Times, values: Floats) -> bool:
+    """Return whether times never decrease and all values, of one series or of several as rows, are finite."""
+    return not (times_us[1:] < times_us[:-1]).any() and bool(np.isfinite(values).all())
+
+
+def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
+    """Return samples sorted by time (stably), without those that are not finite."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        times_us, values = times_us[finite], values[finite]
+    if (times_us[1:] < times_us[:-1]).any():
+        order = np.argsort(times_us, kind="stable")
+        times_us, values = times_us[order], values[order]
+    return times_us, values
+
+
+def assemble(pieces: Sequence[Sequence[Piece]], start_us: int, end_us: int) -> list[tuple[Times, Floats]]:
+    """Assemble many series of their pieces: tidy, and cut to a time range, both ends included.
+
+    Series with the same times, such as those written together, are assembled in one pass and share the array of times.
+    """
+    together: dict[tuple[bytes, ...], list[int]] = {}
+    for place, series in enumerate(pieces):
+        together.setdefault(tuple([times for times, _ in series]), []).append(place)
+    found: dict[int, tuple[Times, Floats]] = {}
+    for times, places in together.items():
+        times_us = np.frombuffer(b"".join(times), dtype=np.int64)
+        memory = b"".join([values for place in places for _, values in pieces[place]])
+        rows = np.frombuffer(memory, dtype=np.float64).reshape(len(places), len(times_us))
+        found |= zip(places, _cut(times_us, rows, start_us, end_us), strict=True)
+    return [found[place] for place in range(len(pieces))]
+
+
+def _cut(times_us: Times, rows: Floats, start_us: int, end_us: int) -> list[tuple[Times, Floats]]:
+    if is_tidy(times_us, rows):
+        kept = within(times_us, start_us, end_us)
+        cut_us = times_us[kept]
+        return [(cut_us, row) for row in rows[:, kept]]
+    tidied = [tidy(times_us, row) for row in rows]
+    return [(times[kept := within(times, start_us, end_us)], values[kept]) for times, values in tidied]
+
+
+def distinct_times(series: Sequence[TimeSeries]) -> tuple[list[int], list[Times]]:
+    """Return, for each series, the index of its times among the distinct arrays of times, and these arrays."""
+    arrays = {id(each.times_us): each.times_us for each in series}
+    raw = {key: times_us.tobytes() for key, times_us in arrays.items()}
+    different = {raw[key]: times_us for key, times_us in arrays.items()}
+    order = {each: place for place, each in enumerate(different)}
+    places = {key: order[each] for key, each in raw.items()}
+    return [places[id(each.times_us)] for each in series], list(different.values())
+
+
+def encode_block(times_us: Times, values: Floats) -> bytes:
+    """Pack samples, sorted by time, into bytes.
+
+    Parameters
+    ----------
+    times_us, values
+        ``(n,)`` each, with n at least 1; values may be NaN or infinite.
+    """
+    steps = np.diff(times_us)
+    first_step = int(steps[0]) if len(steps) else 0
+    times_width, packed_times = pack(np.diff(steps, prepend=first_step))
+    kind = decimals_of(values)
+    if kind == RAW:
+        values_width, packed_values = 8, xored(values)
+    else:
+        values_width, packed_values = pack(np.diff(scaled(values, kind), prepend=np.int64(0)))
+    body = packed_times + packed_values
+    deflated = zlib.compress(body, level=1, wbits=-15)
+    smaller = len(deflated) < len(body)
+    head = (int(times_us[0]), int(times_us[-1]), len(times_us), first_step, kind, times_width, values_width, smaller)
+    return _HEAD.pack(*head) + (deflated if smaller else body)
+
+
+def decode_block(block: bytes) -> tuple[Times, Floats]:
+    """Return the samples that :func:`encode_block` packed."""
+    first, _, count, first_step, kind, times_width, values_width, deflated = _HEAD.unpack_from(block)
+    body = memoryview(block)[_HEAD.size :]
+    if deflated:
+        body = memoryview(zlib.decompress(body, wbits=-15))
+    split = (count - 1) * times_width
+    times_us = np.empty(count, dtype=np.int64)
+    times_us[0] = first
+    times_us[1:] = first + np.cumsum(first_step + np.cumsum(unpack(body[:split], times_width, count - 1)))
+    if kind == RAW:
+        bits = planes(body[split:], 8, count).view(np.uint64)
+        return times_us, np.bitwise_xor.accumulate(bits).view(np.float64)
+    numbers = np.cumsum(unpack(body[split:], values_width, count))
+    return times_us, numbers / 10.0**kind
+
+
+def block_span(block: bytes) -> tuple[int, int, int]:
+    """Return a block's first time, last time, and number of samples, without unpacking it."""
+    first, last, count = _SPAN.unpack_from(block)
+    return first, last, count

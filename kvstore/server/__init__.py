@@ -1,0 +1,1 @@
+"""The embedded state server: its program, its process and its directory."""

@@ -1,0 +1,394 @@
+"""One embedded Valkey process, whose append-only file keeps the job's state.
+
+The process is tied to this one from both ends.  The kernel kills it when this process dies, for whatever reason, so no
+server is left behind; and it holds a lock on its directory while it lives, so two never write to one file.  It gets the
+password with the rest of its configuration on standard input, since every user can read an argument list.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import redis
+
+from laggard.kvstore.client.connection import Endpoint, is_loopback, write_private
+from laggard.kvstore.errors import (
+    MEMORY_ADVICE,
+    DamagedLogError,
+    KVStoreError,
+    PortTakenError,
+    ServerStartError,
+    StateDirectoryError,
+    StateFullError,
+    StateUnavailableError,
+)
+from laggard.kvstore.server.directory import claim, locked, unusable
+from laggard.kvstore.server.loading import Loading, LoadingWatch
+from laggard.kvstore.server.program import choose_program
+from laggard.system.certificates import Authority, Certificate
+from laggard.system.child_process import ChildProcess
+from laggard.system.memory import memory_limit_bytes
+
+__all__ = ["SNAPSHOT", "Fsync", "StateServer"]
+
+Fsync = Literal["always", "everysec", "no"]
+
+_LOG = "server.log"
+SNAPSHOT = "snapshot.rdb"
+_CERTIFICATE, _KEY = "tls.crt", "tls.key"
+# As whom the job logs in: the server shows connections that have not logged in as the default user's.
+_USER = "laggard"
+_PORT_ATTEMPTS = 5
+# A killed process may still be blocked in a write to a network disk.
+_KILL_S = 5.0
+# By now it listens on its port: whoever else wants it is too late.
+_INITIALIZED = "Server initialized"
+_READY = "Ready to accept connections"
+_LOOK_INTERVAL_S = 0.5
+# A server that loads looks after its connections now and then only.
+_LOADING_ANSWER_S = 5.0
+_FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
+_WORDS_OF_DAMAGE = 3
+_CRASH_REPORT = "BUG REPORT START"
+_NO_MEMORY = "Out Of Memory allocating"
+
+# Of the size of State: the log goes on growing, too.
+_SNAPSHOT_ROOM = 3
+# Beyond this share of the memory a write is refused, before the kernel ends the server or something else on the node.
+_MEMORY_SHARE = 0.75
+# Below 256 MB the file is not rewritten: compacting one that holds a single checkpoint would write that twice.
+_CONFIG = """\
+bind {host}
+{listen}
+protected-mode yes
+requirepass {password}
+user {user} on >{password} ~* &* +@all
+daemonize no
+dir .
+save ""
+dbfilename {snapshot}
+stop-writes-on-bgsave-error no
+appendonly yes
+appendfsync {fsync}
+aof-load-truncated yes
+auto-aof-rewrite-min-size 256mb
+maxclients 100000
+lua-time-limit 2000
+maxmemory {memory_bytes}
+maxmemory-policy noeviction
+"""
+_PLAIN = "port {port}"
+_ENCRYPTED = f"""\
+port 0
+tls-port {{port}}
+tls-cert-file {_CERTIFICATE}
+tls-key-file {_KEY}
+tls-auth-clients no
+tls-protocols "TLSv1.2 TLSv1.3"
+"""
+
+
+# The first command needs no memory: a server that is full of State lets the script do the rest, too.
+_FLUSH_LUA = "redis.call('PERSIST', KEYS[1]); return redis.call('SET', KEYS[1], ARGV[1])"
+
+
+def _say_nothing(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays the same when a server is restarted."""
+
+    directory: Path
+    job: str
+    host: str
+    fsync: Fsync
+    program: Path
+    certificate: Certificate | None
+
+
+class StateServer:
+    """A running state server: call `start`, then `stop`, or use a ``with`` block.
+
+    Attributes
+    ----------
+    endpoint : Endpoint
+        Its address and password.
+    pid : int
+        Id of the server process.
+    directory : Path
+        Where its files are.
+    """
+
+    def __init__(self, child: ChildProcess, endpoint: Endpoint, plan: _Plan) -> None:
+        self.endpoint = endpoint
+        self.directory = plan.directory
+        self.pid = child.pid
+        self._child = child
+        self._plan = plan
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        job: str,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        fsync: Fsync = "always",
+        binary: Path | None = None,
+        encrypt: bool | None = None,
+        deadline_s: float = 10.0,
+        on_loading: Callable[[str], None] = _say_nothing,
+    ) -> StateServer:
+        """Start a server on the files in `directory`, which is created if it does not exist.
+
+        Parameters
+        ----------
+        directory : Path
+            Holds the append-only file, the log and the password; a server that is started on it again has the same
+            state and the same password.
+        job : str
+            Id of the job; a directory belongs to one job.
+        host : str
+            Address to listen on.
+        port : int, optional
+            Port to listen on; a free one by default.
+        fsync : {"always", "everysec", "no"}
+            When a write reaches the disk: before it is acknowledged, within two seconds, or whenever the operating
+            system flushes it. Only ``always`` keeps every acknowledged write when the server is killed: with
+            ``everysec`` it buffers writes while the disk is busy.
+        binary : Path, optional
+            Server program; by default the one that `choose_program` finds.
+        encrypt : bool, optional
+            Whether to encrypt connections, if the program can; by default only if `host` is not a loopback address.
+        deadline_s : float
+            Limit on the start, in seconds; while the server loads its file, on the time in which it gets no further.
+        on_loading : callable
+            Is told now and then how far it is, if loading takes long.
+
+        Raises
+        ------
+        PortTakenError, StateDirectoryError, ServerStartError
+        """
+        program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
+        certificate = Authority().issue(host) if program.tls else None
+        plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
+        return cls._start(plan, port, deadline_s, on_loading)
+
+    def start_again(self, deadline_s: float, on_loading: Callable[[str], None] = _say_nothing) -> StateServer:
+        """Start another server with the files, address and certificate of this one, which has ended."""
+        return self._start(self._plan, self.endpoint.port, deadline_s, on_loading)
+
+    @classmethod
+    def _start(cls, plan: _Plan, port: int | None, deadline_s: float, on_loading: Callable[[str], None]) -> StateServer:
+        watch = LoadingWatch(deadline_s, time.monotonic(), on_loading)
+        with locked(plan.directory, watch.deadline_s) as lock_fd:
+            password = claim(plan.directory, plan.job)
+            if plan.certificate is not None:
+                write_private(plan.directory / _CERTIFICATE, plan.certificate.certificate)
+                write_private(plan.directory / _KEY, plan.certificate.key)
+            authority = plan.certificate.authority if plan.certificate else ""
+            # Another process may take a free port before the server binds it; a port that was asked for is not retried.
+            for _ in range(_PORT_ATTEMPTS if port is None else 1):
+                chosen = _free_port(plan.host) if port is None else port
+                endpoint = Endpoint(plan.host, chosen, plan.job, password, authority, _USER)
+                server = cls(_spawn(plan, endpoint, lock_fd), endpoint, plan)
+                try:
+                    server._await_ready(watch)
+                except PortTakenError as error:
+                    taken = error
+                except BaseException:
+                    server.stop(deadline_s=0)
+                    raise
+                else:
+                    return server
+            raise taken
+
+    def _await_ready(self, watch: LoadingWatch) -> None:
+        # Its own log says so. A reply on the port could come from another program, which would get our password.
+        with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
+            while not self._child.wait_for(
+                _READY, max(0.0, min(_LOOK_INTERVAL_S, watch.deadline_s - time.monotonic()))
+            ):
+                if not self.alive():
+                    raise self._start_error()
+                watch.note(time.monotonic(), _loading(client) if self._child.wait_for(_INITIALIZED, 0) else None)
+                if time.monotonic() >= watch.deadline_s:
+                    reason = "it was not ready in time, and got no further in its log"
+                    raise ServerStartError(reason, self._child.last_output())
+
+    def _start_error(self) -> KVStoreError:
+        words = self._child.last_output()
+        if "Address already in use" in words:
+            return PortTakenError(self.endpoint.host, self.endpoint.port)
+        if "Permission denied" in words:
+            return StateDirectoryError(str(self.directory), "its files belong to another user; name another directory")
+        if full := self.full():
+            if full.advice == MEMORY_ADVICE:
+                return full
+            reason = f"{full.reason}; free some space or name another directory"
+            return StateDirectoryError(str(self.directory), reason)
+        while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
+        if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
+            advice = f"repair it with `laggard repair-state {self.directory}`, which keeps a copy"
+            last_words = "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:])
+            return DamagedLogError(str(self.directory), advice, last_words)
+        return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def alive(self) -> bool:
+        """Return whether the process is running."""
+        return self._child.process.poll() is None
+
+    def wait_exit(self, timeout_s: float | None) -> int | None:
+        """Wait for the process to end and return its code (negative: a signal), or None if it is still running.
+
+        A timeout of None waits until the process ends: call that in a dedicated thread.
+        """
+        try:
+            return self._child.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def full(self) -> StateFullError | None:
+        """Return an error if the server ended because its disk or its memory is full, else None.
+
+        With ``fsync="always"`` a server that cannot write exits rather than acknowledge what is not on disk.
+        """
+        words = "" if self.alive() else self._child.output()
+        if any(reason in words for reason in _FULL):
+            return StateFullError(str(self.directory), "no space left on its disk")
+        if _NO_MEMORY in words:
+            return StateFullError(str(self.directory), "no memory left for its server", MEMORY_ADVICE)
+        return None
+
+    def flush_to_disk(self, deadline_s: float = 10.0) -> None:
+        """Wait until everything that was acknowledged is on disk.
+
+        With ``always``, one more acknowledged write proves that, since the file is written in order.  The other two
+        settings are switched to ``always`` for that write, which every server version supports.
+
+        Raises
+        ------
+        StateUnavailableError
+            If the server does not answer within `deadline_s` seconds.
+        """
+        endpoint = self.endpoint
+        try:
+            with endpoint.connect(timeout_s=deadline_s) as client:
+                if self._plan.fsync != "always":
+                    client.config_set("appendfsync", "always")
+                client.eval(_FLUSH_LUA, 1, endpoint.key("flushed"), repr(time.time()))
+                if self._plan.fsync != "always":
+                    client.config_set("appendfsync", self._plan.fsync)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
+
+    def snapshot(self) -> bool:
+        """Have the server write a snapshot in the background, if anything has changed since the last one.
+
+        It replaces the last one when it is complete.  Nothing happens if the disk has no room for it.
+
+        Returns
+        -------
+        bool
+            Whether a snapshot was begun.
+
+        Raises
+        ------
+        redis.RedisError
+            If the server does not answer.
+        """
+        with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
+            used_bytes = int(client.info("memory")["used_memory"])
+            free_bytes = shutil.disk_usage(self.directory).free
+            if (
+                free_bytes < _SNAPSHOT_ROOM * used_bytes
+                or not client.info("persistence")["rdb_changes_since_last_save"]
+            ):
+                return False
+            client.bgsave(schedule=True)
+            return True
+
+    def answers(self, deadline_s: float) -> bool:
+        """Return whether the server answers in time, if only that it is busy or loading."""
+        try:
+            with self.endpoint.connect(timeout_s=deadline_s) as client:
+                client.ping()
+        except (redis.BusyLoadingError, redis.ResponseError):
+            return True
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the server, without waiting for its end."""
+        self._child.process.kill()
+
+    def stop(self, deadline_s: float = 5.0) -> None:
+        """Stop the server, by force once the deadline has passed; what was acknowledged stays on disk."""
+        if self.alive():
+            self._child.process.send_signal(signal.SIGINT)  # SIGTERM is blocked in it
+            if self.wait_exit(deadline_s) is None:
+                self._child.process.kill()
+        self.wait_exit(_KILL_S)
+
+
+def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
+    listen = (_ENCRYPTED if endpoint.encrypted else _PLAIN).format(port=endpoint.port)
+    config = _CONFIG.format(
+        host=endpoint.host,
+        listen=listen,
+        user=endpoint.user,
+        password=endpoint.password,
+        fsync=plan.fsync,
+        snapshot=SNAPSHOT,
+        memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
+    )
+    try:
+        return ChildProcess(
+            [str(plan.program), "-"],
+            stdin=config.encode(),
+            directory=plan.directory,
+            log=plan.directory / _LOG,
+            inherit_fd=lock_fd,
+        )
+    except OSError as error:
+        raise unusable(plan.directory, error) from error
+
+
+def _loading(client: redis.Redis) -> Loading | None:
+    try:
+        return Loading.of(client.info("persistence"))
+    except redis.RedisError:
+        return None  # it is busy, or has just ended
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ServerStartError(
+            f"it cannot listen on {host}: {error.strerror}; use an address of this machine", ""
+        ) from error

@@ -1,0 +1,390 @@
+r"""How State is stored in the server; all keys are under ``laggard:{job}:state``.
+
+``index``               hash: user's key -> record; the empty key names a transaction whose staged records come first
+``meta``                hash: ``commits`` (number of commits so far), ``keys`` (changes when a key is added or deleted)
+``list:ID``             list: the pieces of a list;  ``list:ID:big``: which of them have chunks
+``chunk:ID:N``          one chunk of a large piece
+``ack:TRANSACTION``     this transaction is committed; expires, for a thread's newest one after a week
+``staged:TRANSACTION``  hash like the index: the records that a large transaction writes, empty for a deleted key; until
+                        it is committed, the empty key holds the number of its parts so far
+``open``                hash: large transaction that is not committed yet -> Unix time of its newest part
+``lock``                large transaction whose end other commits wait for; expires
+
+A record is ``VERSION PIECE``, ``VERSION lID COUNT\n`` for a list or ``VERSION nNUMBER\n`` for an integer that was
+incremented, where VERSION is the number of the commit that wrote it, or the id of the large transaction.
+A list may have more pieces than its record says: a transaction that was not committed wrote them.
+A piece is ``TAG ID CHUNKS BYTES CRC\n`` and its content: the value itself, or for a large one the sizes and checksums
+of its chunks, ``\n``, and the value's header.
+Tags: ``v`` the only value of a key, ``i`` an item of a list, ``b`` several items of a list.
+
+Chunks are written first, under an id that was never used before and with an expiry; the commit script removes the
+expiry when it replaces the record.  What an interrupted upload leaves behind is thus never visible, and expires.
+If a chunk disappears while it is being read, the reader starts again with the new record.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TypeGuard, cast
+
+import redis
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.fence import current_launch
+from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.errors import (
+    ConflictError,
+    CorruptValueError,
+    FencedError,
+    KVStoreError,
+    NotACounterError,
+    NotAListError,
+    StateFullError,
+)
+from laggard.kvstore.state.commits import Committer
+from laggard.kvstore.state.parts import Operation
+from laggard.kvstore.values.codec import Buffer, Encoded, Value, decode
+
+__all__ = [
+    "ABSENT",
+    "CHUNK_BYTES",
+    "KEY_SET",
+    "MAX_COUNT",
+    "UPKEEP",
+    "Gone",
+    "Layout",
+    "Record",
+    "Write",
+    "checked_key",
+    "is_key",
+]
+
+# Servers accept values of 512 MiB, but both ends are fastest with buffers that their allocators reuse, and with several
+# in flight, so that one is sent while another is written to disk.
+CHUNK_BYTES = 2 << 20
+_BATCH_BYTES = 32 << 20
+# The commit visits each chunk of a value in one step; a value that would have more gets larger ones.
+_MOST_CHUNKS = 4096
+
+# Up to this size a value is part of the commit; above, the script's copies would cost more than a round trip.
+_INLINE_BYTES = 256 << 10
+# The server deletes an upload that is not committed within this time.
+_UPLOAD_EXPIRY_S = 3600
+_LIST_PAGE = 256
+# So many keys are listed in one step; of more, the server lists some at a time, unless the set keeps changing.
+_KEYS_AT_ONCE = 20_000
+_SCAN_COUNT = 2000
+# How many commits were made beside the program, to keep what it has saved.
+UPKEEP = "upkeep"
+_SCAN_ATTEMPTS = 3
+_LONGEST_VERSION = 64
+# Beyond this the server cannot count without rounding.
+MAX_COUNT = 2**53 - 1
+ABSENT = "0"
+# The empty text is not a valid key. In a transaction's reads it stands for the set of keys.
+NO_KEY = KEY_SET = ""
+
+
+@dataclass(slots=True)
+class Write:
+    """What a transaction does to one key: replace it by a value or a list, append to it, increment or delete it."""
+
+    name: str
+    pieces: list[tuple[bytes, Encoded]] = field(default_factory=list)
+    by: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the index holds for one key."""
+
+    version: str
+    body: memoryview
+
+    @property
+    def tag(self) -> bytes:
+        """``v`` for a value, ``l`` for a list, ``n`` for a whole number that was incremented."""
+        return bytes(self.body[:1])
+
+
+class Gone(Exception):  # noqa: N818 - a signal between two functions, which no user sees
+    """A chunk or list disappeared while it was read: the key was replaced, or is damaged."""
+
+
+class Layout:
+    """Reads and writes records, lists and chunks of one job.
+
+    Parameters
+    ----------
+    client, endpoint, launch
+        As for `State`.
+    retry : RetryPolicy
+        For operations that get no answer.
+    chunk_bytes : int
+        Largest chunk.
+    """
+
+    def __init__(
+        self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, chunk_bytes: int
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._launch = launch
+        self._retry = retry
+        self._call = retry.call
+        self._chunk_bytes = chunk_bytes
+        self._prefix = endpoint.key("state", "")
+        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
+        self._leftovers_collected = False
+
+    @property
+    def place(self) -> str:
+        """Where State is, for messages."""
+        return f"job {self._endpoint.job} at {self._endpoint.address}"
+
+    def record(self, key: str) -> Record | None:
+        """Return a key's record, or None if there is no such key."""
+        if not is_key(key):
+            return None
+        stored, settling = self._in_index(key)
+        while settling is not None:
+            staged = self._prefix + "staged:" + settling.decode()
+            newer = self._call(lambda: cast("bytes | None", self._client.hget(staged, key)))  # noqa: B023
+            if newer is not None:
+                stored = newer
+                break
+            before = settling
+            stored, settling = self._in_index(key)  # where it may have moved meanwhile
+            if settling == before:
+                break
+        if not stored:
+            return None
+        version, _, _ = stored[:_LONGEST_VERSION].partition(b" ")
+        return Record(version.decode(errors="replace"), memoryview(stored)[len(version) + 1 :])
+
+    def _in_index(self, key: str) -> tuple[bytes | None, bytes | None]:
+        """Return a key's record in the index, and the transaction whose staged records come first."""
+        read = self._client.hmget
+        stored, settling = self._call(lambda: cast("list[bytes | None]", read(self._prefix + "index", [key, NO_KEY])))
+        return stored, settling
+
+    def has(self, key: str) -> bool:
+        """Return whether a key exists."""
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.hexists(self._prefix + "index", NO_KEY)
+            pipe.hexists(self._prefix + "index", key)
+            settling, found = self._call(pipe.execute)
+        return self.record(key) is not None if settling else bool(found)
+
+    def count(self) -> int:
+        """Return the number of keys."""
+        while True:
+            with self._client.pipeline() as pipe:
+                pipe.hget(self._prefix + "index", NO_KEY)
+                pipe.hlen(self._prefix + "index")
+                settling, count = self._call(pipe.execute)
+            if settling is None:
+                return int(count)
+            self._committer.settle(settling.decode())
+
+    def all_keys(self) -> list[str]:
+        """Return all keys."""
+        for _ in range(_SCAN_ATTEMPTS):
+            if self.count() <= _KEYS_AT_ONCE:
+                break
+            version = self.key_set_version()
+            found = set(self._scan_keys())
+            if NO_KEY.encode() not in found and self.key_set_version() == version:
+                return [key.decode(errors="replace") for key in found]
+        while True:  # they are few, or change all the time
+            names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
+            if NO_KEY.encode() not in names:
+                return [key.decode(errors="replace") for key in names]
+            self.count()
+
+    def _scan_keys(self) -> Iterator[bytes]:
+        """Yield all keys, some of them twice, and perhaps without those that come or go meanwhile."""
+        cursor, scan, index = 0, self._client.hscan, self._prefix + "index"
+        while True:
+            try:
+                cursor, found = self._call(
+                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT, no_values=True))  # noqa: B023
+                )
+            except redis.ResponseError:  # of a server before Valkey 8 and Redis 7.4
+                cursor, found = self._call(
+                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT))  # noqa: B023
+                )
+            yield from found
+            if cursor == 0:
+                return
+
+    def commits(self) -> int:
+        """Return the number of commits so far, without those that are no work of the program's."""
+        return self._counter("commits") - self._counter(UPKEEP)
+
+    def key_set_version(self) -> int:
+        """Return a number that changes whenever a key is added or deleted."""
+        return self._counter("keys")
+
+    def _counter(self, name: str) -> int:
+        value = self._call(lambda: cast("bytes | None", self._client.hget(self._prefix + "meta", name)))
+        return int(value or 0)
+
+    def read(self, key: str, record: Record) -> Value:
+        """Read the value of a record.
+
+        Raises
+        ------
+        Gone
+            If part of it no longer exists: the key was replaced, or is damaged if its record is still the same.
+        """
+        try:
+            return self._read(key, record)
+        except ValueError as error:
+            raise CorruptValueError(key, f"its record cannot be read: {error}") from error
+
+    def _read(self, key: str, record: Record) -> Value:
+        if record.tag == b"n":
+            return int(record.body[1:])
+        if record.tag != b"l":
+            return self._read_piece(key, record.body)
+        list_id, count = bytes(record.body[1:]).split()
+        items: list[Value] = []
+        for piece in self._list_pieces(self._prefix + "list:" + list_id.decode(), int(count)):
+            content = self._read_piece(key, memoryview(piece))
+            items.extend(content if piece.startswith(b"b") else [content])
+        return items
+
+    def _list_pieces(self, name: str, count: int) -> Iterator[bytes]:
+        for start in range(0, count, _LIST_PAGE):
+            end = min(start + _LIST_PAGE, count) - 1
+            page = self._call(lambda: cast("list[bytes]", self._client.lrange(name, start, end)))  # noqa: B023
+            if len(page) != end - start + 1:
+                raise Gone("part of its list is missing")
+            yield from page
+
+    def _read_piece(self, key: str, piece: memoryview) -> Value:
+        head, content = _split_piece(key, piece)
+        if head.chunks == 0:
+            return decode(key, [content])
+        manifest, _, header = bytes(content).partition(b"\n")
+        return decode(key, chain([header], self._chunks(key, head.upload, json.loads(manifest))))
+
+    def _chunks(self, key: str, upload: str, manifest: list[tuple[int, int]]) -> Iterator[bytes]:
+        for number, (nbytes, checksum) in enumerate(manifest):
+            name = self._chunk_key(upload, number)
+            data = self._call(lambda: cast("bytes | None", self._client.get(name)))  # noqa: B023
+            if data is None:
+                raise Gone(f"chunk {number} of {len(manifest)} is missing")
+            if len(data) != nbytes or zlib.crc32(data) != checksum:
+                raise CorruptValueError(key, f"chunk {number} of {len(manifest)} does not match its checksum")
+            yield data
+
+    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write]) -> None:
+        """Apply all writes if everything that was read still has the given version, else none."""
+        if not reads and not writes:
+            return
+        uploads: list[str] = []
+        try:
+            operations = [self._operation(key, write, uploads) for key, write in writes.items()]
+            self._committer.commit(reads, operations)
+        except (ConflictError, CorruptValueError, NotACounterError, NotAListError, StateFullError):
+            with suppress(redis.RedisError, KVStoreError):  # they expire
+                self._drop(uploads)
+            raise
+
+    def _operation(self, key: str, write: Write, uploads: list[str]) -> Operation:
+        if write.name == "increment":
+            return Operation(write.name, key, (write.by,))
+        before = len(uploads)
+        pieces = [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
+        return Operation(write.name, key, pieces, len(uploads) - before)
+
+    def _piece(self, tag: bytes, encoded: Encoded, uploads: list[str]) -> bytes:
+        header, rest = encoded.split(_INLINE_BYTES)
+        if encoded.nbytes <= _INLINE_BYTES and rest.nbytes <= self._chunk_bytes:
+            return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
+        upload = self._committer.fresh_id()
+        manifest = self._upload(upload, rest, uploads)
+        return _join_piece(tag, upload, len(manifest), rest.nbytes, (json.dumps(manifest).encode(), b"\n", header))
+
+    def _upload(self, upload: str, encoded: Encoded, uploads: list[str]) -> list[tuple[int, int]]:
+        current = self._call(lambda: current_launch(self._client, self._endpoint))
+        if current != self._launch:  # the commit checks this too; here it saves a useless upload
+            raise FencedError(self._launch, current)
+        self._collect_leftovers()
+        manifest: list[tuple[int, int]] = []
+        chunk_bytes = max(self._chunk_bytes, encoded.nbytes // _MOST_CHUNKS)
+        chunks = encoded.chunks(chunk_bytes)
+        while batch := list(islice(chunks, max(1, _BATCH_BYTES // chunk_bytes))):
+            names = [self._chunk_key(upload, len(manifest) + n) for n in range(len(batch))]
+            uploads += names
+            self._call(lambda: self._send(names, batch))  # noqa: B023
+            manifest += [(len(chunk), zlib.crc32(chunk)) for chunk in batch]
+        return manifest
+
+    def _send(self, names: Sequence[str], batch: Sequence[Buffer]) -> None:
+        with self._client.pipeline(transaction=False) as pipe:
+            for name, chunk in zip(names, batch, strict=True):
+                pipe.set(name, chunk, ex=_UPLOAD_EXPIRY_S)
+            pipe.execute()
+
+    def _collect_leftovers(self) -> None:
+        """Delete what earlier launches uploaded and did not commit: only such chunks have an expiry."""
+        if self._leftovers_collected:
+            return
+        self._leftovers_collected = True
+        self._committer.collect_abandoned()
+        for name in self._call(lambda: list(self._client.scan_iter(match=self._prefix + "chunk:*", count=1000))):
+            launch = int(name.decode().removeprefix(self._prefix + "chunk:").partition(".")[0])
+            if launch < self._launch and self._call(lambda: self._client.ttl(name)) >= 0:  # noqa: B023
+                self._drop([name.decode()])
+
+    def _drop(self, names: list[str]) -> None:
+        for start in range(0, len(names), _MOST_CHUNKS):
+            self._call(lambda: self._client.unlink(*names[start : start + _MOST_CHUNKS]))  # noqa: B023
+
+    def _chunk_key(self, upload: str, number: int) -> str:
+        return f"{self._prefix}chunk:{upload}:{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceHead:
+    upload: str
+    chunks: int
+
+
+def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: Sequence[Buffer]) -> bytes:
+    checksum = 0
+    for part in content:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([b"%s%s %d %d %d\n" % (tag, upload.encode(), chunks, nbytes, checksum), *content])
+
+
+def _split_piece(key: str, piece: memoryview) -> tuple[_PieceHead, memoryview]:
+    head = bytes(piece[:128]).partition(b"\n")[0]
+    content = piece[len(head) + 1 :]
+    upload, chunks, _, checksum = head[1:].split()
+    if zlib.crc32(content) != int(checksum):
+        raise CorruptValueError(key, "it does not match its checksum")
+    return _PieceHead(upload.decode(), int(chunks)), content
+
+
+def is_key(key: object) -> TypeGuard[str]:
+    """Return whether this is a valid key of State."""
+    try:
+        return isinstance(key, str) and bool(key.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def checked_key(key: str) -> str:
+    """Return the key, or raise ValueError if it is not valid."""
+    if not is_key(key):
+        raise ValueError(f"{key!r} is not a valid key of State; use non-empty text")
+    return key

@@ -1,0 +1,114 @@
+"""How a transaction is cut into parts, each small enough that the server is never busy with one for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from laggard.kvstore.values.codec import Buffer
+
+__all__ = ["PART_BYTES", "PART_SIZE", "Operation", "Part", "cut"]
+
+# The server takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
+PART_SIZE = 1000
+PART_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a transaction does to one key.
+
+    Attributes
+    ----------
+    name
+        ``value``, ``list``, ``append``, ``increment`` or ``delete``.
+    key
+        The key.
+    pieces
+        Pieces as they are stored; the only one of an increment is its amount.
+    chunks
+        How many chunks the pieces have.
+    """
+
+    name: str
+    key: str
+    pieces: Sequence[Buffer | int] = ()
+    chunks: int = 0
+
+    @property
+    def depends_on_state(self) -> bool:
+        """Whether its effect depends on what the key holds."""
+        return self.name in {"append", "increment"}
+
+    @property
+    def size(self) -> int:
+        """How many things the server has to look at."""
+        return 1 + len(self.pieces) + self.chunks
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes are sent."""
+        return len(self.key) + sum(8 if isinstance(piece, int) else len(piece) for piece in self.pieces)
+
+
+@dataclass(slots=True)
+class Part:
+    """What one call of the commit script gets.
+
+    Attributes
+    ----------
+    reads
+        The version of each key that was read.
+    operations
+        What to do.
+    needs_lock
+        Whether nobody else may commit between this part and the transaction's last.
+    """
+
+    reads: dict[str, str] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+    needs_lock: bool = False
+
+
+def cut(reads: Mapping[str, str], operations: Iterable[Operation]) -> list[Part]:
+    """Return the parts of a transaction, in order; a small one has one part.
+
+    First comes what does not depend on what is stored, so that the others are kept waiting for the rest only.
+    """
+    pieces = [piece for operation in operations for piece in _cut_pieces(operation)]
+    extended = {piece.key for piece in pieces if not piece.depends_on_state}
+    blind = [piece for piece in pieces if piece.key in extended]
+    dependent = [piece for piece in pieces if piece.key not in extended]
+    return list(_packed([*blind, *reads.items(), *dependent], len(blind)))
+
+
+def _cut_pieces(operation: Operation) -> Iterator[Operation]:
+    """Cut a list with many pieces: what does not fit is appended."""
+    if len(operation.pieces) <= 1:
+        yield operation
+        return
+    name, start, nbytes = operation.name, 0, 0
+    chunks_each = -(-operation.chunks // len(operation.pieces))
+    for at, piece in enumerate(operation.pieces):
+        nbytes += 8 if isinstance(piece, int) else len(piece)
+        if at > start and (nbytes > PART_BYTES or (at - start + 1) * (1 + chunks_each) >= PART_SIZE):
+            yield replace(operation, name=name, pieces=operation.pieces[start:at], chunks=(at - start) * chunks_each)
+            name, start, nbytes = "append", at, 0
+    rest = operation.pieces[start:]
+    yield replace(operation, name=name, pieces=rest, chunks=min(operation.chunks, len(rest) * chunks_each))
+
+
+def _packed(items: Sequence[Operation | tuple[str, str]], blind: int) -> Iterator[Part]:
+    part, size, nbytes = Part(), 0, 0
+    for at, item in enumerate(items):
+        item_size, item_bytes = (item.size, item.nbytes) if isinstance(item, Operation) else (1, len(item[0]))
+        if size and (size + item_size > PART_SIZE or nbytes + item_bytes > PART_BYTES):
+            yield part
+            part, size, nbytes = Part(), 0, 0
+        if isinstance(item, Operation):
+            part.operations.append(item)
+        else:
+            part.reads[item[0]] = item[1]
+        part.needs_lock |= at >= blind
+        size, nbytes = size + item_size, nbytes + item_bytes
+    yield part

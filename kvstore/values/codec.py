@@ -1,0 +1,297 @@
+"""Conversion of values to bytes and back, without pickle.
+
+A value becomes a *header*, which describes it in JSON, followed by the raw bytes of its arrays and long texts::
+
+    header length (4 bytes, little endian) | header | raw bytes of the first leaf | of the second | ...
+
+In the header a plain number, short text, ``null``, ``true`` or list represents itself; every JSON object has one member
+whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one.
+Decoding allocates what the header describes and fills it; nothing that was stored can make it run code.
+PyTorch's tensors are described in :mod:`laggard.kvstore.values.tensors`; decoding is in :mod:`laggard.kvstore.values.decoding`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
+from laggard.kvstore.values.blocks import Block, Region
+from laggard.kvstore.values.decoding import (
+    LENGTH,
+    Buffer,
+    Stream,
+    Value,
+    dtype_of,
+    leaf_in_place,
+    naming_errors,
+    raw_bytes,
+    read_header,
+    rebuild,
+)
+from laggard.kvstore.values.tensors import TensorError, describe_tensor, is_size, is_tensor
+
+__all__ = ["Buffer", "Encoded", "Value", "decode", "decode_in_place", "encode"]
+
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# Text up to this length stays in the header, where it needs no part of its own.
+_SHORT_TEXT_BYTES = 1024
+# Python limits the length of decimal integers, as in JSON; those beyond 64 bits are written in hexadecimal.
+_PLAIN_INT = range(-(2**63), 2**64)
+# Smaller parts are joined before they are sent; larger ones are sent without a copy.
+_JOIN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A value as bytes, in several parts; some may be the memory of the user's arrays."""
+
+    parts: tuple[Buffer, ...]
+    nbytes: int
+
+    def joined(self) -> bytes:
+        """Return all parts as one copy."""
+        return b"".join(self.parts)
+
+    def snapshot(self) -> Encoded:
+        """Return a copy that later changes to the user's arrays do not affect."""
+        return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
+
+    def split(self, header_limit_bytes: int) -> tuple[Buffer, Encoded]:
+        """Return the header and the rest; the header is left in the rest if it exceeds the limit."""
+        header, *leaves = self.parts
+        if len(header) > header_limit_bytes:
+            return b"", self
+        return header, Encoded(tuple(leaves), self.nbytes - len(header))
+
+    def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
+        """Yield chunks of at most `limit_bytes`; only small parts are copied."""
+        small = bytearray()
+        for part in self.parts:
+            if small and len(small) + len(part) > min(_JOIN_BYTES, limit_bytes):
+                yield bytes(small)
+                small.clear()
+            if len(part) < min(_JOIN_BYTES, limit_bytes):
+                small += part
+            else:
+                view = memoryview(part)
+                yield from (view[start : start + limit_bytes] for start in range(0, len(view), limit_bytes))
+        if small:
+            yield bytes(small)
+
+
+def encode(key: str, value: Value) -> Encoded:
+    """Convert a value to bytes.
+
+    Parameters
+    ----------
+    key : str
+        The value's key, named in errors.
+    value : Value
+        What to encode.
+
+    Returns
+    -------
+    Encoded
+        Its parts refer to the memory of contiguous arrays: use it, or take a snapshot, before the arrays change.
+
+    Raises
+    ------
+    UnsupportedValueError
+        If the value, or one inside it, is not of a supported type.
+    """
+    leaves: list[Buffer] = []
+    try:
+        text = _JSON.encode(_describe(key, value, leaves)).encode()
+    except RecursionError:
+        raise UnsupportedValueError(key, "it is nested too deeply or contains itself") from None
+    except UnicodeEncodeError:
+        raise UnsupportedValueError(
+            key, "a str with an unpaired surrogate, which is not valid text; use bytes"
+        ) from None
+    parts = (LENGTH.pack(len(text)) + text, *leaves)
+    return Encoded(parts, sum(len(part) for part in parts))
+
+
+class _Leaves:
+    """Makes arrays that lie where their bytes are: each leaf is a buffer of its own, which may be written to."""
+
+    def __init__(self, key: str, leaves: Iterator[Buffer]) -> None:
+        self._key = key
+        self._leaves = leaves
+
+    def leaf(self, kind: str, content: Any) -> Value:
+        found = next(self._leaves, None)
+        if found is None:
+            raise CorruptValueError(self._key, "it ends too early")
+        return leaf_in_place(kind, content, memoryview(found))
+
+    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> Value:
+        return Block(rebuild(data, self), region, shape)
+
+
+def decode(key: str, buffers: Iterable[Buffer]) -> Value:
+    """Convert bytes, in pieces of any size, back to the value; its arrays are new and writable.
+
+    Raises
+    ------
+    CorruptValueError
+        If the bytes are not what `encode` produces.
+    """
+    stream = Stream(key, buffers)
+    with naming_errors(key):
+        return rebuild(read_header(stream.read_into), stream)
+
+
+def decode_in_place(key: str, header: Buffer, leaves: Iterator[Buffer]) -> Value:
+    """Convert the parts of an encoded value back to the value; its arrays lie where the parts are.
+
+    Parameters
+    ----------
+    key : str
+        The value's key, named in errors.
+    header : Buffer
+        The first part.
+    leaves : iterator of Buffer
+        The others, aligned for any number, in memory that may be written to.
+
+    Raises
+    ------
+    CorruptValueError
+        If the parts are not what `encode` produces.
+    """
+    with naming_errors(key):
+        return rebuild(read_header(Stream(key, [header]).read_into), _Leaves(key, leaves))
+
+
+def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
+    """Return a value's description for the header, and add its raw bytes to `leaves`."""
+
+    def leaf(kind: str, data: Buffer) -> object:
+        leaves.append(data)
+        return {kind: len(data)}
+
+    kind = type(value)
+    if value is None or kind in (bool, float):
+        return value
+    if kind is int:
+        return value if value in _PLAIN_INT else {"int": format(value, "x")}
+    if kind is str:
+        return leaf("text", value.encode()) if len(value) > _SHORT_TEXT_BYTES else value
+    if kind is bytes:
+        return leaf("bytes", value)
+    if kind is np.str_:
+        return leaf("np.str", str.encode(value))
+    if kind is np.bytes_:
+        return leaf("np.bytes", bytes(value))
+    if kind is list:
+        return [_describe(key, item, leaves) for item in value]
+    if kind is tuple or is_size(value):
+        return {"tuple" if kind is tuple else "size": [_describe(key, item, leaves) for item in value]}
+    if kind in (dict, OrderedDict, Counter):
+        return _describe_mapping(key, value, leaves)
+    if isinstance(value, np.generic):
+        return {"scalar": _describe_array(key, np.asarray(value), leaves)}
+    if kind in (np.ndarray, np.memmap):
+        return {"array": _describe_array(key, np.asarray(value), leaves)}
+    if _is_cupy(value):
+        return {"cupy": _describe_array(key, value.get(), leaves)}
+    if is_tensor(value):
+        return {"tensor": _describe_tensor(key, value, leaves)}
+    if kind is Block:
+        return {"block": [value.region.start, value.shape, _describe_data(key, value, leaves)]}
+    raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {_advice(value)}")
+
+
+def _describe_data(key: str, block: Block, leaves: list[Buffer]) -> object:
+    """Describe a block's data, whose elements are stored in the order of its indices."""
+    if type(block.data) in (np.ndarray, np.memmap):
+        return _describe(key, np.ascontiguousarray(block.data).reshape(block.region.shape), leaves)
+    if is_tensor(block.data):
+        return _describe(key, block.data.contiguous(), leaves)
+    raise UnsupportedValueError(key, f"the data of a Block is a {_name(type(block.data))}; use an array or a tensor")
+
+
+def _describe_mapping(key: str, value: Mapping[Any, Value], leaves: list[Buffer]) -> object:
+    kind = type(value)
+    if kind is dict and all(type(name) is str for name in value):
+        return {"dict": {name: _describe(key, item, leaves) for name, item in value.items()}}
+    items = [[_mapping_key(key, name, leaves), _describe(key, item, leaves)] for name, item in value.items()]
+    if kind is not OrderedDict:
+        return {"counter" if kind is Counter else "map": items}
+    # A module's state_dict() has the versions of its parts in an attribute.
+    return {"ordered": [items, _describe(key, vars(value), leaves)]}
+
+
+def _mapping_key(key: str, name: object, leaves: list[Buffer]) -> object:
+    if type(name) not in (str, int):
+        raise UnsupportedValueError(key, f"a dict key is of type {_name(type(name))}; use text or whole numbers")
+    return _describe(key, name, leaves)
+
+
+def _describe_tensor(key: str, tensor: Value, leaves: list[Buffer]) -> object:
+    try:
+        described, data = describe_tensor(tensor)
+    except TensorError as error:
+        raise UnsupportedValueError(key, str(error)) from None
+    leaves.append(data)
+    return described
+
+
+def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
+    described = _describe_dtype(array.dtype)
+    if array.dtype.hasobject or dtype_of(described) != array.dtype:
+        raise UnsupportedValueError(
+            key, f"dtype {array.dtype} holds Python objects or cannot be described; convert the array"
+        )
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    leaves.append(raw_bytes(array if fortran else np.ascontiguousarray(array)))
+    return [described, list(array.shape), "F" if fortran else "C"]
+
+
+def _describe_dtype(dtype: np.dtype[Any]) -> object:
+    """Return a dtype's description for JSON: its NumPy string, or its parts if it has several."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return {"base": _describe_dtype(base), "shape": list(shape)}
+    if dtype.names is not None:
+        fields = [cast("tuple[Any, ...]", dtype.fields[name]) for name in dtype.names] if dtype.fields else []
+        return {
+            "names": list(dtype.names),
+            "formats": [_describe_dtype(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return {"ml_dtypes": dtype.name}
+    return dtype.str
+
+
+def _is_cupy(value: object) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and type(value) is cupy.ndarray
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _advice(value: object) -> str:
+    if isinstance(value, tuple):
+        return "use a tuple or a list"
+    if isinstance(value, Mapping):
+        return "use a dict"
+    if isinstance(value, np.ma.MaskedArray):
+        return "store its data and its mask"
+    if hasattr(value, "__array__"):
+        return "convert it with numpy.asarray"
+    if isinstance(value, (bytearray, memoryview)):
+        return "use bytes"
+    return "use arrays, numbers, text, bytes, or lists and dicts of these"

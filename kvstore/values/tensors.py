@@ -1,0 +1,143 @@
+"""PyTorch's tensors as descriptions and raw bytes, and back, for :mod:`laggard.kvstore.values.codec`.
+
+PyTorch is looked up among the modules that the program has loaded, and never imported here.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from laggard.kvstore.errors import KVStoreError
+
+__all__ = ["TensorError", "describe_tensor", "is_size", "is_tensor", "new_size", "rebuild_tensor"]
+
+Tensor = Any
+"""A ``torch.Tensor``; its type cannot be named without PyTorch."""
+
+
+class TensorError(KVStoreError):
+    """Why a tensor cannot be described or rebuilt; the codec names the key."""
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether this is a tensor of PyTorch's, of any kind."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_size(value: object) -> bool:
+    """Return whether this is a ``torch.Size``."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Size
+
+
+def new_size(lengths: list[int]) -> object:
+    """Return a ``torch.Size``, or a tuple in a process that does not use PyTorch."""
+    torch = sys.modules.get("torch")
+    return tuple(lengths) if torch is None else torch.Size(lengths)
+
+
+def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
+    """Return a tensor's dtype, shape and order of axes in memory, and its elements.
+
+    The elements are the memory of the tensor itself if that is on the CPU and without gaps; a tensor on another device
+    is copied, which waits for it.
+
+    Raises
+    ------
+    TensorError
+        If it is not a plain tensor: the message names its kind, and what to do.
+    """
+    torch = sys.modules["torch"]
+    _check_kind(torch, tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.element_size() == 1:  # of some of these dtypes, PyTorch can copy nothing that is not contiguous
+        plain = plain.view(torch.uint8)
+    plain = plain.cpu()
+    order = _order_in_memory(plain)
+    dense = plain.permute(order).contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    return [name, list(plain.shape), order if order != sorted(order) else None], _bytes_of(torch, dense)
+
+
+def rebuild_tensor(
+    described: list[Any],
+    read_into: Callable[[memoryview], None],
+    take: Callable[[], bytes | memoryview] | None = None,
+) -> Tensor:
+    """Return the tensor of a description, on the CPU.
+
+    Parameters
+    ----------
+    described
+        From `describe_tensor`.
+    read_into
+        Fills memory with its elements.
+    take
+        Returns memory that holds them, for the tensor to lie in, in place of `read_into`.
+
+    Raises
+    ------
+    TensorError
+        If this process does not use PyTorch, or its version does not have the dtype.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TensorError("it has a PyTorch tensor: import torch before you read it")
+    name, shape, order = described
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise TensorError(f"this version of PyTorch has no dtype {name!r}")
+    order = list(range(len(shape))) if order is None else order
+    lengths = [shape[axis] for axis in order]
+    content = None if take is None else memoryview(take())
+    if content is not None and content.nbytes:
+        dense = torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(lengths)
+    else:
+        dense = torch.empty(lengths, dtype=dtype)
+        read_into(_bytes_of(torch, dense))
+    return dense.permute([order.index(axis) for axis in range(len(shape))])
+
+
+def _check_kind(torch: Any, tensor: Tensor) -> None:
+    kind = type(tensor)
+    if kind is torch.nn.Parameter:
+        raise TensorError("torch.nn.Parameter is not a supported type; use its detach(), or the module's state_dict()")
+    if kind is not torch.Tensor:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise TensorError(f"{name} is not a supported type; use a plain torch.Tensor, such as its to_local()")
+    if tensor.is_quantized or str(tensor.dtype).startswith("torch.q"):
+        raise TensorError(f"a quantized tensor ({tensor.dtype}) is not supported; use its int_repr() and its scale")
+    if tensor.is_nested:
+        raise TensorError("a nested tensor is not supported; use its unbind()")
+    if tensor.layout is not torch.strided:
+        raise TensorError(f"a tensor of layout {tensor.layout} is not supported; use its to_dense()")
+    if tensor.is_meta:
+        raise TensorError("a tensor on the device meta has no values")
+
+
+def _order_in_memory(tensor: Tensor) -> list[int]:
+    """Return the axes from the slowest to the fastest, if its elements fill their memory without gaps or overlaps."""
+    axes = list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return axes
+    # Axes of length 1 may have any stride.
+    order = sorted(axes, key=lambda axis: (-tensor.stride(axis), -tensor.size(axis)))
+    expected = 1
+    for axis in reversed(order):
+        if tensor.size(axis) != 1 and tensor.stride(axis) != expected:
+            return axes
+        expected *= tensor.size(axis)
+    return order
+
+
+def _bytes_of(torch: Any, dense: Tensor) -> memoryview:
+    if math.prod(dense.shape) == 0:
+        return memoryview(bytearray())
+    # Not reshape: PyTorch leaves an axis of length 1 any stride.
+    flat = dense.as_strided([dense.numel()], [1])
+    view: memoryview = flat.view(torch.uint8).numpy().data
+    return view

@@ -1,0 +1,1 @@
+"""Samples in files, written and read."""

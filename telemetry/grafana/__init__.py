@@ -1,0 +1,1 @@
+"""The data source and the dashboards, as files, fitted to a job."""

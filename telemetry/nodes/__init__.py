@@ -1,0 +1,1 @@
+"""Questions to all nodes, and their answers."""

@@ -1,0 +1,40 @@
+"""A telemetry process that was started again says so: what it held in memory is gone."""
+
+from __future__ import annotations
+
+import logging
+
+import redis
+
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.fence import current_launch
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import KVStoreError
+
+__all__ = ["tell_if_anew"]
+
+_log = logging.getLogger("laggard.telemetry")
+
+
+def tell_if_anew(session: Session, name: str, sentence: str) -> None:
+    """Tell the user, in the job's account and as an event, if a process of this name has run on this node before.
+
+    Parameters
+    ----------
+    session
+        The node's environment and its connection to the state server.
+    name
+        Of the process, for a file in the node's private folder.
+    sentence
+        What to tell.
+    """
+    mark = session.environment.endpoint_file.parent / f"{name}.began"
+    if not mark.exists():
+        mark.touch(mode=0o600)
+        return
+    try:
+        launch = current_launch(session.client, session.endpoint)
+        if launch is not None:
+            Control(session.client, session.endpoint, launch).ask("notices", [sentence])
+    except (KVStoreError, redis.RedisError) as error:
+        _log.warning("%s (could not be told: %s)", sentence, error)

@@ -1,0 +1,322 @@
+"""Questions to all nodes in parallel, and their answers, over the state server's publish/subscribe channels.
+
+Each node listens on its own channel; a question is published there, and the answers arrive on a channel of the one who
+asks. Nothing is stored, no node listens on a port, and a node that is gone is noticed immediately: its channel has no
+listener.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+import redis
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.values.codec import Value, encode
+from laggard.telemetry.errors import NodeError
+from laggard.telemetry.nodes.mailbox import ASK, PULSE, REPLY, Mailbox, hosts_that_listen, subscription
+from laggard.telemetry.nodes.watch import NodeWatch
+
+__all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
+
+_log = logging.getLogger("laggard.telemetry")
+
+DEADLINE_S = 1.5
+WAIT_S = 1.0
+RECONNECT_S = 1.0
+STOP_DEADLINE_S = 3.0
+# Looking up the listeners before every question would cost a round trip; a new node is asked this much later.
+HOSTS_LIFE_S = 0.1
+ANSWER_THREADS = 2
+IDLE_MAILBOXES = 8
+# How often to see whether the nodes that have not answered yet are worth waiting for.
+LOOK_S = 0.02
+# For nodes that are silent, if there are no others: one may just have come back.
+BRIEF_S = 0.1
+
+
+@dataclass(slots=True)
+class Replies:
+    """What the nodes answered.
+
+    Attributes
+    ----------
+    by_host
+        The answers.
+    missing
+        Nodes that did not answer in time, or are gone.
+    received
+        How many nodes received the question.
+    """
+
+    by_host: dict[str, Value] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    received: int = 0
+
+
+class Listener:
+    """Receives what is published on some channels during the ``with`` block, in its own thread.
+
+    Parameters
+    ----------
+    client
+        Supplies a connection.
+    channels
+        Full names.
+    handle
+        Called with each message.
+    """
+
+    def __init__(self, client: redis.Redis, channels: Collection[str], handle: Callable[[bytes], None]) -> None:
+        self._client = client
+        self._channels = channels
+        self._handle = handle
+        self._ended = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="telemetry-listener", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(WAIT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _listen(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with subscription(self._client) as subscribed:
+                    subscribed.subscribe(*self._channels)
+                    while not self._ended.is_set():
+                        self._take(subscribed.get_message(timeout=WAIT_S / 4))
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                _log.info("the state server does not answer, retrying: %s", error)
+                self._ended.wait(RECONNECT_S)
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
+            return
+        if message["type"] == "subscribe":
+            self._ready.set()
+        elif message["type"] == "message":
+            try:
+                self._handle(message["data"])
+            except ValueError as error:
+                _log.warning("ignored a message: %s", error)
+
+
+class NodeAnswerer:
+    """Answers questions for one node during the ``with`` block.
+
+    Parameters
+    ----------
+    client, endpoint
+        The job's state server.
+    host
+        Name of the node.
+    answer
+        Returns the answer to a question; a ValueError is sent back as the refusal. The question's ``until_s`` is the
+        time on this node's monotonic clock until which the answer is waited for. A pulse is answered in the thread
+        that listens, so that large answers do not delay it.
+    """
+
+    def __init__(
+        self, client: redis.Redis, endpoint: Endpoint, host: str, answer: Callable[[dict[str, Any]], Value]
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._host = host
+        self._answer = answer
+        self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
+        self._listener = Listener(client, [endpoint.key(ASK, host)], self._submit)
+
+    def __enter__(self) -> Self:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.__exit__(kind, error, trace)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, message: bytes) -> None:
+        try:
+            envelope = orjson.loads(message)
+            reply_to, number, question = envelope["reply"], envelope["number"], dict(envelope["question"])
+            question["until_s"] = time.monotonic() + envelope["expires_in_s"]
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            _log.warning("ignored a malformed question: %s", error)
+            return
+        if question.get("kind") == PULSE:
+            self._reply(reply_to, number, question)
+        else:
+            self._threads.submit(self._reply, reply_to, number, question)
+
+    def _reply(self, reply_to: str, number: int, question: dict[str, Any]) -> None:
+        if time.monotonic() > question["until_s"]:
+            return  # nobody is waiting for it any more
+        try:
+            answer = {"answer": self._answer(question)}
+        except ValueError as refusal:
+            answer = {"refusal": str(refusal)}
+        except Exception as error:  # noqa: BLE001 - a bug must not look like a lost node
+            _log.exception("answering a question failed")
+            answer = {"refusal": f"{self._host} failed: {error!r}"}
+        reply = {"host": self._host, "number": number, **answer}
+        try:
+            self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
+        except redis.RedisError as error:
+            _log.warning("cannot send an answer: %s", error)
+
+
+class NodeAsker:
+    """Asks all nodes of a job.
+
+    Parameters
+    ----------
+    client, endpoint
+        The job's state server.
+    watch
+        Knows which nodes are not worth waiting for; None: those that were waited for in vain as long before. They are
+        asked, and waited for again after any answer.
+    deadline_s
+        How long to wait for answers, unless a question says otherwise.
+    ended
+        When it is set, nothing is waited for any longer.
+    clock
+        Returns monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        watch: NodeWatch | None = None,
+        deadline_s: float = DEADLINE_S,
+        ended: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._watch = watch
+        self.deadline_s = deadline_s
+        self._ended = threading.Event() if ended is None else ended
+        self._clock = clock
+        self._in_vain_s: dict[str, float] = {}
+        self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
+        self._recent: tuple[float, list[str]] = (-math.inf, [])
+
+    def hosts(self) -> list[str]:
+        """Return the names of the nodes that listen."""
+        return hosts_that_listen(self._client, self._endpoint)
+
+    def recent_hosts(self) -> list[str]:
+        """Return :meth:`hosts`, which may be a moment old."""
+        seen_s, hosts = self._recent
+        if (now_s := self._clock()) - seen_s > HOSTS_LIFE_S:
+            self._recent = now_s, hosts = now_s, self.hosts()
+        return hosts
+
+    def ask(
+        self,
+        question: dict[str, Any],
+        *,
+        hosts: Collection[str] | None = None,
+        deadline_s: float | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Replies:
+        """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
+
+        ``meanwhile`` is called while the nodes work on the question.
+
+        Raises
+        ------
+        NodeError
+            If a node refuses the question, or the answers are no longer of use, since this process ends.
+        redis.ConnectionError
+            If the state server does not answer.
+        """
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        wanted = sorted(self.hosts() if hosts is None else hosts)
+        asked = [host for host in wanted if self._watch is None or not self._watch.is_silent(host)]
+        if wanted and not asked:
+            asked, deadline_s = wanted, min(deadline_s, BRIEF_S)
+        mailbox = self._mailbox()
+        try:
+            replies = self._ask(mailbox, question, asked, deadline_s, meanwhile)
+        except NodeError:
+            self._idle.append(mailbox)
+            raise
+        except BaseException:
+            mailbox.close()
+            raise
+        self._idle.append(mailbox)
+        replies.missing = [host for host in wanted if host not in replies.by_host]
+        return replies
+
+    def _mailbox(self) -> Mailbox:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Mailbox(self._client, self._endpoint)
+
+    def _ask(
+        self,
+        mailbox: Mailbox,
+        question: dict[str, Any],
+        asked: Sequence[str],
+        deadline_s: float,
+        meanwhile: Callable[[], object],
+    ) -> Replies:
+        begun_s = self._clock()
+        waiting = set(mailbox.send(question, asked, deadline_s))
+        for host in set(asked) - waiting:
+            self._in_vain_s.pop(host, None)  # it is gone: another of its name begins anew
+        meanwhile()
+        replies = Replies(received=len(waiting))
+        while waiting:
+            hopeless = self._are_hopeless(waiting, deadline_s)
+            limit_s = min(BRIEF_S, deadline_s) if hopeless and self._watch is None else deadline_s
+            if (left_s := begun_s + limit_s - self._clock()) <= 0:
+                break
+            given_up = hopeless and bool(replies.by_host)
+            reply = mailbox.take(0.0 if given_up else min(left_s, LOOK_S))
+            if self._ended.is_set():
+                raise NodeError("nothing is waited for any longer: this process ends")
+            if reply is None and given_up:
+                break
+            if reply is None:
+                if self._watch is not None:
+                    self._watch.hurry(waiting)
+                continue
+            self._in_vain_s.pop(reply["host"], None)
+            if reply["number"] != mailbox.number:
+                continue  # a late answer to an earlier question
+            if "refusal" in reply:
+                raise NodeError(reply["refusal"])
+            replies.by_host[reply["host"]] = reply["answer"]
+            waiting.discard(reply["host"])
+        for host in waiting:
+            self._in_vain_s[host] = max(deadline_s, self._in_vain_s.get(host, 0.0))
+        return replies
+
+    def _are_hopeless(self, hosts: Collection[str], deadline_s: float) -> bool:
+        """Return whether none of these nodes is worth waiting for, but as long as others are waited for."""
+        if self._watch is not None:
+            return self._watch.all_late(hosts)
+        return all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in hosts)

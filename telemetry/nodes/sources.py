@@ -1,0 +1,345 @@
+"""The sources of answers to queries: one store in this process, or the stores of all nodes.
+
+For a query that downsamples, each node filters, downsamples and sums its own series and sends only the sums; if the
+aggregator needs every value, it sends the downsampled series. Ranges that reach further back than the nodes' window,
+and overviews of many nodes, are answered from the rollups that the nodes have sent.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import orjson
+
+from laggard.kvstore.series.sample_store import Newest, SampleStore, SeriesKey, key_of
+from laggard.kvstore.series.timeseries import TimeSeries, distinct_times
+from laggard.kvstore.values.codec import Value
+from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
+from laggard.telemetry.nodes.bus import NodeAsker, Replies
+from laggard.telemetry.query.engine import (
+    Answer,
+    GroupPart,
+    Span,
+    evaluate,
+    finish_parts,
+    is_wanted,
+    n_buckets,
+    n_groups,
+    parts_of,
+)
+from laggard.telemetry.query.merging import Partial
+from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
+from laggard.telemetry.query.times import parse_zone
+from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
+from laggard.telemetry.store.history import Downsampled, History, Summarized
+from laggard.telemetry.store.program_metrics import answer_program
+from laggard.telemetry.store.rollups import Rollups, Run
+from laggard.telemetry.store.summaries import COLUMNS
+
+__all__ = ["MAX_TRAVELLING_SAMPLES", "Found", "LocalSource", "NodesSource", "Source", "answer_question"]
+
+# Limit for all nodes together. The state server disconnects a subscriber that has more than 32 MiB pending.
+MAX_TRAVELLING_SAMPLES = 1_500_000
+MAX_TRAVELLING_SERIES = 20_000
+ROLLUPS_ABOVE_NODES = 16
+SERIES_A_PART = 3
+LOCAL_DEADLINE_S = 10.0
+_TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
+
+
+@dataclass(slots=True)
+class Found:
+    """An answer.
+
+    Attributes
+    ----------
+    answers
+        The series.
+    missing
+        The nodes that did not answer.
+    approximate_us
+        Width of the buckets whose averages stood for samples that are no longer there; 0: the answer is exact.
+    """
+
+    answers: list[Answer]
+    missing: list[str] = field(default_factory=list)
+    approximate_us: int = 0
+
+
+class Source(Protocol):
+    """Answers queries."""
+
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = ...) -> Found:
+        """Answer one sub-query; a source that waits for nodes calls ``meanwhile`` in that time."""
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+
+
+class LocalSource:
+    """Answers from one store of this process."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:  # noqa: ARG002
+        """Answer one sub-query; ``meanwhile`` is not called."""
+        found = _downsampled(self._history, query, span, time.monotonic() + LOCAL_DEADLINE_S)
+        return Found(evaluate(query, span, found.series, downsampled=True), [], found.approximate_us)
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+        return [key for key in self._history.series_keys() if metric in {"", key[0]}]
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+        return self._history.newest()
+
+
+class NodesSource:
+    """Answers from the stores of all nodes of a job, and from their rollups.
+
+    Parameters
+    ----------
+    asker
+        Asks the nodes.
+    rollups
+        The rollups that the nodes have sent.
+    expected
+        Returns the nodes that should answer.
+    """
+
+    def __init__(self, asker: NodeAsker, rollups: Rollups, expected: Callable[[], Collection[str]] = frozenset) -> None:
+        self._asker = asker
+        self._rollups = rollups
+        self._expected = expected
+
+    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
+        """Answer one sub-query; nodes that do not answer in time are listed as missing.
+
+        Raises
+        ------
+        NoAnswerError
+            If there are nodes, and none of them answers in time.
+        QueryTooLargeError
+            If a node refuses.
+        """
+        hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
+        if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
+            return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
+        merge = query.aggregator.mergeable and query.downsample is not None
+        replies = self._ask(query, span, "parts" if merge else "series", hosts, meanwhile)
+        beside = self._rollups.beside(query, span, _answered(replies))
+        if replies.received and not replies.by_host and not beside.series:
+            raise NoAnswerError(self._asker.deadline_s)
+        approximate_us = max([beside.approximate_us, *(reply["approximate_us"] for reply in replies.by_host.values())])
+        series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
+        series = _joined(series, beside.series)
+        parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
+        if not parts:
+            return Found(evaluate(query, span, series, downsampled=True), replies.missing, approximate_us)
+        parts += parts_of(query, span, series, downsampled=True)
+        return Found(finish_parts(query, span, parts), replies.missing, approximate_us)
+
+    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+        """Return the keys of all series, or of one metric's."""
+        hosts = self._asker.hosts()
+        known = {key for key in self._rollups.series_keys() if metric in {"", key[0]}}
+        if len(hosts) > ROLLUPS_ABOVE_NODES:
+            return sorted(known)
+        replies = self._asker.ask({"kind": "keys", "metric": metric}, hosts=hosts)
+        found = {
+            (name, tuple(zip(tags[::2], tags[1::2], strict=True)))
+            for reply in replies.by_host.values()
+            for name, tags in reply
+        }
+        return sorted(found | known)
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series."""
+        replies = self._asker.ask({"kind": "newest"})
+        return [Newest(**each) for reply in replies.by_host.values() for each in reply]
+
+    def _ask(
+        self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str], meanwhile: Callable[[], object]
+    ) -> Replies:
+        calendar = query.downsample.calendar if query.downsample is not None else None
+        zone = calendar[2] if calendar is not None else UTC
+        question = {
+            "kind": kind,
+            "query": dict(query.source),
+            "zone": zone.key if isinstance(zone, ZoneInfo) else "",
+            "calendar": calendar is not None,
+            "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
+            **asdict(span),
+        }
+        try:
+            return self._asker.ask(question, hosts=hosts, meanwhile=meanwhile)
+        except NodeError as refusal:
+            raise QueryTooLargeError(str(refusal)) from refusal
+
+
+def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> Value:
+    """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process.
+
+    Raises
+    ------
+    ValueError
+        If the kind of question is unknown, or the answer would be too large.
+    """
+    match question["kind"]:
+        case "parts" | "series" as kind:
+            span = Span(question["start_us"], question["end_us"], question["milliseconds"])
+            zone = parse_zone(question["zone"])
+            query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
+            until_s = question.get("until_s", math.inf)
+            found = _downsampled(history, query, span, until_s)
+            downsampled, about = found.series, {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
+            # A part has six arrays, a series one and its times: parts are smaller if a group has several series.
+            if kind == "parts" and len(downsampled) > SERIES_A_PART * (groups := n_groups(query, downsampled)):
+                if groups * n_buckets(query, span) > question["samples"]:
+                    raise ValueError(_TOO_MUCH)
+                parts = parts_of(query, span, downsampled, downsampled=True)
+                return {**about, "parts": [_pack_part(part) for part in parts]}
+            return {**about, **pack_series(downsampled, question["samples"])}
+        case "samples":
+            return pack_series(_samples(history.samples, question), question["samples"])
+        case "everything":
+            summaries, series = history.everything(question["metric"])
+            return {"summaries": pack_summaries(summaries), **pack_series(series, MAX_TRAVELLING_SAMPLES)}
+        case "keys":
+            keys = [key for key in history.series_keys() if question["metric"] in {"", key[0]}]
+            return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
+        case "program":
+            return answer_program(history, question)
+        case "newest":
+            return [asdict(each) for each in history.newest()]
+        case "room":
+            return history.samples.room()
+        case "pulse":
+            dropped = history.samples.size().dropped
+            return {"asked_s": question["asked_s"], "clock_s": time.time(), "dropped": dropped}
+        case unknown:
+            raise ValueError(f"unknown question {unknown!r}")
+
+
+def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
+    """Pack series for sending.
+
+    Raises
+    ------
+    ValueError
+        If there are too many series or samples.
+    """
+    chosen: list[TimeSeries] = []
+    samples = 0
+    for each in series:
+        samples += len(each.times_us)
+        chosen.append(each)
+        if samples > max_samples or len(chosen) > MAX_TRAVELLING_SERIES:
+            raise ValueError(_TOO_MUCH)
+    places, grids = distinct_times(chosen)  # series that share their times send them once
+    about = [[each.metric, dict(each.tags), place] for each, place in zip(chosen, places, strict=True)]
+    return {
+        "series": orjson.dumps(about),
+        "grids": grids,
+        "values": np.concatenate([each.values for each in chosen] or [np.empty(0)]),
+    }
+
+
+def pack_summaries(summaries: Iterable[Summarized]) -> Value:
+    """Pack summaries for sending."""
+    return [
+        [each.key[0], [part for pair in each.key[1] for part in pair], pack_rows(each.rows, each.width_us).to_bytes()]
+        for each in summaries
+    ]
+
+
+def unpack_summaries(packed: Value) -> list[Summarized]:
+    """Return the summaries that :func:`pack_summaries` packed.
+
+    Raises
+    ------
+    ValueError
+        If they are damaged.
+    """
+    chunks = [(metric, tags, chunk_from_bytes(data)) for metric, tags, data in packed]
+    return [
+        Summarized(chunk.width_us, (metric, tuple(zip(tags[::2], tags[1::2], strict=True))), chunk.unpack(COLUMNS))
+        for metric, tags, chunk in chunks
+    ]
+
+
+def unpack_series(packed: Value) -> list[TimeSeries]:
+    """Return the series that :func:`pack_series` packed."""
+    grids, values = packed["grids"], packed["values"]
+    series, begin = [], 0
+    for metric, tags, place in orjson.loads(packed["series"]):
+        end = begin + len(grids[place])
+        series.append(TimeSeries(metric, tags, grids[place], values[begin:end]))
+        begin = end
+    return series
+
+
+def _answered(replies: Replies) -> dict[str, Run]:
+    """Return the runs that have answered, by their names."""
+    return {reply["run"][0]: Run(host, *reply["run"]) for host, reply in replies.by_host.items()}
+
+
+def _joined(series: Sequence[TimeSeries], earlier: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """Return series with what is known of an earlier run of their node in front, and then all others of those."""
+    before = {key_of(each.metric, each.tags): each for each in earlier}
+    found = []
+    for each in series if before else ():
+        first = before.pop(key_of(each.metric, each.tags), None)
+        if first is not None and len(each.times_us):
+            kept = first.times_us < each.times_us[0]
+            times_us = np.concatenate([first.times_us[kept], each.times_us])
+            found.append(replace(each, times_us=times_us, values=np.concatenate([first.values[kept], each.values])))
+        else:
+            found.append(each)
+    return [*found, *before.values()] if earlier else list(series)
+
+
+def _downsampled(history: History, query: SubQuery, span: Span, until_s: float) -> Downsampled:
+    def wanted(tags: Mapping[str, str]) -> bool:
+        if time.monotonic() > until_s:  # a regular expression on many long values can be slow
+            raise QueryTooLargeError("the filters take too long: use simpler ones")
+        return is_wanted(query, tags)
+
+    return history.downsampled(query, span, wanted)
+
+
+def _samples(store: SampleStore, question: Mapping[str, Any]) -> Iterable[TimeSeries]:
+    tags, keys = question["tags"], question["tag_keys"]
+
+    def wanted(found: Mapping[str, str]) -> bool:
+        return tags.items() <= found.items() and all(key in found for key in keys)
+
+    return store.read(question["metrics"], question["start_us"], question["end_us"], wanted)
+
+
+def _pack_part(part: GroupPart) -> Value:
+    return {
+        "metric": part.metric,
+        "key": list(part.key),
+        "tags": part.tags,
+        "aggregate_tags": sorted(part.aggregate_tags),
+        **asdict(part.partial),
+    }
+
+
+def _unpack_part(packed: Value) -> GroupPart:
+    names = ("points", "count", "total", "low", "high", "spread")
+    partial = Partial(**{name: packed[name] for name in names})
+    return GroupPart(packed["metric"], tuple(packed["key"]), packed["tags"], set(packed["aggregate_tags"]), partial)

@@ -1,0 +1,1 @@
+"""What the program sends: numbers, batches, and the thread that sends them to its node."""

@@ -1,0 +1,1 @@
+"""One node's samples and summaries in memory."""

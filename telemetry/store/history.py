@@ -1,0 +1,319 @@
+"""All that one store has of its series, on one time axis: its samples and its tiers of summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.kvstore.series.sample_store import Newest, SampleStore, SeriesKey, StoreSize
+from laggard.kvstore.series.timeseries import Times, TimeSeries
+from laggard.telemetry.query.downsampling import Downsample, buckets
+from laggard.telemetry.query.engine import Span, is_wanted
+from laggard.telemetry.query.parsing import SubQuery
+from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, Segment, grid_of, plan
+from laggard.telemetry.store.summaries import (
+    COLUMNS,
+    Summaries,
+    by_series_and_time,
+    columns_for,
+    concatenated,
+    merged,
+    n_rows,
+    of_samples,
+    reduced,
+    where,
+)
+from laggard.telemetry.store.tiers import Known, Tiers
+
+__all__ = ["Downsampled", "History", "Summarized"]
+
+# A function that needs every sample, such as a percentile, uses averages of a second beyond this.
+MAX_SAMPLES = 1_000_000
+# While a store drops what is old, a plan may be overtaken.
+ATTEMPTS = 3
+_ALWAYS_US = 2**62
+
+
+@dataclass(slots=True)
+class Downsampled:
+    """Downsampled series, and the width of the buckets whose averages stand for samples; 0: the answer is exact."""
+
+    series: list[TimeSeries]
+    approximate_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summarized:
+    """Summaries of one series: the width of their buckets, the series, and the rows."""
+
+    width_us: int
+    key: SeriesKey
+    rows: Summaries
+
+
+class _Answer:
+    """The series that a query selects, with their places in the answer."""
+
+    def __init__(self) -> None:
+        self.places: dict[SeriesKey, int] = {}
+        self.tags: list[Mapping[str, str]] = []
+
+    def place(self, key: SeriesKey, tags: Mapping[str, str]) -> int:
+        place = self.places.setdefault(key, len(self.tags))
+        if place == len(self.tags):
+            self.tags.append(tags)
+        return place
+
+
+class History:
+    """Samples and tiers of the same series.
+
+    Parameters
+    ----------
+    tiers
+        Everything, in summaries.
+    samples
+        The newest samples; None: there are only summaries.
+    beside
+        A history of other series, of which less is left; it has sources of its own.
+
+    Attributes
+    ----------
+    tiers, samples
+        As given; without samples, an empty store.
+    """
+
+    def __init__(self, tiers: Tiers, samples: SampleStore | None = None, beside: History | None = None) -> None:
+        self.tiers = tiers
+        self._beside = beside
+        self._has_samples = samples is not None
+        self.samples = samples or SampleStore(1.0, clock=lambda: 0.0)
+
+    def downsampled(
+        self,
+        query: SubQuery,
+        span: Span,
+        wanted: Callable[[Mapping[str, str]], bool] | None = None,
+        from_source: Callable[[str], bool] = lambda _: True,
+    ) -> Downsampled:
+        """Return the series that a query selects, processed as :func:`~.engine.downsample_series` does.
+
+        Parameters
+        ----------
+        query, span
+            The sub-query and its range.
+        wanted
+            Returns whether a series with these tags is selected; by default the query's filters say so.
+        from_source
+            Returns whether summaries from this source are selected.
+        """
+        wanted = wanted or (lambda tags: is_wanted(query, tags))
+        spec, starts, grid = _asked(query, span)
+        answer = _Answer()
+        chosen = {
+            each.number: answer.place(each.key, each.tags)
+            for each in self.tiers.known(query.metrics)
+            if from_source(each.source) and wanted(each.tags)
+        }
+        rows, segments = self._rows(query.metrics, grid, wanted, answer, chosen)
+        series = _series_of(answer, spec, starts, by_series_and_time(rows))
+        coarse = max((segment.width_us for segment in segments if not segment.exact), default=0)
+        if self._beside is not None:
+            more = self._beside.downsampled(query, span, wanted, from_source)
+            return Downsampled([*series, *more.series], max(coarse if series else 0, more.approximate_us))
+        return Downsampled(series, coarse if series else 0)
+
+    def grid(self, query: SubQuery, span: Span) -> Grid:
+        """Return what a query asks for, as a plan needs it."""
+        return _asked(query, span)[2]
+
+    def origins(self) -> list[Origin]:
+        """Return the sources of this history, the finest first."""
+        samples = [Origin(SAMPLES, self.samples.complete_from_us)] if self._has_samples else []
+        return [*samples, *self.tiers.origins()]
+
+    def read(
+        self,
+        metrics: Iterable[str],
+        start_us: int,
+        end_us: int,
+        wanted: Callable[[Mapping[str, str]], bool] = lambda _: True,
+    ) -> Iterator[TimeSeries]:
+        """Yield the series of some metrics: samples where there are any, and averages of summaries before them."""
+        for metric in metrics:
+            answer = _Answer()
+            known = [each for each in self.tiers.known([metric]) if wanted(each.tags)]
+            chosen = {each.number: answer.place(each.key, each.tags) for each in known}
+            grid = Grid(start_us, end_us + 1, SAMPLES, "avg")
+            rows, _ = self._rows([metric], grid, wanted, answer, chosen)
+            yield from _series_of(answer, Downsample(SAMPLES, "avg"), None, by_series_and_time(rows))
+            if self._beside is not None:
+                yield from self._beside.read([metric], start_us, end_us, wanted)
+
+    def everything(
+        self, metric: str, from_source: Callable[[str], bool] = lambda _: True
+    ) -> tuple[list[Summarized], list[TimeSeries]]:
+        """Return all that there is of a metric, each time from its finest source: summaries, and samples after them."""
+        known = [each for each in self.tiers.known([metric]) if from_source(each.source)]
+        for attempt in range(ATTEMPTS):
+            origins = self.origins()
+            segments = plan(Grid(0, _ALWAYS_US, SAMPLES, "avg"), origins)
+            summaries: list[Summarized] = []
+            samples: list[TimeSeries] = []
+            for segment in reversed(segments):
+                if segment.width_us == SAMPLES:
+                    samples += self.samples.read([metric], segment.begin_us, segment.end_us)
+                else:
+                    summaries += self._summarized(segment, known)
+            if attempt == ATTEMPTS - 1 or not _overtaken(segments, self.origins(), origins):
+                break
+        return summaries, samples
+
+    def _summarized(self, segment: Segment, known: Sequence[Known]) -> Iterator[Summarized]:
+        rows = self.tiers.read([segment], {each.number: each.number for each in known}, COLUMNS)
+        rows = merged(rows, segment.width_us)
+        numbers = rows["series"]
+        for each in known:
+            of_series = slice(int(numbers.searchsorted(each.number)), int(numbers.searchsorted(each.number, "right")))
+            if of_series.start < of_series.stop:
+                yield Summarized(segment.width_us, each.key, where(rows, of_series))
+
+    def series_keys(self) -> list[SeriesKey]:
+        """Return the keys of all series."""
+        more = [] if self._beside is None else self._beside.series_keys()
+        return list(dict.fromkeys([*self.samples.series_keys(), *(each.key for each in self.tiers.known()), *more]))
+
+    def metrics(self) -> set[str]:
+        """Return the names of all metrics."""
+        return {metric for metric, _ in self.series_keys()}
+
+    def span_us(self) -> tuple[int, int] | None:
+        """Return about when the oldest and the newest samples were taken; None if there are none."""
+        oldest_us, newest = self.samples.oldest_us(), self.samples.newest()
+        spans = [] if oldest_us is None else [(oldest_us, max(each.time_us for each in newest))]
+        # What is also there as samples has more exact times.
+        kept_us = self.samples.complete_from_us if self._has_samples else _ALWAYS_US
+        if (span := self.tiers.span_us()) is not None and (not spans or span[0] < kept_us):
+            spans.append((span[0], min(span[1], kept_us)))
+        if self._beside is not None and (more := self._beside.span_us()) is not None:
+            spans.append(more)
+        return (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None
+
+    def newest(self) -> list[Newest]:
+        """Return the newest sample of every series that still has samples."""
+        return self.samples.newest()
+
+    def size(self) -> StoreSize:
+        """Return how many samples there are, without the summaries."""
+        return self.samples.size()
+
+    def _rows(
+        self,
+        metrics: Sequence[str],
+        grid: Grid,
+        wanted: Callable[[Mapping[str, str]], bool],
+        answer: _Answer,
+        chosen: Mapping[int, int],
+    ) -> tuple[Summaries, list[Segment]]:
+        """Return the rows of the chosen series, and the segments that they come from."""
+        for attempt in range(ATTEMPTS):
+            origins = self._affordable(metrics, grid, wanted)
+            segments = plan(grid, origins)
+            tiers = [segment for segment in segments if segment.width_us != SAMPLES]
+            columns = columns_for(grid.function)
+            tables = [self.tiers.read(tiers, chosen, columns)] if chosen and tiers else []
+            tables += [
+                self._samples(metrics, segment, wanted, answer) for segment in segments if segment.width_us == SAMPLES
+            ]
+            if attempt == ATTEMPTS - 1 or not _overtaken(segments, self.origins(), origins):
+                break
+        return concatenated(tables, columns), segments
+
+    def _affordable(
+        self, metrics: Sequence[str], grid: Grid, wanted: Callable[[Mapping[str, str]], bool]
+    ) -> list[Origin]:
+        """Return the sources, without the samples if too many of them would be read."""
+        origins = self.origins()
+        samples = sum(
+            self.samples.count(metrics, segment.begin_us, segment.end_us - 1, wanted)
+            for segment in plan(grid, origins)
+            if segment.width_us == SAMPLES and segment.end_us - segment.begin_us > SECOND_US
+        )
+        return origins if samples <= MAX_SAMPLES else origins[1:]
+
+    def _samples(
+        self,
+        metrics: Sequence[str],
+        segment: Segment,
+        wanted: Callable[[Mapping[str, str]], bool],
+        answer: _Answer,
+    ) -> Summaries:
+        found = list(self.samples.read(metrics, segment.begin_us, segment.end_us - 1, wanted))
+        if not found:
+            return of_samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        places = [answer.place((each.metric, tuple(each.tags.items())), each.tags) for each in found]
+        return of_samples(
+            np.repeat(np.array(places, dtype=np.int64), [len(each.times_us) for each in found]),
+            np.concatenate([each.times_us for each in found]),
+            np.concatenate([each.values for each in found]),
+        )
+
+
+def _asked(query: SubQuery, span: Span) -> tuple[Downsample, Times | None, Grid]:
+    """Return how to downsample, the starts of the buckets if the query gives them, and the grid."""
+    spec = _spec_of(query, span)
+    if query.downsample is None:
+        return spec, None, Grid(span.start_us, span.end_us + 1, spec.interval_us, spec.function)
+    starts = buckets(spec, span.start_us, span.end_us)
+    return spec, starts, grid_of(spec, starts, span.end_us)
+
+
+def _spec_of(query: SubQuery, span: Span) -> Downsample:
+    """Return how a query's samples are combined; one that does not say so has a point a second, or all samples."""
+    if query.downsample is not None:
+        return query.downsample
+    if span.milliseconds:
+        return Downsample(SAMPLES, "avg")
+    name = query.aggregator.name
+    return Downsample(SECOND_US, "last" if name == "none" else name)
+
+
+def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Summaries) -> list[TimeSeries]:
+    """Return one series for each place, of rows that are sorted by place and time."""
+    if n_rows(rows) == 0:
+        return []
+    if starts is None:
+        bucket_us = rows["start_us"] - rows["start_us"] % spec.interval_us
+    elif spec.calendar is None and spec.interval_us:
+        bucket_us = np.maximum(rows["start_us"], starts[0])
+        bucket_us -= bucket_us % spec.interval_us
+    else:
+        at = np.searchsorted(starts, rows["start_us"], side="right") - 1
+        bucket_us = starts[np.maximum(at, 0)]
+    places = rows["series"]
+    new_series = places[1:] != places[:-1]
+    is_first = np.append(True, new_series | (bucket_us[1:] != bucket_us[:-1]))
+    begins = np.flatnonzero(is_first) if spec.interval_us != SAMPLES else np.arange(len(places))
+    values, times_us, places = reduced(spec.function, rows, begins), bucket_us[begins], places[begins]
+    first = np.flatnonzero(np.diff(places, prepend=-1))
+    keys = list(answer.places)
+    series = []
+    shared: Times = times_us[:0]
+    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(places)], strict=True):
+        place, own_us = int(places[begin]), times_us[begin:end]
+        if not np.array_equal(own_us, shared):  # later steps are quicker for series that share the array of their times
+            shared = own_us
+        series.append(TimeSeries(keys[place][0], answer.tags[place], shared, values[begin:end]))
+    return series
+
+
+def _overtaken(segments: Sequence[Segment], now: Sequence[Origin], then: Sequence[Origin]) -> bool:
+    """Return whether a source that was read from has dropped something since the plan was made."""
+    before = {origin.width_us: origin.complete_from_us for origin in then}
+    after = {origin.width_us: origin.complete_from_us for origin in now}
+    return any(
+        after[each.width_us] > max(each.begin_us, before[each.width_us]) for each in segments if each.width_us in after
+    )

@@ -1,0 +1,269 @@
+"""All tiers of one node, or of all nodes on the primary: summaries of a second, ten seconds and a minute.
+
+What arrives is kept as samples for a moment, then added to all tiers at once. A reader sees each sample once, whether
+that has happened yet or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kvstore.series.sample_store import SeriesKey
+from laggard.kvstore.series.timeseries import Floats, Times
+from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.store.planning import Origin, Segment
+from laggard.telemetry.store.summaries import Summaries, concatenated, merged, of_samples, where
+from laggard.telemetry.store.tier import Tier, rows_of
+
+__all__ = ["DAY_S", "MINUTE_US", "SECOND_TIER_US", "TEN_SECONDS_US", "Known", "Tiers"]
+
+SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US = SECOND_US, 10 * SECOND_US, 60 * SECOND_US
+DAY_S = 86_400.0
+BATCH_ROWS = 32_768
+MAX_SERIES = 40_000
+# A series' key and its tags, as a mapping, with their place in the tables.
+SERIES_BYTES = 600
+# Coarse tiers reach further back, so the finest of those that take more than this share of the room is cut first.
+_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A series: its number, where it comes from, and its key."""
+
+    number: int
+    source: str
+    key: SeriesKey
+    tags: Mapping[str, str]
+
+
+class _Arrivals:
+    """Samples in the order in which they came: how many of which series, and their times and values."""
+
+    def __init__(self) -> None:
+        self.series, self.counts = array("q"), array("q")
+        self.times_us, self.values = array("q"), array("d")
+
+    def samples(self) -> tuple[NDArray[np.int64], Times, Floats]:
+        """Return a copy: the series, time and value of each sample."""
+        series, counts = np.array(self.series, dtype=np.int64), np.array(self.counts, dtype=np.int64)
+        return np.repeat(series, counts), np.array(self.times_us, dtype=np.int64), np.array(self.values, dtype=float)
+
+
+class Tiers:
+    """Tiers of summaries, for concurrent writers and readers.
+
+    Parameters
+    ----------
+    windows_s
+        For how long each tier is kept, by the width of its buckets in microseconds; each width is a multiple of the
+        one before it.
+    max_bytes
+        Limit for all tiers together; beyond it the oldest summaries of fine tiers are dropped first.
+    clock
+        Returns Unix time in seconds.
+    max_series
+        Samples of further series are not in the tiers.
+    batch_rows
+        How many rows are packed together.
+    """
+
+    def __init__(
+        self,
+        windows_s: Mapping[int, float],
+        *,
+        max_bytes: int,
+        clock: Callable[[], float],
+        max_series: int = MAX_SERIES,
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        self.dropped = 0
+        self._windows_s = dict(sorted(windows_s.items()))
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._max_series = max_series
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._tiers = {width_us: Tier(width_us, batch_rows) for width_us in self._windows_s}
+        self._arrivals = _Arrivals()
+        self._folding: _Arrivals | None = None
+        self._numbers: dict[tuple[str, SeriesKey], int] = {}
+        self._known: list[Known] = []
+        self._metrics: dict[str, int] = {}
+        self._by_metric: list[list[Known]] = []
+        self._metric_of = array("q")
+
+    def add(self, key: SeriesKey, times: bytes, values: bytes) -> None:
+        """Add samples: times and values as the memory of arrays of 64-bit integers and floats."""
+        with self._lock:
+            number = self._number(key, "")
+            if number is None:
+                self.dropped += len(times) // 8
+                return
+            arrivals = self._arrivals
+            arrivals.series.append(number)
+            arrivals.counts.append(len(times) // 8)
+            arrivals.times_us.frombytes(times)
+            arrivals.values.frombytes(values)
+
+    def fold(self) -> Summaries:
+        """Add what has arrived to all tiers, and return it as rows of the finest."""
+        with self._writing:
+            with self._lock:
+                self._folding, self._arrivals = self._arrivals, _Arrivals()
+            tables = self._folded(of_samples(*self._folding.samples()))
+            with self._lock:
+                self._folding = None
+                for width_us, rows in tables.items():
+                    self._tiers[width_us].add(rows)
+            self._pack()
+        return tables[min(tables)]
+
+    def add_rows(self, rows: Summaries, width_us: int) -> None:
+        """Add rows of a width to the tier of this width and to all coarser ones; the series are numbers of ours."""
+        with self._writing:
+            tables = {width: table for width, table in self._folded(rows).items() if width >= width_us}
+            with self._lock:
+                for width, table in tables.items():
+                    self._tiers[width].add(table)
+            self._pack()
+
+    def begin(self, width_us: int, time_us: int) -> None:
+        """Say that a tier lacks something before a time."""
+        with self._lock:
+            tier = self._tiers[width_us]
+            tier.complete_from_us = max(tier.complete_from_us, time_us)
+
+    def trim(self) -> None:
+        """Drop what is older than its tier's window, and more if all tiers together are too large."""
+        now_us = round(self._clock() * SECOND_US)
+        with self._writing, self._lock:
+            for width_us, window_s in self._windows_s.items():
+                self._tiers[width_us].drop_before(now_us - round(window_s * SECOND_US))
+            tiers = list(self._tiers.values())
+            while sum(tier.nbytes for tier in tiers) > self._max_bytes:
+                large = [tier for tier in tiers if tier.packed_bytes > _SHARE * self._max_bytes]
+                if not any(tier.drop_oldest() for tier in [*large, *tiers]):
+                    break
+
+    def number_of(self, key: SeriesKey, source: str = "") -> int | None:
+        """Return the number of a series, which is new if need be; None if there are too many."""
+        with self._lock:
+            return self._number(key, source)
+
+    def known(self, metrics: Collection[str] | None = None) -> list[Known]:
+        """Return all series, or those of some metrics."""
+        with self._lock:
+            if metrics is None:
+                return self._known.copy()
+            places = [self._metrics[name] for name in metrics if name in self._metrics]
+            return [each for place in places for each in self._by_metric[place]]
+
+    def origins(self) -> list[Origin]:
+        """Return the tiers as sources of a plan, the finest first."""
+        with self._lock:
+            return [Origin(width_us, tier.complete_from_us) for width_us, tier in self._tiers.items()]
+
+    def nbytes(self) -> int:
+        """Return the memory of the tiers in bytes."""
+        with self._lock:
+            return sum(tier.nbytes for tier in self._tiers.values()) + SERIES_BYTES * len(self._known)
+
+    def read(self, segments: Sequence[Segment], chosen: Mapping[int, int], columns: Sequence[str]) -> Summaries:
+        """Return the rows of chosen series in some segments, all as of one moment.
+
+        Parameters
+        ----------
+        segments
+            Of the widths of our tiers.
+        chosen
+            The place in the answer of each series, by its number.
+        columns
+            Which columns to return.
+        """
+        with self._lock:
+            metrics = sorted({self._metric_of[number] for number in chosen})
+            views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]
+            waiting = [each.samples() for each in (self._folding, self._arrivals) if each is not None and each.series]
+            place_of = np.full(len(self._known), -1, dtype=np.int64)
+        place_of[list(chosen)] = list(chosen.values())
+        found = [
+            rows
+            for segment, view in zip(segments, views, strict=True)
+            for rows in _within(
+                segment, [*rows_of(view, place_of, columns), *_rows(waiting, place_of, segment)], columns
+            )
+        ]
+        return concatenated(found, columns)
+
+    def span_us(self) -> tuple[int, int] | None:
+        """Return the start of the first bucket and the end of the last one, as far as they are in the tiers."""
+        with self._lock:
+            spans = [span for tier in self._tiers.values() if (span := tier.span_us()) is not None]
+        return (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None
+
+    def _number(self, key: SeriesKey, source: str) -> int | None:
+        number = self._numbers.get((source, key))
+        if number is not None or len(self._known) >= self._max_series:
+            return number
+        metric, tags = key
+        place = self._metrics.setdefault(metric, len(self._metrics))
+        if place == len(self._by_metric):
+            self._by_metric.append([])
+        new = Known(len(self._known), source, key, dict(tags))
+        self._numbers[source, key] = new.number
+        self._known.append(new)
+        self._by_metric[place].append(new)
+        self._metric_of.append(place)
+        return new.number
+
+    def _folded(self, rows: Summaries) -> dict[int, Summaries]:
+        tables = {}
+        for width_us in self._tiers:  # each from the one before it
+            tables[width_us] = rows = merged(rows, width_us)
+        return tables
+
+    def _pack(self) -> None:
+        """Merge or pack the tables of the tiers that have many; the readers wait for the exchange only."""
+        now_us = round(self._clock() * SECOND_US)
+        for tier in self._tiers.values():
+            with self._lock:
+                if not tier.is_due:
+                    continue
+                tables, metric_of = tier.tables, np.array(self._metric_of, dtype=np.int64)
+            rows = tier.merged(tables)
+            batch = tier.packed(rows, metric_of, now_us)
+            with self._lock:
+                tier.replace(len(tables), rows, batch)
+
+
+def _first_us(segment: Segment) -> int:
+    """Return the start of the bucket in which a segment begins."""
+    return segment.begin_us - segment.begin_us % segment.width_us
+
+
+def _rows(
+    waiting: Sequence[tuple[NDArray[np.int64], Times, Floats]], place_of: NDArray[np.int64], segment: Segment
+) -> list[Summaries]:
+    """Return the samples that are in no tier yet as rows of a segment's width."""
+    found = []
+    for series, times_us, values in waiting:
+        places = place_of[series]
+        kept = (places >= 0) & (times_us >= _first_us(segment))
+        rows = of_samples(places[kept], times_us[kept], values[kept])
+        found.append({**rows, "start_us": rows["start_us"] - rows["start_us"] % segment.width_us})
+    return found
+
+
+def _within(segment: Segment, tables: Sequence[Summaries], columns: Sequence[str]) -> Iterator[Summaries]:
+    for rows in tables:
+        starts = rows["start_us"]
+        kept = (starts >= _first_us(segment)) & (starts < segment.end_us)
+        chosen = {name: rows[name] for name in columns}
+        yield chosen if kept.all() else where(chosen, kept)
