@@ -41,7 +41,7 @@ from laggard.detectors import SlowGPUAnalysis
 from laggard.detectors.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 
-__all__ = ["Bench", "nccl_to_itself"]
+__all__ = ["Bench"]
 
 REPEATS_ALONE = 50
 SHARE_OF_PEAK = 0.3, 1.1
@@ -159,34 +159,11 @@ def _gpu_parts(device: GpuDevice) -> dict[str, Callable[[], object]]:
         "CUDA runtime, driver": lambda: f"{runtime.runtimeGetVersion()}, {runtime.driverGetVersion()}",
         "compiler": lambda: device.run(lambda: cupy.RawModule(code=KERNELS).get_function("nothing")),
         "cuBLAS": lambda: device.run(cublas),
-        "NCCL": lambda: nccl_to_itself(device),
         "NVML": lambda: (nvml.nvmlInit(), nvml.nvmlSystemGetDriverVersion())[1],
         "NVML of this device": lambda: sorted(
             SymptomReader(device.bus_address).snapshot(bus_in_use=True).values.items()
         ),
     }
-
-
-def nccl_to_itself(device: GpuDevice) -> str:
-    """Return the version of NCCL, and whether what a GPU sends to itself arrives: all that one GPU can tell of it."""
-    import cupy
-    from cupy.cuda import nccl  # CuPy itself does not load it
-
-    sent, received = device.run(lambda: (cupy.arange(MIB, dtype=np.uint8), cupy.zeros(MIB, np.uint8)))
-
-    def send() -> None:
-        stream = cupy.cuda.get_current_stream().ptr
-        nccl.groupStart()
-        communicator.send(sent.data.ptr, MIB, nccl.NCCL_UINT8, 0, stream)
-        communicator.recv(received.data.ptr, MIB, nccl.NCCL_UINT8, 0, stream)
-        nccl.groupEnd()
-
-    with device.current():
-        communicator = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0)
-    device.timing(send)
-    communicator.check_async_error()
-    arrived = "arrives" if device.run(lambda: bool((sent == received).all())) else "DOES NOT ARRIVE"
-    return f"{nccl.get_version()}; what a GPU sends to itself {arrived}"
 
 
 def probes_alone(bench: Bench, seconds: float) -> None:

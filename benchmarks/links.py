@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import link_wires
-from benchmarks.link_latency import FAR_TIMES, SEARCHES, leaf_search
 from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
@@ -170,18 +169,6 @@ def healthy_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[
             yield [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
 
 
-def leaves_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
-    """Yield rows: in which share of jobs the leaves are found by round trips, and in how many wrongly."""
-    for count, below in (search for search in SEARCHES if search[0] <= max(nodes)):
-        found = [
-            [leaf_search(count, below, times, seed) for seed in range(options.jobs)]
-            for times in (FAR_TIMES if below < count else FAR_TIMES[:1])
-        ]
-        right = [_percent(each.count("right") / len(each)) for each in found]
-        wrong = sum(each.count("wrong") for each in found)
-        yield [count, count // below, options.jobs, *right, *["-"] * (len(FAR_TIMES) - len(right)), wrong]
-
-
 def cost_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
     """Yield rows: what a round costs with so many nodes, and with 10,000 unless only small jobs are asked for."""
     for count in [*nodes, *([10_000] if options.largest >= max(NODES) else [])]:
@@ -243,10 +230,6 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
         harder_rows,
     ),
     "healthy": (["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES], healthy_rows),
-    "leaves": (
-        ["N", "leaves", "jobs", *(f"far {100 * times - 100:.0f} % longer" for times in FAR_TIMES), "wrong"],
-        leaves_rows,
-    ),
     "cost": (["N", "transfers", "analysis, ms a round", "with readings, ms"], cost_rows),
 }
 

@@ -24,7 +24,7 @@ KILL_DEADLINE_S = 1.0
 
 
 class AnsweringProcess:
-    """A child process that runs a module of ours, the lines it is sent, and those that it prints.
+    """A child process that runs a module of ours, and the lines that it prints.
 
     Parameters
     ----------
@@ -41,12 +41,11 @@ class AnsweringProcess:
         self._process = subprocess.Popen(
             dies_with_parent([sys.executable, "-P", "-m", module, *arguments]),
             bufsize=0,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=dict(environ),
         )
-        self._commands = cast("IO[bytes]", self._process.stdin)
         self._pipe = cast("IO[bytes]", self._process.stdout)
         self._rest = b""
 
@@ -56,24 +55,14 @@ class AnsweringProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def kill(self) -> None:
-        """End the process, without waiting for its end."""
-        self._process.kill()
-
     def close(self) -> None:
         """End the process."""
-        self.kill()
+        self._process.kill()
         # A process that hangs in the driver ends when the driver returns, which may be never.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_DEADLINE_S)
-        self._commands.close()
         self._pipe.close()
         self._errors.close()
-
-    def say(self, line: str) -> None:
-        """Send it a line; if it has ended, :meth:`line` says so."""
-        with contextlib.suppress(BrokenPipeError):
-            self._commands.write(line.encode() + b"\n")
 
     def line(self, wait_s: float) -> bytes:
         """Return the next line.

@@ -22,7 +22,6 @@ from laggard.collectors.device import listed_devices
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.faults import faults_of
 from laggard.collectors.metrics.nvml import nvml_handle
-from laggard.collectors.probing import is_of_this_job
 from laggard.collectors.symptoms import SymptomReader, link_states
 
 __all__ = ["Board", "Boards"]
@@ -44,8 +43,6 @@ class Board:
         What is wrong with it, whatever the probes measure.
     is_hidden
         Whether this process may not open it.
-    processes
-        PIDs of the processes that compute on it and are not of this job, as far as they can be seen from here.
     """
 
     name: str
@@ -53,7 +50,6 @@ class Board:
     n_links: int | None = None
     faults: tuple[str, ...] = ()
     is_hidden: bool = False
-    processes: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Return it as a line of JSON."""
@@ -63,7 +59,7 @@ class Board:
     def from_json(cls, text: str | bytes) -> Self:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
-        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("faults", "processes")}})
+        return cls(**{**fields, "faults": tuple(fields["faults"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +119,7 @@ def read_board(number: int, names: Sequence[str] | None) -> Board:
         return Board(name, uuid, faults=(error.reason,))
     links = [] if _is_sliced(handle) else link_states(handle)
     faults = faults_of(snapshot.values, snapshot.links_down)
-    processes = tuple(sorted(pid for pid in snapshot.processes if not is_of_this_job(pid)))
-    return Board(name, uuid, sum(links) if links else None, faults, processes=processes)
+    return Board(name, uuid, sum(links) if links else None, faults)
 
 
 def _is_sliced(handle: Any) -> bool:

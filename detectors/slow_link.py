@@ -12,12 +12,10 @@ from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import Startable
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector, stride_of, tell_failure
-from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.detector import Watcher
 from laggard.detectors.keeping import Keeper
 from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.peer_link_judge import PeerLinkJudge
 from laggard.detectors.restart_cost import RestartCost
 from laggard.detectors.restart_judge import RestartJudge
 from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
@@ -43,8 +41,6 @@ class SlowLinkDetector(Startable):
     slow-link``. All nodes probe at one moment: each meets three others, one after another, and sends each a burst of
     about 30 ms while that one sends to it. A slow pair, or a slow group below one switch, is only reported.
 
-    On nodes with several GPUs and CuPy, the GPUs of each pair also copy to each other. What is slow there is reported.
-
     Parameters
     ----------
     collection_rate
@@ -63,7 +59,6 @@ class SlowLinkDetector(Startable):
     max_intrusion
         The largest share of the time that the probes may take from a job whose ranks wait for each other: by default
         0.5 %, and 25 % on nodes with virtual devices.
-
     interface
         Which network is probed: the first interface of each node whose name begins with one of a list, as
         ``NCCL_SOCKET_IFNAME`` has it. Empty: that of the node's address in the job.
@@ -73,8 +68,6 @@ class SlowLinkDetector(Startable):
     ValueError
         If a setting is out of range.
     """
-
-    peer_collector: type[PeerLinkCollector] = PeerLinkCollector
 
     def __init__(
         self,
@@ -101,9 +94,8 @@ class SlowLinkDetector(Startable):
         self._interface = interface
         self._restarts = RestartJudge(RestartCost.of(restart_cost))
         self._keeper = Keeper(state)
-        self._watchers: list[Watcher] = []
+        self._watcher: Watcher | None = None
         self._collectors: NodeActors | LinkCollector | None = None
-        self._peers = None if is_virtual else self.peer_collector(collection_rate, self.max_intrusion)
 
     def start(self) -> Self:
         """Start a collector on every node of this launch, and the watcher.
@@ -114,48 +106,37 @@ class SlowLinkDetector(Startable):
             If the process was not started by laggard.
         """
         session = current_session()
-        control = Control(session.client, session.endpoint, session.environment.launch)
-        launch = control.read_launch()
+        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         hosts = [node.hostname for node in launch.nodes]
+        if len(hosts) < 2:
+            return self
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        judge = SlowLinkJudge(
-            analysis,
-            self._restarts,
-            self._keeper,
-            self._min_slowdown,
-            LinkBoard(session).tell_bytes,
-            None if leaves else control.tell_leaves,
-        )
+        tell_bytes = LinkBoard(session).tell_bytes
+        judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, tell_bytes)
         judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
-        if len(hosts) > 1:
-            interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
-            expected = [(host, "") for host in hosts]
-            # From the beginning, since a node that cannot probe says so only once, perhaps before this.
-            source = StreamSource(session, LINK_TIME, after="-", only={LAUNCH: str(session.environment.launch)})
-            self._watchers.append(
-                Watcher(LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on, source=source)
-            )
-            self._collectors = self._place(launch)
-        self._watch_peers(launch)
+        interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
+        expected = [(host, "") for host in hosts]
+        # From the beginning, since a node that cannot probe says so only once, perhaps before this.
+        source = StreamSource(session, LINK_TIME, after="-", only={LAUNCH: str(session.environment.launch)})
+        self._watcher = Watcher(
+            LINK_TIME, interval_s, judge, expected=expected, failure_on=self._failure_on, source=source
+        )
+        self._collectors = self._place(launch)
         return self
 
     def stop(self) -> None:
-        """Stop the watchers and the collectors. Stopping twice does nothing."""
-        for watcher in self._watchers:
-            watcher.stop()
-        self._watchers = []
+        """Stop the watcher and the collectors. Stopping twice does nothing."""
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
         if self._collectors is not None:
             self._collectors.stop()
             self._collectors = None
-        if self._peers is not None:
-            self._peers.stop()
 
     def collect_here(self) -> None:
-        """Start the collectors of this process's node alone."""
+        """Start the collector of this process's node alone."""
         self._collectors = self.links_here()
-        if self._peers is not None:
-            self._peers.start()
 
     def links_here(self) -> LinkCollector | None:
         """Start what probes the links of this process's node; nothing if it has no such interface, which is told."""
@@ -167,16 +148,6 @@ class SlowLinkDetector(Startable):
 
     def _failure_on(self, host: str) -> str:
         return self._collectors.failure_on(host) if isinstance(self._collectors, NodeActors) else ""
-
-    def _watch_peers(self, launch: LaunchRecord) -> None:
-        """Have the GPUs of each node copy to each other, on nodes that have several."""
-        hosts = [node.hostname for node in launch.nodes if len(node.devices) > 1]
-        if self._peers is None or not hosts:
-            return
-        judge = PeerLinkJudge(self._budget * _share(launch.launch) / len(hosts), self._min_slowdown)
-        expected = [(host, "") for host in hosts]
-        self._watchers.append(Watcher(PEER_LINK_TIME, self.collection_rate, judge, expected=expected))
-        self._peers.start()
 
     def _place(self, launch: LaunchRecord) -> NodeActors | LinkCollector | None:
         """Start the collectors."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from laggard.collectors.causes import UNKNOWN
@@ -16,7 +16,6 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, together
 from laggard.detectors.declared_phases import DeclaredPhases
 from laggard.detectors.keeping import Keeper
-from laggard.detectors.latency_leaves import LeafSearch
 from laggard.detectors.link_episodes import LinkEpisodes
 from laggard.detectors.link_flows import MOST_FOREIGN
 from laggard.detectors.link_losses import LinkLosses
@@ -53,8 +52,6 @@ class SlowLinkJudge:
         The smallest slowdown that matters.
     tell_bytes
         Tells the nodes how many bytes a transfer has from now on.
-    tell_leaves
-        Tells the next launch which leaf switch each node is below; ``None``: that is known.
     """
 
     def __init__(
@@ -64,15 +61,12 @@ class SlowLinkJudge:
         keeper: Keeper,
         min_slowdown: float,
         tell_bytes: Callable[[int], None],
-        tell_leaves: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
         self._analysis = analysis
         self._restarts = restarts
         self._keeper = keeper
         self._min_slowdown = min_slowdown
         self._tell_bytes = tell_bytes
-        self._tell_leaves = tell_leaves
-        self._leaf_search = LeafSearch()
         self._read_signs: Callable[[], Signs | None] = lambda: None
         self._run = ""
         self._phases = DeclaredPhases()
@@ -150,11 +144,6 @@ class SlowLinkJudge:
                 self._notices.append(verdict.reason() + cause)
         self._episodes.add_round([each for each in readings if each.foreign_share <= MOST_FOREIGN])
         self._notices += self._analysis.take_notices()
-        if self._tell_leaves is not None and self._leaf_search.add_round(readings):
-            leaves = self._leaf_search.leaves
-            self._tell_leaves(leaves)
-            sizes = ", ".join(f"{leaf} ({count} nodes)" for leaf, count in Counter(leaves.values()).items())
-            self._notices.append(f"round trips show leaf switches: {sizes}; the next launch's links are judged by them")
         return found
 
     def _of_node(self, verdict: LinkVerdict) -> Verdict:

@@ -3,10 +3,9 @@
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
 ``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
-by host), ``leaves`` (the leaf switches of nodes, as links have shown them), ``exclusions`` (of nodes, by host name) and
-``strikes`` (when each node got its strikes).
-The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an earlier
-launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
+by host), ``exclusions`` (of nodes, by host name) and ``strikes`` (when each node got its strikes).
+The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
+earlier launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ _PROGRESS = "progress"
 _PHASES = "phases"
 _RESERVE = "reserve"
 _RANKS = "ranks"
-_LEAVES = "leaves"
 _EXCLUSIONS = "exclusions"
 _STRIKES = "strikes"
 _MAX_REQUESTS = 10_000
@@ -281,20 +279,6 @@ class Control:
         """Return what :meth:`tell_ranks` stored last, by host."""
         found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_RANKS, str(self._launch))))
         return {host.decode(): json.loads(text) for host, text in found.items()}
-
-    def tell_leaves(self, leaves: Mapping[str, str]) -> None:
-        """Store the leaf switch of each node, as this launch has found it; the next ones go by it.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
-        self._execute("SET", self._endpoint.key(_LEAVES), json.dumps(dict(leaves)))
-
-    def read_leaves(self) -> dict[str, str]:
-        """Return what :meth:`tell_leaves` stored last."""
-        return self._read_json(_LEAVES)
 
     def write_exclusions(self, exclusions: Mapping[str, ExclusionRecord]) -> None:
         """Store which hosts are excluded, or have been."""

@@ -1,8 +1,7 @@
 """One node's part of ``laggard doctor``'s check of links: ``python -m laggard.collectors.links.check``.
 
 It reads commands from standard input and answers each with a line, all of them JSON: first the secret, the node's name
-and address, and the interface that is wanted, then rounds to run, and what to tell the processes that meet by NCCL. It
-ends with its input.
+and address, and the interface that is wanted, then rounds to run. It ends with its input.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, TextIO
 
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.links.interfaces import address_on
-from laggard.collectors.links.nccl_processes import NcclProcesses, nccl_version
 from laggard.collectors.links.prober import LinkProber
 
 __all__ = ["main"]
@@ -30,19 +28,10 @@ def main(commands: TextIO, answers: TextIO) -> None:
     except NoInterfaceError as error:
         _say(answers, {"links": None, "failure": str(error)})
         return
-    with (
-        contextlib.closing(LinkProber(begin["host"], address, bytes.fromhex(begin["key"]))) as prober,
-        contextlib.closing(NcclProcesses()) as processes,
-    ):
+    with contextlib.closing(LinkProber(begin["host"], address, bytes.fromhex(begin["key"]))) as prober:
         _say(answers, {"links": prober.listens_at})
         for line in commands:
-            match json.loads(line):
-                case {"nccl": "version"}:
-                    _say(answers, {"links": [], "version": nccl_version()})
-                case {"nccl": asked}:
-                    _say(answers, {"links": [], **processes.ask(**asked)})
-                case command:
-                    _say(answers, _round(prober, command))
+            _say(answers, _round(prober, json.loads(line)))
 
 
 def _round(prober: LinkProber, command: Mapping[str, Any]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What NVML says of the links of one GPU: what they lead to, what they carried, and their errors, link by link.
+"""What NVML says of the links of one GPU: what they lead to, and what they carried.
 
 What a board or its driver does not report is left out; without a driver, nothing is known.
 """
@@ -13,18 +13,12 @@ import pynvml as nvml
 
 from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
-__all__ = ["NvLinks", "errors_of_links", "foreign_share", "path_between"]
+__all__ = ["NvLinks", "foreign_share", "path_between"]
 
 _ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024
 _HEADERS = 1.08  # a link counts more than the bytes of a copy
 _SEEN = 0.5  # of a copy's bytes: with fewer, the counter is one that is not updated in time
-_ERRORS: Mapping[int, str] = {
-    nvml.NVML_NVLINK_ERROR_DL_RECOVERY: "recovery",
-    nvml.NVML_NVLINK_ERROR_DL_REPLAY: "replay",
-    nvml.NVML_NVLINK_ERROR_DL_CRC_FLIT: "CRC error",
-}
-_MANY = {"recovery": "recoveries"}
 # By NVML's level of the nearest thing on the bus that two GPUs share.
 _SHARED: Mapping[int, str] = {
     nvml.NVML_TOPOLOGY_INTERNAL: "one board",
@@ -35,9 +29,6 @@ _SHARED: Mapping[int, str] = {
     nvml.NVML_TOPOLOGY_SYSTEM: "both sockets",
 }
 NVLINK = "NVLink"
-
-LinkErrors = Mapping[tuple[int, str], int]
-"""Counts by the number of the link and the kind of error."""
 
 
 class NvLinks:
@@ -71,19 +62,6 @@ class NvLinks:
             for link in range(nvml.NVML_NVLINK_MAX_LINKS if self.handle else 0):
                 count += self._is_at_end(link, other)
         return count
-
-    def errors(self) -> LinkErrors:
-        """Return how many errors each link has counted so far."""
-        found = {}
-        for link in range(nvml.NVML_NVLINK_MAX_LINKS if self.handle else 0):
-            try:
-                nvml.nvmlDeviceGetNvLinkState(self.handle, link)
-            except nvml.NVMLError:
-                break
-            for number, what in _ERRORS.items():
-                with contextlib.suppress(nvml.NVMLError):
-                    found[link, what] = int(nvml.nvmlDeviceGetNvLinkErrorCounter(self.handle, link, number))
-        return found
 
     def _carried(self, field: int) -> float | None:
         if self.handle is None:
@@ -128,20 +106,6 @@ def foreign_share(before: float | None, after: float | None, own_bytes: float) -
     if before is None or after is None or after - before < _SEEN * own_bytes:
         return 0.0
     return max(0.0, (after - before) / own_bytes - _HEADERS)
-
-
-def errors_of_links(before: LinkErrors, after: LinkErrors) -> str:
-    """Return which links have counted errors in between, in a sentence; empty if none has."""
-    said = [
-        f"link {link} had {_counted(rise, what)}"
-        for (link, what), count in before.items()
-        if (rise := after.get((link, what), 0) - count) > 0
-    ]
-    return f"{NVLINK}: {', '.join(said[:3])}" if said else ""
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what if count == 1 else _MANY.get(what, what + 's')}"
 
 
 def _short(address: str) -> str:

@@ -48,7 +48,7 @@ def check_peers(names: Collection[str]) -> PeerCheck:
     """Copy between all of the named GPUs, one pair after another."""
     devices = gpus_here(names)
     pairs = combinations([device.gpu for device in devices], 2)
-    return PeerCheck(PeerCopies(devices).run(0, pairs).readings)
+    return PeerCheck(PeerCopies(devices).run(pairs))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +15,7 @@ from laggard.collectors.links.nvlinks import NvLinks, foreign_share, path_betwee
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair
 
-__all__ = ["REPEATS", "PeerCopies", "PeerRound", "gpus_here"]
+__all__ = ["REPEATS", "PeerCopies", "gpus_here"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
@@ -27,27 +26,11 @@ BURST_S = 0.001
 _MOST_COPIES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRound:
-    """What one node measured in a round.
-
-    Attributes
-    ----------
-    readings
-        One for each direction of each pair.
-    cost_s
-        What the copies took, if nothing else ran: the fastest repeat of each, times the repeats.
-    """
-
-    readings: Sequence[LinkReading]
-    cost_s: float
-
-
 class PeerCopies:
     """The buffers and links of a node's GPUs.
 
     A burst is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
-    copy over a bus. How many is found out once for each direction of a pair.
+    copy over a bus.
 
     Parameters
     ----------
@@ -59,15 +42,12 @@ class PeerCopies:
         self._devices = {device.gpu: device for device in devices}
         self._links = {device.gpu: NvLinks(device.bus_address) for device in devices}
         self._buffers: dict[str, Any] = {device.gpu: device.run(_buffer_of(device)) for device in devices}
-        self._copies: dict[Pair, int] = {}
-        self._paths: dict[Pair, str] = {}
 
-    def run(self, number: int, pairs: Iterable[Pair]) -> PeerRound:
+    def run(self, pairs: Iterable[Pair]) -> list[LinkReading]:
         """Copy between the GPUs of each pair, first one way and then back, one pair after another."""
-        readings = [self._reading(number, way) for pair in pairs for way in (pair, pair[::-1])]
-        return PeerRound(readings, REPEATS * sum(reading.duration_s for reading in readings))
+        return [self._reading(way) for pair in pairs for way in (pair, pair[::-1])]
 
-    def _reading(self, number: int, way: Pair) -> LinkReading:
+    def _reading(self, way: Pair) -> LinkReading:
         sender, receiver = way
         copies = self._copies_of(way)
         n_bytes = copies * BUFFER_BYTES
@@ -75,19 +55,13 @@ class PeerCopies:
         duration_s = min(self._burst_s(way, copies) for _ in range(REPEATS))
         after = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
         foreign = max(foreign_share(*counts, REPEATS * n_bytes) for counts in zip(before, after, strict=True))
-        return LinkReading(number, sender, receiver, duration_s, n_bytes, 0.0, foreign, self._path_of(way))
+        path = path_between(self._links[sender], self._links[receiver])
+        return LinkReading(0, sender, receiver, duration_s, n_bytes, 0.0, foreign, path)
 
     def _copies_of(self, way: Pair) -> int:
-        if way not in self._copies:
-            self._burst_s(way, 1)  # the first one sets up the access
-            once_s = self._burst_s(way, 1)
-            self._copies[way] = max(1, min(_MOST_COPIES, round(BURST_S / max(once_s, 1e-9))))
-        return self._copies[way]
-
-    def _path_of(self, way: Pair) -> str:
-        if way not in self._paths:
-            self._paths[way] = path_between(*(self._links[gpu] for gpu in way))
-        return self._paths[way]
+        self._burst_s(way, 1)  # the first one sets up the access
+        once_s = self._burst_s(way, 1)
+        return max(1, min(_MOST_COPIES, round(BURST_S / max(once_s, 1e-9))))
 
     def _burst_s(self, way: Pair, copies: int) -> float:
         source, target = (self._buffers[gpu].data for gpu in way)

@@ -125,10 +125,10 @@ class LinkProber:
             return transfer, latency_s
 
 
-def bytes_for(bytes_per_s: float, most: int = _LARGEST) -> int:
-    """Return how many bytes take about 30 ms at a line rate: a power of two, like the most that may be sent."""
+def bytes_for(bytes_per_s: float) -> int:
+    """Return how many bytes take about 30 ms at a line rate: a power of two."""
     wanted = bytes_per_s * BURST_S
     size = _SMALLEST
-    while size < min(wanted, most):
+    while size < min(wanted, _LARGEST):
         size *= 2
     return size

@@ -22,12 +22,12 @@ class LinkReading:
     n_bytes
         How many bytes were sent.
     latency_s
-        Median of the round trips of 64 bytes, in seconds; 0 between GPUs and by NCCL.
+        Median of the round trips of 64 bytes, in seconds; 0 between GPUs.
     foreign_share
         Bytes that others carried on the NIC or the GPU's links meanwhile, over ``n_bytes``; the larger of both ends.
     path
-        What joins two GPUs, as :func:`~laggard.collectors.links.nvlinks.path_between` says; the rail of two nodes, such
-        as ``gpu3``, by NCCL; empty over TCP.
+        What joins two GPUs, as :func:`~laggard.collectors.links.nvlinks.path_between` says;
+        empty between nodes.
     """
 
     round: int

@@ -17,7 +17,6 @@ from typing import get_args
 
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
-from laggard.collectors.links.peer_collector import PeerLinkCollector
 from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.groups import read_groups
 from laggard.detectors.sections import SectionDetector
@@ -42,19 +41,8 @@ class _DetectorBeside(SlowGPUDetector):
         return NodeCollector(self.for_nodes()) if is_mine else None
 
 
-class _PeersBeside(PeerLinkCollector):
-    """Copies between the GPUs of this node only, if the program runs on it."""
-
-    def _place(self, nodes: Sequence[NodeRecord]) -> NodeActors | NodeCollector | None:
-        here = current_session().environment.node
-        is_mine = any(node.hostname == here and len(node.devices) > 1 for node in nodes)
-        return NodeCollector(self) if is_mine else None
-
-
 class _LinksBeside(SlowLinkDetector):
     """A detector of slow links that collects on this node only, if the program runs on it."""
-
-    peer_collector = _PeersBeside
 
     def _place(self, launch: LaunchRecord) -> LinkCollector | None:
         here = current_session().environment.node

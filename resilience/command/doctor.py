@@ -33,8 +33,7 @@ from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_nod
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
 from laggard.resilience.command.link_check import LinkCheck, check_links
-from laggard.resilience.command.link_lines import lines_on_links, lines_on_nccl
-from laggard.resilience.command.nccl_check import rails_of
+from laggard.resilience.command.link_lines import lines_on_links
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.decision.options import JobOptions, UsageError
@@ -88,7 +87,6 @@ EXIT_NOT_CHECKED = 3
     metavar="A,B",
     help="Of many nodes, measure the links of the first network interface of each whose name begins so.",
 )
-@click.option("--no-nccl", is_flag=True, help="Of many nodes, measure the links over TCP alone.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
 def doctor(
     *,
@@ -101,13 +99,12 @@ def doctor(
     hostlist: str | None,
     hostfile: Path | None,
     link_interface: str,
-    no_nccl: bool,
 ) -> int:
     """Check the GPUs of this machine or of many nodes, once, and report which are slow.
 
     All probes run on all devices. Each device is compared with the others of its model, and with its own past
     readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. The GPUs of a node copy to each
-    other, several nodes send each other bursts, over TCP and by NCCL, and the slowest links are listed.
+    other, several nodes send each other bursts over TCP, and the slowest links are listed.
 
     The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
     not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2 for wrong
@@ -124,10 +121,9 @@ def doctor(
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
-        rails = None if no_nccl or virtual_gpus else rails_of(checked, boards)
         with _progress(shown=not as_json) as progress:
             progress.add_task("measuring the links between the nodes")
-            links = check_links(transports, names, link_interface, rails)
+            links = check_links(transports, names, link_interface)
         click.echo(as_text(checks, diagnoses, links, peers, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
@@ -242,7 +238,6 @@ def as_text(
         measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
         between = [{"host": host, **asdict(each)} for host, check in peers.items() for each in check.peers]
         measured |= {"gpu_links": between} if between else {}
-        measured |= {"nccl_links": [asdict(each) for each in links.nccl.readings]} if links.nccl.readings else {}
         return json.dumps({"devices": devices, **measured}, indent=1)
     shown = checks
     if len(checks) > MAX_SHOWN:
@@ -253,7 +248,7 @@ def as_text(
     columns = max(1, min(MAX_COLUMNS, (WIDTH - FIGURES_WIDTH) // (max(names, default=0) + 2)))
     starts = range(0, len(shown), columns)
     tables = [_table(dict(islice(shown.items(), start, start + columns)), diagnoses) for start in starts]
-    of_links = [*lines_on_gpu_links(peers), *lines_on_links(links), *lines_on_nccl(links.nccl)]
+    of_links = [*lines_on_gpu_links(peers), *lines_on_links(links)]
     lines = [*_lines(checks, diagnoses, remark), *of_links]
     return "\n\n".join([*tables, "\n".join(lines)])
 

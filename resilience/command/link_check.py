@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
@@ -21,40 +20,28 @@ from laggard.collectors.links.schedule import circle
 from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
-from laggard.resilience.command.nccl_check import Ask, NcclCheck, Rails, check_nccl
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = ["LinkCheck", "check_links", "variables_of_nccl"]
+__all__ = ["LinkCheck", "check_links"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
 DEADLINE_S = 120.0
 """For each answer of a node."""
 PARTNERS = 8
 
+Ask = Callable[[Mapping[str, object]], Mapping[str, Mapping[str, Any] | None]]
+"""Tells nodes what to do, all at once, and returns what each has answered; None: it is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkCheck:
-    """What was measured: one reading of each link, and why there are others of which there is none.
-
-    Attributes
-    ----------
-    readings, failures
-        Over TCP.
-    nccl
-        By NCCL.
-    """
+    """What was measured: one reading of each link, and why there are others of which there is none."""
 
     readings: Sequence[LinkReading] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
-    nccl: NcclCheck = field(default_factory=NcclCheck)
 
 
-def check_links(
-    transports: Mapping[str, Transport | None],
-    names: Mapping[str, str],
-    interface: str = "",
-    rails: Rails | None = None,
-) -> LinkCheck:
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
     """Return the times of bursts that the nodes send each other, each node one at a time.
 
     Parameters
@@ -65,8 +52,6 @@ def check_links(
         The name or address to look up for each host.
     interface
         Which network is measured; empty: that of these addresses.
-    rails
-        The GPUs that send by NCCL; None: nothing is measured by NCCL.
     """
     hosts = list(transports)
     if len(hosts) < 2:
@@ -95,13 +80,10 @@ def check_links(
         listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
-        check = _over_tcp(ask, listens, silent)
-        if rails is None:
-            return check
-        return replace(check, nccl=check_nccl(ask, rails.on(listens), variables_of_nccl(interface), PARTNERS))
+        return _measured(ask, listens, silent)
 
 
-def _over_tcp(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
+def _measured(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
     meetings = circle(sorted(listens), PARTNERS)
     partners = {host: [_partner(host, pairs) for pairs in meetings] for host in listens}
     n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
@@ -112,12 +94,6 @@ def _over_tcp(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]
             rate = statistics.median(each.n_bytes / each.duration_s for each in check.readings)
             n_bytes = bytes_for(rate)
     return check
-
-
-def variables_of_nccl(interface: str) -> dict[str, str]:
-    """Return NCCL's variables, which ssh does not pass on."""
-    given = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
-    return given | ({"NCCL_SOCKET_IFNAME": interface} if interface else {})
 
 
 def _check_of(found: Mapping[str, Mapping[str, Any] | None], silent: Mapping[str, str]) -> LinkCheck:

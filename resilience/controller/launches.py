@@ -449,7 +449,6 @@ class Launches:
             self._account.tell("swept", f"{processes} of the old launch ended")
 
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
-        leaves = self._plan.leaves or self._records.leaves(self.number)
         return LaunchRecord(
             self.number,
             tuple(self._cluster.nodes[host].record for host in roster.active),
@@ -462,7 +461,7 @@ class Launches:
             commits=self._signs_at_start[0],
             step=None if math.isinf(self._best_step) else self._best_step,
             book_keeper=replace(self._primary, devices=()) if roster.is_book_keeper else None,
-            leaves={host: leaves[host] for host in roster.active if host in leaves},
+            leaves={host: leaf for host, leaf in self._plan.leaves.items() if host in roster.active},
         )
 
     def _gap(self) -> Gap | None:

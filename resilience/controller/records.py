@@ -124,10 +124,6 @@ class Records:
         commits = self._state(launch).commits()
         return commits, self._retry.call(self._control(launch).read_progress)
 
-    def leaves(self, launch: int) -> dict[str, str]:
-        """Return the leaf switch of each node, as the links of an earlier launch have shown it."""
-        return self._retry.call(self._control(launch).read_leaves)
-
     def ranks(self, launch: int) -> dict[str, dict[str, Any]]:
         """Return how a launch's ranks look from outside, by host, as the nodes have stored it."""
         return self._retry.call(self._control(launch).read_ranks)

@@ -18,7 +18,6 @@ import numpy as np
 import redis
 
 from laggard.collectors.links.collector import LINK_TIME
-from laggard.collectors.links.peer_collector import PEER_LINK_TIME
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
@@ -40,8 +39,6 @@ _log = logging.getLogger("laggard.resilience")
 UTILIZATION = "DeviceUtilization"
 """The one metric of the devices' telemetry that is kept, beside the probe times and the program's own metrics."""
 SAMPLES = "samples"
-# Each has a report among its tags, and would be a series of its own; people find the copies in telemetry.
-_NOT_KEPT = {PEER_LINK_TIME}
 INTERVAL_S = 2.0
 # The nodes are asked for the program's own metrics at first as often as for the rest, since a job may be short.
 OWN_METRICS_INTERVAL_S = 5.0
@@ -145,7 +142,7 @@ class Recorder:
             self._progress.see(launch, commits, Control(self._client, self._endpoint, launch).read_progress())
 
     def _read_probes(self) -> None:
-        for metric in self._series.metrics() - _NOT_KEPT:
+        for metric in self._series.metrics():
             for sample_id, sample in self._series.read(metric, self._last_ids.get(metric, self._first_id)):
                 self._last_ids[metric] = sample_id
                 if metric == LINK_TIME:

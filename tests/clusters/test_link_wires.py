@@ -15,9 +15,9 @@ import pytest
 from laggard.collectors.device import VIRTUAL_DEVICES
 from tests.clusters import sshd
 from tests.clusters.conftest import require
-from tests.clusters.jobs import ClusterJob, environment
+from tests.clusters.jobs import ClusterJob
 from tests.clusters.machines import wait_for
-from tests.clusters.wires import DEADLINE_S, NODES, REPOSITORY, Wires
+from tests.clusters.wires import DEADLINE_S, NODES, Wires
 from tests.printed import LINK_JOB
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,41 +130,3 @@ def test_the_doctor_lists_the_slowest_links(wires: Wires) -> None:
     first, *_ = re.findall(r"link (\S+) to (\S+): [\d. to]+ MB/s, [\d. to]+ times as slow as the median", job.output)
     assert first[0] == "node2", job.output
     assert "12 links measured: median " in job.output
-
-
-# What the doctor does once the probes of the GPUs have run, one on each node; what stands in for CuPy and NCCL really
-# sends from node to node, and on node2 at a tenth of the rate of the others.
-_BY_NCCL = """
-import sys
-from laggard.resilience.allocation.ssh import Ssh
-from laggard.resilience.command.link_check import check_links
-from laggard.resilience.command.link_lines import lines_on_nccl
-from laggard.resilience.command.nccl_check import Rails
-here, *others = sys.argv[1:]
-names = {name: name for name in sys.argv[1:]}
-rails = Rails({name: {0: "0"} for name in names})
-found = check_links({here: None, **dict.fromkeys(others, Ssh())}, names, "=eth0", rails)
-print(*lines_on_nccl(found.nccl), sep="\\n")
-"""
-_ONE_GPU = """
-import os
-from tests.fake_cupy.machine import Board, install
-install(Board(rail_bytes_s=5e6 if os.environ["LAGGARD_NODE"] == "node2" else 50e6))
-"""
-
-
-def test_bursts_by_nccl_go_over_the_network_that_is_asked_for(wires: Wires) -> None:
-    require(*sshd.PROGRAMS)
-    (wires.folder / "cupy.py").write_text(_ONE_GPU)
-    with_cupy = f"PYTHONPATH={wires.folder}:{REPOSITORY}:{environment({})['PYTHONPATH']}"
-    with sshd.ssh_daemons(wires.site):
-        command = ("env", with_cupy, sys.executable, "-c", _BY_NCCL, *NODES)
-        job = ClusterJob(wires.site, wires.network.nodes["node1"], {}, *command)
-        try:
-            assert job.finish() == 0, job.output
-        finally:
-            job.end()
-    assert job.output.splitlines() == [
-        "nccl gpu0: link node2 to node[1,3-4]: 0.005 GB/s, 10 times as slow as the median",
-        "nccl: 12 links measured: median 0.05 GB/s (gpu0)",
-    ]

@@ -37,7 +37,6 @@ MODULES = (
     ".cuda.driver",
     ".cuda.graph",
     ".cuda.memory",
-    ".cuda.nccl",
     ".cuda.pinned_memory",
     ".cuda.runtime",
     ".cuda.stream",
@@ -110,10 +109,6 @@ class Board:
         The boards that it can reach directly.
     rate_to
         Bytes per second of a copy to another board, by its number, where that is not the usual rate.
-    rail_bytes_s
-        Bytes per second that it sends by NCCL.
-    rail_fault
-        What goes wrong with NCCL on it: ``never joins``, ``cannot join``, ``hangs`` or ``dies``; empty: nothing.
     """
 
     number: int = 0
@@ -131,8 +126,6 @@ class Board:
     events_count_waiting: bool = True
     peers: frozenset[int] = frozenset()
     rate_to: dict[int, float] = field(default_factory=dict)
-    rail_bytes_s: float = 50e9
-    rail_fault: str = ""
     peak_bytes: int = 0
     log: list[Work] = field(default_factory=list)
 
@@ -228,10 +221,7 @@ class Memory:
 
 
 class Machine:
-    """Boards, and which of them a thread uses now; whether there is NCCL, and which."""
-
-    has_nccl = True
-    nccl_version = 22703
+    """Boards, and which of them a thread uses now."""
 
     def __init__(self, boards: tuple[Board, ...]) -> None:
         self.boards = boards

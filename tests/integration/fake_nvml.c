@@ -12,7 +12,6 @@
    FAKE_NVML_LINK=<n>   one of device n's NVLinks is down
    FAKE_NVML_LINKS=<k>  each device has k NVLinks, two unless this is set
    FAKE_NVML_PAIRED=1   the links of devices 2k and 2k+1 lead to each other, else all lead to a switch
-   FAKE_NVML_FLAWED=<n> link 1 of device n counts a replay whenever it is read
    FAKE_NVML_BRIDGED=<n> only devices 0 to n-1 have a bridge, of four links
    FAKE_NVML_MIG=1      all devices are cut into slices, which switches their links off
    FAKE_NVML_REMAP=<n>  a row of device n could not be remapped
@@ -190,14 +189,6 @@ int nvmlDeviceGetTopologyCommonAncestor(Device *one, Device *other, int *level) 
     (void)other;
     *level = 50;
     return check(one);
-}
-
-static unsigned long long replays;
-
-int nvmlDeviceGetNvLinkErrorCounter(Device *device, unsigned link, int kind, unsigned long long *count) {
-    if (setting("FAKE_NVML_FLAWED") < 0) return NOT_SUPPORTED;
-    *count = kind == 0 && link == 1 && setting("FAKE_NVML_FLAWED") == device->number ? replays++ : 0;
-    return check(device);
 }
 
 static unsigned long long nanoseconds(void) {

@@ -94,8 +94,7 @@ def test_a_job_without_devices_may_watch_its_links(start_job: Start) -> None:
     assert job.finish() == 0, job.everything()
 
 
-# Prints what the launch's nodes go by, and what they report themselves; the first launch tells what its links have
-# shown, and asks for another.
+# Prints what the launch's nodes go by, and what they report themselves; the first launch asks for another.
 LEAVES = """
 import os, signal, time
 from laggard.kvstore.client.connection import current_session
@@ -114,29 +113,16 @@ if os.environ["LAGGARD_NODE"] == "node1":
         time.sleep(0.1)
     print(f"reported {dict(sorted(reported.items()))}", flush=True)
     if launch.launch == 0:
-        control.tell_leaves({"node1": "of node1", "node2": "of node1", "elsewhere": "of node1"})
         control.ask("reboot", [])
 if launch.launch == 0:
     signal.pause()
 """
 
 
-TWO_LAUNCHES = ("--local-nodes=2", "--resilient", *WATCHED)
-
-
-def test_a_launch_goes_by_the_leaves_that_the_one_before_has_found(start_job: Start) -> None:
-    job = start_job(*TWO_LAUNCHES, program=LEAVES)
-    assert job.finish() == 0, job.everything()
-    assert "launch 0 with {}" in job.output
-    assert "reported {'node1': '', 'node2': ''}" in job.output
-    assert "launch 1 with {'node1': 'of node1', 'node2': 'of node1'}" in job.output
-    assert "reported {'node1': 'of node1', 'node2': 'of node1'}" in job.output
-
-
-def test_a_file_of_groups_says_more_than_what_was_found(start_job: Start, tmp_path: Path) -> None:
+def test_each_launch_goes_by_the_leaves_of_a_file_of_groups(start_job: Start, tmp_path: Path) -> None:
     groups = tmp_path / "groups.yaml"
     groups.write_text("node1: a\nnode2: b\n")
-    job = start_job(*TWO_LAUNCHES, f"--groups={groups}", program=LEAVES)
+    job = start_job("--local-nodes=2", "--resilient", *WATCHED, f"--groups={groups}", program=LEAVES)
     assert job.finish() == 0, job.everything()
     for launch in (0, 1):
         assert f"launch {launch} with {{'node1': 'a', 'node2': 'b'}}" in job.output

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.links.collector import LINK_TIME
-from laggard.collectors.links.peer_collector import PEER_LINK_TIME, PeerReport
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.record.journal import Journal
@@ -38,7 +37,6 @@ def report_links(server: StateServer) -> None:
     with server.endpoint.connect() as client:
         Series(client, server.endpoint, 1).add(
             [
-                Sample(PEER_LINK_TIME, 1000.0, (0.1,), {"host": "node1", "gpu": "0"} | PeerReport([], {}).tags()),
                 sample("node1", "node2", 0.5, launch=0),
                 sample("node1", "node3", 0.03, launch=1, leaf="leaf1"),
                 sample("node3", "node1", 0.04, launch=1),
@@ -75,5 +73,5 @@ def test_the_record_keeps_readings_of_links_instead_of_the_nodes_reports(
 
     keys = read_dump([record]).series_keys()
     assert (SEND_TIME, (("host", "node3"), ("peer", "node1"))) in keys
-    assert not [key for key in keys if key[0] in {LINK_TIME, PEER_LINK_TIME} or "report" in dict(key[1])]
+    assert not [key for key in keys if key[0] == LINK_TIME or "report" in dict(key[1])]
     assert read_inputs(record).probes == (), "no chart takes the reports for probes of a device"

@@ -107,7 +107,6 @@ SMALL = {
             "| node sends 30 % slower | 8 | 1 | 6 | 100 % |",
             "| node sends 10 % slower from the first round | 8 | ",
             "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
-            "## Leaves\n\n| N | leaves | jobs |",
             "## Cost\n\n| N | transfers |",
         ],
     ),

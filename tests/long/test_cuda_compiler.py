@@ -37,9 +37,9 @@ _WRITTEN = re.compile(r"^(?:@!?U?P\w+ )?([\w.]+) (U?R\d+)\b(.*);", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the extra, NCCL, a disassembler, and what the stand-in's tests need."""
+    """The interpreter of an environment with the extra, a disassembler, and what the stand-in's tests need."""
     folder = tmp_path_factory.mktemp("cuda")
-    more = ("nvidia-nccl-cu12", "nvidia-cuda-nvdisasm", "pytest", "ml-dtypes")
+    more = ("nvidia-cuda-nvdisasm", "pytest", "ml-dtypes")
     return environment_with(folder / "venv", "laggard[cuda12]", *more)
 
 

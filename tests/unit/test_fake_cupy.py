@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import operator
 import re
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests import fake_cupy
-from tests.fake_cupy.cuda import nccl as ours
 
 PARTS = [
     "cuda",
@@ -23,7 +20,6 @@ PARTS = [
     "cuda.driver",
     "cuda.graph",
     "cuda.memory",
-    "cuda.nccl",
     "cuda.pinned_memory",
     "cuda.runtime",
     "cuda.stream",
@@ -36,26 +32,17 @@ CLASSES = [
     "cuda.Event",
     "cuda.Graph",
     "cuda.MemoryPointer",
-    "cuda.nccl.NcclCommunicator",
     "cuda.Stream",
 ]
 # By these the tests look into the stand-in, and the stand-in into itself.
-OURS = {"ID_BYTES", "UNINITIALIZED", "in_stream_order", "stream_of", "host", "mem", "multiply"}
+OURS = {"UNINITIALIZED", "in_stream_order", "stream_of", "host", "mem", "multiply"}
 
 
 @pytest.fixture(scope="module")
 def cupy() -> ModuleType:
     real = pytest.importorskip("cupy")
     assert isinstance(real, ModuleType)
-    with warnings.catch_warnings():  # without NCCL's library there is one
-        warnings.simplefilter("ignore")
-        importlib.import_module("cupy.cuda.nccl")  # CuPy itself does not load it
     return real
-
-
-def skip_without_nccl(cupy: ModuleType, part: str) -> None:
-    if "nccl" in part and not cupy.cuda.nccl.available:
-        pytest.skip("CuPy finds no NCCL")
 
 
 def own(of: Any) -> dict[str, Any]:
@@ -81,7 +68,6 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_its_functions_and_constants_are_cupys(cupy: ModuleType, part: str) -> None:
-    skip_without_nccl(cupy, part)
     ours, theirs = (operator.attrgetter(part)(module) for module in (fake_cupy, cupy))
     for name, value in own(ours).items():
         if isinstance(value, int):
@@ -92,7 +78,6 @@ def test_its_functions_and_constants_are_cupys(cupy: ModuleType, part: str) -> N
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_its_methods_are_cupys(cupy: ModuleType, kind: str) -> None:
-    skip_without_nccl(cupy, kind)
     ours, theirs = (operator.attrgetter(kind)(module) for module in (fake_cupy, cupy))
     for name, value in own(ours).items():
         method = getattr(theirs, name)
@@ -104,14 +89,3 @@ def test_memory_that_is_short_is_a_memory_error_and_errors_have_a_status(cupy: M
     assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
     assert cupy.cuda.runtime.CUDARuntimeError(2).status == 2
     assert cupy.cuda.cublas.CUBLASError(3).status == 3
-
-
-def test_an_error_of_nccl_has_a_status_and_the_same_words_and_an_id_as_many_bytes(cupy: ModuleType) -> None:
-    skip_without_nccl(cupy, "nccl")
-    theirs = cupy.cuda.nccl
-    for status in ours.STATUS:
-        assert str(theirs.NcclError(status)) == str(ours.NcclError(status))
-        assert issubclass(theirs.NcclError, RuntimeError)
-    assert len(theirs.get_unique_id()) == ours.ID_BYTES
-    assert isinstance(theirs.get_unique_id(), bytes)
-    assert theirs.get_version() >= 20_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import permutations
 
 import pytest
@@ -129,36 +128,6 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     job.round({})
     assert [verdict for _ in range(30) for verdict in job.round(sends("node2", 2.0), foreign=1.0)] == []
     assert any("other traffic on its NIC" in notice for notice in job.judge.take_notices())
-
-
-def _latency_s(one: str, other: str) -> float:
-    """Return the round trip of two nodes, of which the first three are below one switch."""
-    return 3e-5 if (one < "node3") == (other < "node3") else 4e-5
-
-
-def test_leaves_that_round_trips_show_are_told_for_the_next_launch() -> None:
-    nodes = [f"node{number}" for number in range(6)]
-    told: list[Mapping[str, str]] = []
-    judge = SlowLinkJudge(
-        SlowLinkAnalysis(nodes), RestartJudge(RestartCost(0.0)), Keeper(None), 1.1, lambda _: None, told.append
-    )
-    judge.begin(LaunchRecord(0, tuple(NodeRecord(name, "10.0.0.1", ()) for name in nodes), ()), "run", 0.0)
-    notices = []
-    for number in range(20):
-        for host in nodes:
-            readings = [
-                LinkReading(number, host, other, 0.03, FIRST_BYTES, _latency_s(host, other), 0.0)
-                for other in nodes
-                if other != host
-            ]
-            judge.note_device((host, ""), LinkReport(LinkRound(readings), FAST).tags(host))
-        judge.judge({}, 30.0 * number)
-        notices += judge.take_notices()
-    assert told == [dict.fromkeys(nodes[:3], "of node0") | dict.fromkeys(nodes[3:], "of node3")]
-    assert notices == [
-        "round trips show leaf switches: of node0 (3 nodes), of node3 (3 nodes); "
-        "the next launch's links are judged by them"
-    ]
 
 
 def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fake_cupy.cuda import cublas, device, driver, graph, memory, nccl, pinned_memory, runtime, stream
+from tests.fake_cupy.cuda import cublas, device, driver, graph, memory, pinned_memory, runtime, stream
 from tests.fake_cupy.cuda.device import Device
 from tests.fake_cupy.cuda.graph import Graph
 from tests.fake_cupy.cuda.memory import MemoryPointer
@@ -24,7 +24,6 @@ __all__ = [
     "graph",
     "is_available",
     "memory",
-    "nccl",
     "pinned_memory",
     "runtime",
     "stream",
