@@ -7,7 +7,7 @@ everything on the node is ended. The same happens when nothing has come for some
 closes nothing.
 
 It sends its heartbeat twice a second, in a large job more rarely (:mod:`.heartbeat`). What it does is divided by
-subject: :mod:`.tasks`, :mod:`.sidecars`, :mod:`.ray`, :mod:`.checks` and :mod:`.warm`.
+subject: :mod:`.tasks`, :mod:`.ray`, :mod:`.checks` and :mod:`.warm`.
 """
 
 from __future__ import annotations
@@ -41,25 +41,13 @@ from laggard.resilience.agent.processes import (
     reap_orphans,
 )
 from laggard.resilience.agent.ray import RayProcess
-from laggard.resilience.agent.sidecars import Sidecars
 from laggard.resilience.agent.tasks import Tasks
 from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.pace import Pace
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Inbox, Report, encode
-from laggard.resilience.wire.checks import CheckNode, DumpStacks, SendLogs
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
-from laggard.resilience.wire.ray import StartRay, StopRay, WarmUpRay
-from laggard.resilience.wire.tasks import (
-    EndLeftovers,
-    LeftoversEnded,
-    Printed,
-    SignalTask,
-    StartSidecar,
-    StartTask,
-    StopSidecar,
-)
-from laggard.resilience.wire.warm import ForkAhead, KeepWarm
+from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -121,35 +109,17 @@ class Agent:
         self._sending = threading.Lock()
         self._answers = answers
         context = self._context = Context(self._send)
+        context.inbox.on(SetUp, self._set_up)
+        context.inbox.on(Ping, lambda _: self._due.append(lambda: Pong(time.time())))
+        context.inbox.on(EndLeftovers, self._end_leftovers)
+        self._commands = Commands(commands, context.inbox)
         self._heartbeat = Heartbeat(lease_s, others_s, n_nodes)
         self._warm = WarmProcess(context)
         self._tasks = Tasks(context, self._warm)
-        self._sidecars = Sidecars(context)
         self._checks = Checks(context, checks or CheckSettings(), self._tasks.newest_error_output)
         self._ray = RayProcess(context, self._pids_beside_ray)
-        self._commands = Commands(commands, self._inbox())
         self._due: list[Callable[[], Report]] = []  # sent after everything that was noticed before
         self._child_ended = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def _inbox(self) -> Inbox:
-        inbox = Inbox()
-        inbox.on(SetUp, self._set_up)
-        inbox.on(Ping, lambda _: self._due.append(lambda: Pong(time.time())))
-        inbox.on(StartTask, self._tasks.start)
-        inbox.on(SignalTask, self._tasks.signal)
-        inbox.on(Printed, self._tasks.printed)
-        inbox.on(EndLeftovers, self._end_leftovers)
-        inbox.on(StartSidecar, self._sidecars.start)
-        inbox.on(StopSidecar, self._sidecars.stop)
-        inbox.on(WarmUpRay, self._ray.warm_up)
-        inbox.on(StartRay, self._ray.start)
-        inbox.on(StopRay, self._ray.stop)
-        inbox.on(KeepWarm, self._warm.keep)
-        inbox.on(ForkAhead, self._warm.fork_ahead)
-        inbox.on(CheckNode, self._checks.check)
-        inbox.on(DumpStacks, self._checks.dump_stacks)
-        inbox.on(SendLogs, self._checks.send_logs)
-        return inbox
 
     def run(self) -> None:
         """Carry out commands until the controller's pipe closes, then end every descendant."""
@@ -198,7 +168,7 @@ class Agent:
 
     def _on_sigterm(self, *_: object) -> None:
         """End, but with copies of the program not at once: Slurm ends everything at one moment, and they may save."""
-        if not self._tasks.pids:
+        if not self._tasks.has_any_of_a_launch:
             sys.exit(EXIT_TERMINATED)
         self._due.append(ToldToEnd)  # the signal has also ended the selector's wait
         self._context.later.after(SAVE_S, partial(sys.exit, EXIT_TERMINATED))
@@ -225,13 +195,12 @@ class Agent:
             end_marked(ENDPOINT_FILE, mark, FORCED_STOP_S)
 
     def _pids_beside_ray(self) -> set[int]:
-        return self._sidecars.pids | self._tasks.pids | self._checks.pids | self._warm.pids
+        return self._tasks.pids | self._checks.pids | self._warm.pids
 
     def _reap_children(self) -> None:
-        """Report sidecars that have ended and reap adopted processes; called after each SIGCHLD."""
+        """Reap adopted processes; called after each SIGCHLD."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._child_ended[0], 1 << 16)
-        self._sidecars.report_ended()
         self._warm.reap()
         reap_orphans(own=self._pids_beside_ray() | self._ray.pids)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.inquiries import READY_AFTER_S, Inquiries, Inquiry
-from laggard.resilience.wire import encode
-from laggard.resilience.wire.checks import CheckNode, DumpStacks, LogEnd, LogsSent, NodeChecked, SendLogs, Stacks
-from laggard.resilience.wire.codec import decode
+from laggard.resilience.wire import checks as wire
+from laggard.resilience.wire import decode, encode
 
 STACKS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.stack_dump")
 STACKS_DEADLINE_S = 10.0
@@ -35,34 +34,36 @@ class Checks:
         self._context = context
         self._settings = settings
         self._newest_error_output = newest_error_output
-        self._inquiries = Inquiries(context.selector, context.later, settings.ready_after_s)
+        self._inquiries = Inquiries(context, settings.ready_after_s)
+        context.inbox.on(wire.CheckNode, self.check)
+        context.inbox.on(wire.DumpStacks, self.dump_stacks)
+        context.inbox.on(wire.SendLogs, self.send_logs)
 
     @property
     def pids(self) -> set[int]:
         """Process ids of what answers."""
         return self._inquiries.pids
 
-    def check(self, command: CheckNode) -> None:
+    def check(self, command: wire.CheckNode) -> None:
         """Have the node checked."""
-        settings, variables = self._settings, self._context.folder.variables
-        question = encode(command)
-        self._inquiries.ask(Inquiry(self._send_check, settings.command, variables, settings.deadline_s, question))
+        settings = self._settings
+        self._inquiries.ask(Inquiry(self._send_check, settings.command, settings.deadline_s, encode(command)))
 
     def _send_check(self, line: bytes) -> None:
-        self._context.send(decode(line, NodeChecked) if line else NodeChecked(None))
+        self._context.send(decode(line, wire.NodeChecked) if line else wire.NodeChecked(None))
 
-    def dump_stacks(self, command: DumpStacks) -> None:
+    def dump_stacks(self, command: wire.DumpStacks) -> None:
         """Find out where the ranks stand."""
-        argv, variables = [*STACKS_COMMAND, str(command.launch)], self._context.folder.variables
-        self._inquiries.ask(Inquiry(self._send_stacks, argv, variables, STACKS_DEADLINE_S))
+        argv = [*STACKS_COMMAND, str(command.launch)]
+        self._inquiries.ask(Inquiry(self._send_stacks, argv, STACKS_DEADLINE_S))
 
     def _send_stacks(self, line: bytes) -> None:
-        stacks = decode(line, Stacks) if line else Stacks()
+        stacks = decode(line, wire.Stacks) if line else wire.Stacks()
         # What is ending by now has written why.
         self._context.send(replace(stacks, error_output=self._newest_error_output()))
 
-    def send_logs(self, _: SendLogs) -> None:
+    def send_logs(self, _: wire.SendLogs) -> None:
         """Send the end of each log."""
         for name, text in ends_of_logs(self._context.folder.path).items():
-            self._context.send(LogEnd(name, text))
-        self._context.send(LogsSent())
+            self._context.send(wire.LogEnd(name, text))
+        self._context.send(wire.LogsSent())

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 from laggard.resilience.agent.folder import NodeFolder
 from laggard.resilience.agent.later import Later
-from laggard.resilience.wire import Report
+from laggard.resilience.wire import Inbox, Report
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How to report, where to work, what waits for files (it calls their data when they are ready) and for times."""
+    """How to report and be told, where to work, and what calls when a file is ready (its data) or a time has come."""
 
     send: Callable[[Report], None]
+    inbox: Inbox = field(default_factory=Inbox)
     folder: NodeFolder = field(default_factory=NodeFolder)
     selector: selectors.BaseSelector = field(default_factory=lambda: selectors.DefaultSelector())
     later: Later = field(default_factory=Later)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -61,13 +60,6 @@ class NodeFolder:
     def last_line_of(self, name: str) -> str:
         """Return the last line of it."""
         return last_line(self.log_of(name))
-
-    def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a helper, whose output goes to its log."""
-        with self.log_of(name).open("ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.environment({}), cwd=self.path
-            )
 
     def remove(self) -> None:
         """Remove what was made here."""

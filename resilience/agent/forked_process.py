@@ -21,6 +21,7 @@ class ForkedProcess:
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
+        self.stdin = None
         self.stdout = stdout
         self.stderr = stderr
         self._exit_code: int | None = None

@@ -14,7 +14,7 @@ import psutil
 
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.processes import FORCED_STOP_S, end_descendants
-from laggard.resilience.wire.ray import RayEnded, StartRay, StopRay, WarmUpRay
+from laggard.resilience.wire import ray as wire
 
 ORDERLY_STOP_S = 2.0
 LAST_LINES = 3
@@ -29,29 +29,42 @@ class RayProcess:
         self._pids_beside = pids_beside
         self._process: subprocess.Popen[bytes] | None = None
         self._exits: list[int] = []  # readable once the process, or one that it depends on, has ended
+        context.inbox.on(wire.WarmUpRay, self.warm_up)
+        context.inbox.on(wire.StartRay, self.start)
+        context.inbox.on(wire.StopRay, self.stop)
 
     @property
     def pids(self) -> set[int]:
         """Its process id, if it runs."""
         return set() if self._process is None else {self._process.pid}
 
-    def warm_up(self, command: WarmUpRay) -> None:
+    def warm_up(self, command: wire.WarmUpRay | wire.StartRay) -> subprocess.Popen[bytes]:
         """Start it; it waits for its arguments."""
-        self._process = self._context.folder.spawn("ray", command.command)
+        folder = self._context.folder
+        with folder.log_of("ray").open("ab") as log:
+            self._process = subprocess.Popen(
+                command.command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=folder.environment({}),
+                cwd=folder.path,
+            )
+        return self._process
 
-    def start(self, command: StartRay) -> None:
+    def start(self, command: wire.StartRay) -> None:
         """Pass it its arguments."""
-        process = self._process = self._process or self._context.folder.spawn("ray", command.command)
+        process = self._process or self.warm_up(command)
         self._watch_exit(process.pid)
         pipe = cast("IO[bytes]", process.stdin)  # it stays open as long as we live, and closes however we end
         with contextlib.suppress(BrokenPipeError):  # it has ended; we will be notified
             pipe.write(json.dumps(command.arguments).encode() + b"\n")
             pipe.flush()
 
-    def stop(self, _: StopRay) -> None:
+    def stop(self, _: wire.StopRay) -> None:
         """End it; the raylet tells the cluster at once that its node leaves, and nothing else needs an orderly end."""
         if self._process is None:
-            self._context.send(RayEnded(0))
+            self._context.send(wire.RayEnded(0))
             return
         raylets = [p for p in psutil.Process(self._process.pid).children() if p.name() == "raylet"]
         for raylet in raylets:
@@ -87,7 +100,7 @@ class RayProcess:
         others = self._pids_beside()
         end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._process = None
-        self._context.send(RayEnded(exit_code, self._last_words()))
+        self._context.send(wire.RayEnded(exit_code, self._last_words()))
 
     def _last_words(self) -> str:
         log = self._context.folder.log_of("ray")

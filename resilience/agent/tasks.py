@@ -1,18 +1,19 @@
-"""The tasks of a node: processes of one launch, started by the node's agent.
+"""The tasks of a node: processes that its agent starts, and starts again if it is asked to.
 
-The copies of a ``--per-node`` program are tasks, and so are the probes of ``--detect``. A task has the number of its
-launch in its environment, by which its leftovers are found. Its output is passed on as it comes, but no more than
-`WINDOW_BYTES` that the controller has not printed yet: a task whose output nobody reads blocks, as on any pipe.
+The copies of a ``--per-node`` program are tasks, and so are the probes of ``--detect``; those have the number of their
+launch in their environment, by which leftovers are found. Sidecars are tasks that outlive launches. A task's output is
+passed on as it comes, but no more than `WINDOW_BYTES` that the controller has not printed yet: a task whose output
+nobody reads blocks, as on any pipe.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,19 +23,10 @@ from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
 from laggard.resilience.agent.imports import Imports
-from laggard.resilience.agent.warm import Order, WarmProcess
+from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.backoff import Backoff
-from laggard.resilience.wire.tasks import (
-    Output,
-    Printed,
-    SignalTask,
-    StartTask,
-    Stream,
-    TaskEnded,
-    TaskStarted,
-    WillRestart,
-)
-from laggard.resilience.wire.warm import Hooked, Imported
+from laggard.resilience.wire import tasks as wire
+from laggard.resilience.wire.warm import Hooked, Imported, Run
 from laggard.system.child_process import dies_with_parent
 
 EXIT_CANNOT_START = 127
@@ -49,9 +41,9 @@ KEPT_BYTES = 1 << 16
 NEWEST_BYTES = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Task:
-    start: StartTask
+    start: wire.StartTask
     process: subprocess.Popen[bytes] | ForkedProcess
     exit_fd: int  # readable once the process has ended
     began_s: float
@@ -61,8 +53,8 @@ class _Task:
         self.kept.extend(data)
         del self.kept[:-KEPT_BYTES]
 
-    def streams(self) -> list[tuple[Stream, IO[bytes]]]:
-        pipes: tuple[tuple[Stream, IO[bytes] | None], ...]
+    def streams(self) -> list[tuple[wire.Stream, IO[bytes]]]:
+        pipes: tuple[tuple[wire.Stream, IO[bytes] | None], ...]
         pipes = ("stdout", self.process.stdout), ("stderr", self.process.stderr)
         return [(stream, pipe) for stream, pipe in pipes if pipe is not None]
 
@@ -76,22 +68,30 @@ class Tasks:
         self._imports = Imports()
         self._signals: dict[str, list[int]] = {}  # that came while a task was being forked
         self._backoffs: dict[str, Backoff] = {}
-        self._waiting: dict[str, TaskEnded] = {}  # tasks to start again, with how they ended
-        self._running: dict[str, _Task] = {}
+        self._waiting: dict[str, wire.TaskEnded] = {}  # tasks to start again, with how they ended
+        self._running: list[_Task] = []
         self._open: dict[IO[bytes], Callable[[], None]] = {}
         self._unprinted = 0
         self._paused = False
+        context.inbox.on(wire.StartTask, self.start)
+        context.inbox.on(wire.SignalTask, self.signal)
+        context.inbox.on(wire.Printed, self.printed)
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the running tasks."""
-        return {task.process.pid for task in self._running.values()}
+        """Process ids of those that run."""
+        return {task.process.pid for task in self._running}
+
+    @property
+    def has_any_of_a_launch(self) -> bool:
+        """Whether one runs that may have to save its work."""
+        return any(not task.start.outlives_launches for task in self._running)
 
     def newest_error_output(self) -> dict[str, str]:
         """Return the newest lines of the standard error of each running task whose output is passed on."""
         return {
-            name: bytes(task.kept[-NEWEST_BYTES:]).decode(errors="replace")
-            for name, task in self._running.items()
+            task.start.name: bytes(task.kept[-NEWEST_BYTES:]).decode(errors="replace")
+            for task in self._running
             if task.kept
         }
 
@@ -102,49 +102,69 @@ class Tasks:
         if names := self._imports.look():
             self._context.send(Imported(tuple(names)))
 
-    def start(self, task: StartTask) -> None:
+    def start(self, start: wire.StartTask) -> None:
         """Start a task."""
-        if (imports := self._imports_of(task)) is not None:
-            self._imports.watch(imports)
+        if imports := self._run_of(start).imports:
+            self._imports.watch(Path(imports))
         try:
-            self._context.folder.write(task.files)
+            self._context.folder.write(start.files)
         except OSError as error:
-            self._report_no_start(task, f"{error.filename} cannot be written: {error.strerror}")
+            self._report_no_start(start, f"{error.filename} cannot be written: {error.strerror}")
         else:
-            self._begin(task)
+            self._begin(start)
 
-    def _begin(self, task: StartTask) -> None:
-        if not task.may_be_warm:
-            self._start_fresh(task)
+    def _run_of(self, start: wire.StartTask) -> Run:
+        folder = self._context.folder
+        environment = folder.environment(start.environment, writes_stacks=start.writes_stacks)
+        imports = str(folder.path / f"imports-{start.name}.txt") if start.records_imports else None
+        return Run(environment, start.directory or str(folder.path), imports)
+
+    def _begin(self, start: wire.StartTask) -> None:
+        if not start.may_be_warm:
+            self._start_fresh(start)
             return
-        answer = partial(self._on_fork, task)
-        order = Order(
-            task.command, self._environment_of(task), self._directory_of(task), self._imports_of(task), answer
-        )
-        self._signals[task.name] = []
-        if why := self._warm.start(order):
+        answer = partial(self._on_fork, start)
+        self._signals[start.name] = []
+        if why := self._warm.start(start.command, self._run_of(start), answer):
             answer(None, why)
 
-    def _on_fork(self, task: StartTask, process: ForkedProcess | None, why_not: str) -> None:
-        self._context.send(TaskStarted(task.name, why_not))
+    def _on_fork(self, start: wire.StartTask, process: ForkedProcess | None, why_not: str) -> None:
+        self._context.send(wire.TaskStarted(start.name, why_not))
         if process is None:
-            self._start_fresh(task)
+            self._start_fresh(start)
         else:
-            self._follow(task, process)
-        for signum in self._signals.pop(task.name):
-            self._signal(task.name, signum)
+            self._follow(start, process)
+        for signum in self._signals.pop(start.name):
+            self.signal(wire.SignalTask(start.name, signum))
 
-    def _start_fresh(self, task: StartTask) -> None:
+    def _start_fresh(self, start: wire.StartTask) -> None:
+        run = self._run_of(start)
         try:
-            process = self._popen(task)
+            process = self._popen(start, run)
         except OSError as error:
-            where = self._directory_of(task)
-            self._report_no_start(task, f"{task.command[0]} cannot be started in {where}: {error.strerror}")
+            why = f"{start.command[0]} cannot be started in {run.directory}: {error.strerror}"
+            self._report_no_start(start, why)
         else:
-            self._follow(task, process)
+            self._follow(start, process)
 
-    def _follow(self, start: StartTask, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
-        task = self._running[start.name] = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
+    def _popen(self, start: wire.StartTask, run: Run) -> subprocess.Popen[bytes]:
+        hooked = {**hook_variables(run.environment), IMPORTS: run.imports} if run.imports else {}
+        warned = start.relayed  # otherwise it is a helper of ours
+        with contextlib.ExitStack() as opened:
+            log = None if start.relayed else opened.enter_context(self._context.folder.log_of(start.name).open("ab"))
+            return subprocess.Popen(
+                start.command if start.outlives_launches else dies_with_parent(start.command, warned=warned),
+                stdin=subprocess.PIPE if start.outlives_launches else subprocess.DEVNULL,
+                stdout=log or subprocess.PIPE,
+                stderr=log or subprocess.PIPE,
+                bufsize=0,
+                env={**run.environment, **hooked},
+                cwd=run.directory,
+            )
+
+    def _follow(self, start: wire.StartTask, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
+        task = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
+        self._running.append(task)
         self._context.selector.register(task.exit_fd, selectors.EVENT_READ, partial(self._on_exit, task))
         for stream, pipe in task.streams():
             os.set_blocking(pipe.fileno(), False)
@@ -152,58 +172,57 @@ class Tasks:
             if not self._paused:
                 self._context.selector.register(pipe, selectors.EVENT_READ, self._open[pipe])
 
-    def signal(self, command: SignalTask) -> None:
+    def signal(self, command: wire.SignalTask) -> None:
         """Send a signal to a task, once it runs; it is not started again."""
-        if command.name in self._signals:
-            self._signals[command.name].append(command.signum)
-        else:
-            self._signal(command.name, command.signum)
-
-    def _signal(self, name: str, signum: int) -> None:
+        name = command.name
+        if name in self._signals:
+            self._signals[name].append(command.signum)
+            return
         self._backoffs.pop(name, None)
         if end := self._waiting.pop(name, None):
             self._context.send(end)
-        if task := self._running.get(name):
-            self._running[name] = replace(task, start=replace(task.start, restarts=False))
-            task.process.send_signal(signum)
+        for task in [task for task in self._running if task.start.name == name]:
+            task.start = replace(task.start, restarts=False)
+            task.process.send_signal(command.signum)
 
-    def _report_no_start(self, task: StartTask, why: str) -> None:
+    def _report_no_start(self, start: wire.StartTask, why: str) -> None:
         """Report that a task ended before it began, and why."""
         line = f"{why}\n".encode(errors="surrogateescape")
-        if task.relayed:
+        if start.relayed:
             self._unprinted += len(line)
-            self._context.send(Output(task.name, "stderr", line))
+            self._context.send(wire.Output(start.name, "stderr", line))
         else:
-            with suppress(OSError):  # the disk is full: the controller is told in any case
-                self._context.folder.log_of(task.name).write_bytes(line)
-        self._report_end(task, TaskEnded(task.name, EXIT_CANNOT_START, 0, time.time(), 0.0, why, why))
+            with contextlib.suppress(OSError):  # the disk is full: the controller is told in any case
+                self._context.folder.log_of(start.name).write_bytes(line)
+        self._report_end(start, wire.TaskEnded(start.name, EXIT_CANNOT_START, 0, time.time(), 0.0, why, why))
 
-    def _report_end(self, task: StartTask, end: TaskEnded) -> None:
-        if not task.restarts:
+    def _report_end(self, start: wire.StartTask, end: wire.TaskEnded) -> None:
+        if not start.restarts:
             self._context.send(end)
             return
-        wait_s = self._backoffs.setdefault(task.name, Backoff()).next_s(end.ran_s)
-        self._waiting[task.name] = end
-        self._context.send(WillRestart(task.name, end.exit_code, end.why, wait_s))
-        self._context.later.after(wait_s, partial(self._start_again, task))
+        wait_s = self._backoffs.setdefault(start.name, Backoff()).next_s(end.ran_s)
+        self._waiting[start.name] = end
+        self._context.send(wire.WillRestart(start.name, end.exit_code, end.why, wait_s))
+        self._context.later.after(wait_s, partial(self._start_again, start, end))
 
-    def _start_again(self, task: StartTask) -> None:
-        if self._waiting.pop(task.name, None):  # it was not ended in the meantime
-            self._begin(task)
+    def _start_again(self, start: wire.StartTask, end: wire.TaskEnded) -> None:
+        if self._waiting.get(start.name) is end:  # it was not ended in the meantime
+            del self._waiting[start.name]
+            self._begin(start)
 
-    def printed(self, command: Printed) -> None:
+    def printed(self, command: wire.Printed) -> None:
         """Pass on more of the output, since so much of it was printed."""
         self._unprinted -= command.n_bytes
         self._pause_or_resume()
 
-    def _forward(self, task: _Task, stream: Stream, pipe: IO[bytes]) -> None:
+    def _forward(self, task: _Task, stream: wire.Stream, pipe: IO[bytes]) -> None:
         if pipe not in self._open:
             return  # it was closed after the selector reported it
         if data := pipe.read(CHUNK_BYTES):
             if stream == "stderr":
                 task.keep(data)
             self._unprinted += len(data)
-            self._context.send(Output(task.start.name, stream, data))
+            self._context.send(wire.Output(task.start.name, stream, data))
             self._pause_or_resume()
         elif data is not None:  # the end of the stream; None: no data yet
             self._close(pipe)
@@ -225,45 +244,17 @@ class Tasks:
         pipe.close()
 
     def _on_exit(self, task: _Task) -> None:
+        self._running.remove(task)
         self._context.selector.unregister(task.exit_fd)
         os.close(task.exit_fd)
         exit_code = task.process.wait()
+        if task.process.stdin is not None:
+            task.process.stdin.close()
         for stream, pipe in task.streams():
             # what is in the pipe now; what its descendants write later is passed on as it comes
             for _ in range(PIPE_CHUNKS):
                 self._forward(task, stream, pipe)
-        start = self._running.pop(task.start.name).start  # it may have been told not to start again
-        why = "" if start.relayed else self._context.folder.last_line_of(start.name)
-        ran_s = time.monotonic() - task.began_s
+        name, pid, ran_s = task.start.name, task.process.pid, time.monotonic() - task.began_s
+        why = "" if task.start.relayed else self._context.folder.last_line_of(name)
         errors = task.kept.decode(errors="replace") or why
-        self._report_end(start, TaskEnded(start.name, exit_code, task.process.pid, time.time(), ran_s, errors, why))
-
-    def _environment_of(self, task: StartTask) -> dict[str, str]:
-        return self._context.folder.environment(task.environment, writes_stacks=task.writes_stacks)
-
-    def _directory_of(self, task: StartTask) -> str:
-        return task.directory or str(self._context.folder.path)
-
-    def _imports_of(self, task: StartTask) -> Path | None:
-        return self._context.folder.path / f"imports-{task.name}.txt" if task.records_imports else None
-
-    def _popen(self, task: StartTask) -> subprocess.Popen[bytes]:
-        environment = self._environment_of(task)
-        if (imports := self._imports_of(task)) is not None:
-            environment |= {**hook_variables(environment), IMPORTS: str(imports)}
-
-        def start(stdout: IO[bytes] | int, stderr: int) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                dies_with_parent(task.command, warned=task.relayed),  # otherwise it is a helper of ours
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                bufsize=0,
-                env=environment,
-                cwd=self._directory_of(task),
-            )
-
-        if task.relayed:
-            return start(subprocess.PIPE, subprocess.PIPE)
-        with self._context.folder.log_of(task.name).open("ab") as file:
-            return start(file, subprocess.STDOUT)
+        self._report_end(task.start, wire.TaskEnded(name, exit_code, pid, time.time(), ran_s, errors, why))

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
 from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.wire import decode, encode
-from laggard.resilience.wire.warm import ForkAhead, Forked, KeepWarm, LeftOut, Load, Refused, Run, Runs, WarmReady
+from laggard.resilience.wire import warm as wire
 from laggard.system.child_process import dies_with_parent
 
 MESSAGE_BYTES = 1 << 16
@@ -46,24 +46,14 @@ Answer = Callable[[ForkedProcess | None, str], None]
 """Called with the process that runs, or None and why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a forked process is to run as."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]  # all of its variables
-    directory: str
-    imports: Path | None  # where it records what it imports
-    answer: Answer  # called once it runs, or does not
-
-
 @dataclass(slots=True, eq=False)
 class _Rank:
     """A process that was forked ahead, or is being forked."""
 
     channel: socket.socket
     pid: int = 0  # 0: not forked yet
-    order: Order | None = None
+    run: wire.Run | None = None  # what it is to run as
+    answer: Answer | None = None  # None: it was called
     follows: _Rank | None = None  # runs before it
     pipes: tuple[IO[bytes], IO[bytes]] | None = None
 
@@ -79,6 +69,8 @@ class WarmProcess:
         self._why_not = NOT_KEPT
         self._ranks: deque[_Rank] = deque()  # not in use yet
         self._starting: dict[_Rank, None] = {}  # in this order; the first one has its order, the others wait for it
+        context.inbox.on(wire.KeepWarm, self.keep)
+        context.inbox.on(wire.ForkAhead, lambda command: self._fork_ahead(command.n_tasks))
 
     @property
     def pids(self) -> set[int]:
@@ -86,7 +78,7 @@ class WarmProcess:
         first = set() if self._first is None else {self._first.pid}
         return first | {rank.pid for rank in self._starting if rank.pid}
 
-    def keep(self, command: KeepWarm) -> None:
+    def keep(self, command: wire.KeepWarm) -> None:
         """Have a warm process for this, unless there is one; its output, and that of the modules, goes to its log."""
         given = command.wanted
         environment = self._context.folder.environment(given.environment, writes_stacks=command.writes_stacks)
@@ -120,7 +112,7 @@ class WarmProcess:
                 pass_fds=[theirs.fileno()],
             )
             on_error.pop_all()
-        ours.send(encode(Load(os.getpid(), wanted.modules, wanted.asked, wanted.varying)))
+        ours.send(encode(wire.Load(os.getpid(), wanted.modules, wanted.asked, wanted.varying)))
         self._control, self._why_not = ours, NOT_READY
         self._context.selector.register(ours, selectors.EVENT_READ, self._on_message)
 
@@ -148,16 +140,13 @@ class WarmProcess:
             self._wanted = wanted
             self._why_not = f"the warm process has ended: {self._context.folder.last_line_of(LOG) or 'it was killed'}"
             return
-        message = decode(data, WarmReady, LeftOut)
-        if isinstance(message, WarmReady):
+        message = decode(data, wire.WarmReady, wire.LeftOut)
+        if isinstance(message, wire.WarmReady):
             self._why_not = ""
         self._context.send(message)
 
-    def fork_ahead(self, command: ForkAhead) -> None:
-        """Have processes forked that wait for what they are to run as."""
-        self._fork_ahead(command.n_tasks)
-
     def _fork_ahead(self, n_ranks: int) -> None:
+        """Have processes forked that wait for what they are to run as."""
         channels = []
         while not self._why_not and len(self._ranks) < min(n_ranks, MAX_RANKS):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -173,17 +162,17 @@ class WarmProcess:
         for each in channels:
             each.close()
 
-    def start(self, order: Order) -> str:
-        """Begin to start a process, whose answer comes later; return why not, or nothing if it was begun."""
+    def start(self, command: Sequence[str], run: wire.Run, answer: Answer) -> str:
+        """Begin to start a process; return why not, or nothing if it was begun: then the answer comes later."""
         if self._wanted is None or self._why_not:
             return self._why_not
-        if why := self._wanted.difference(order.command, order.environment, order.directory):
+        if why := self._wanted.difference(command, run.environment, run.directory):
             return why
         self._fork_ahead(1)
         if not self._ranks:
             return NOT_KEPT
         rank = self._ranks.popleft()
-        rank.order = order
+        rank.run, rank.answer = run, answer
         rank.follows = next(iter(self._starting), None)
         self._starting[rank] = None
         self._context.later.after(START_DEADLINE_S, partial(self._give_up, rank))
@@ -192,14 +181,12 @@ class WarmProcess:
 
     def _send_order(self, rank: _Rank) -> None:
         """Tell a rank what to run as, if it is there, and the one before it runs or never will."""
-        order = rank.order
-        if order is None or not rank.pid or rank.follows in self._starting:
+        if rank.run is None or not rank.pid or rank.follows in self._starting:
             return
-        run = Run(order.environment, order.directory, None if order.imports is None else str(order.imports))
         (out, out_end), (err, err_end) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         rank.pipes = os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)
         try:
-            socket.send_fds(rank.channel, [encode(run)], [out_end, err_end])
+            socket.send_fds(rank.channel, [encode(rank.run)], [out_end, err_end])
         except OSError as error:  # it has ended, or the environment is too large
             self._refuse(rank, f"the forked process takes no order: {error.strerror}")
         finally:
@@ -210,24 +197,24 @@ class WarmProcess:
         if rank not in self._starting and rank not in self._ranks:
             return  # it was closed after the selector reported it
         data = _received(rank.channel)
-        match decode(data, Forked, Runs, Refused) if data else None:
-            case Forked(pid):
+        match decode(data, wire.Forked, wire.Runs, wire.Refused) if data else None:
+            case wire.Forked(pid):
                 rank.pid = pid
                 self._send_order(rank)
-            case Runs() if rank.order is not None and rank.pipes is not None:
+            case wire.Runs() if rank.answer is not None and rank.pipes is not None:
                 self._close(rank)
                 self._leave(rank)
-                rank.order.answer(ForkedProcess(rank.pid, *rank.pipes), "")
-            case Refused(why):
+                rank.answer(ForkedProcess(rank.pid, *rank.pipes), "")
+            case wire.Refused(why):
                 self._refuse(rank, why)
             case _:
                 self._refuse(rank, "the forked process has ended")
 
     def _refuse(self, rank: _Rank, why: str) -> None:
         self._end(rank)
-        if rank.order is not None:
-            order, rank.order = rank.order, None
-            order.answer(None, why)
+        if rank.answer is not None:
+            answer, rank.answer = rank.answer, None
+            answer(None, why)
 
     def _give_up(self, rank: _Rank) -> None:
         if rank in self._starting:

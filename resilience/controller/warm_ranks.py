@@ -21,7 +21,7 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
 from laggard.resilience.record.account import Account
 from laggard.resilience.text import abbreviated
-from laggard.resilience.wire.warm import KeepWarm, WarmReady
+from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
 
 __all__ = ["WarmRanks"]
 
@@ -111,7 +111,7 @@ class WarmRanks:
     def fork_ahead(self, hosts: Iterable[str]) -> None:
         """Have the copies of the next launch forked, as far as their nodes are known."""
         for node in (self._cluster.nodes[host] for host in hosts if self.possible and host in self._cluster.nodes):
-            node.warm.fork_ahead(len(node.record.devices) if self._per_device else 1)
+            node.agent.send(ForkAhead(len(node.record.devices) if self._per_device else 1))
 
     def _keep(self) -> None:
         if self._roster is None:
@@ -122,7 +122,7 @@ class WarmRanks:
                 shared, varying = self._variables(node.record)
                 directory = str(Path.cwd())
                 wanted = Wanted(tuple(self._command), shared, tuple(varying), directory, self._modules, self._asked)
-                node.warm.keep(KeepWarm(wanted, self._writes_stacks))
+                node.agent.send(KeepWarm(wanted, self._writes_stacks))
 
     def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
         [copies] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)

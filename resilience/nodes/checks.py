@@ -10,7 +10,7 @@ from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.nodes import wording
 from laggard.resilience.wire import Command, Inbox
-from laggard.resilience.wire.checks import CheckNode, DumpStacks, LogEnd, LogsSent, NodeChecked, SendLogs, Stacks
+from laggard.resilience.wire import checks as wire
 from laggard.resilience.wire.node import Ping, Pong
 from laggard.system.clock_offset import ClockOffset
 
@@ -48,10 +48,10 @@ class NodeChecks:
         self._pinged_s = 0.0
         self._n_awaited = 0  # checks that were asked for and are not done
         inbox.on(Pong, self._take_pong)
-        inbox.on(NodeChecked, self._take_check)
-        inbox.on(Stacks, self._take_stacks)
-        inbox.on(LogEnd, self._take_log)
-        inbox.on(LogsSent, self._take_end_of_logs)
+        inbox.on(wire.NodeChecked, self._take_check)
+        inbox.on(wire.Stacks, self._take_stacks)
+        inbox.on(wire.LogEnd, self._take_log)
+        inbox.on(wire.LogsSent, self._take_end_of_logs)
 
     @property
     def done(self) -> bool:
@@ -67,17 +67,17 @@ class NodeChecks:
     def check(self, devices: Sequence[str], *, probe: bool = False) -> None:
         """Have the agent check its node and these GPUs, and probe them; the result will be in ``last``."""
         self._n_awaited += 1
-        self._send(CheckNode(tuple(devices), probe))
+        self._send(wire.CheckNode(tuple(devices), probe))
 
     def dump_stacks(self, launch: int) -> None:
         """Have the agent find out where a launch's ranks stand; the result will be in ``stacks``."""
         self.stacks = None
-        self._send(DumpStacks(launch))
+        self._send(wire.DumpStacks(launch))
 
     def send_logs(self) -> None:
         """Have the agent send the end of each log on its node; ``logs_sent`` is set once all are in ``logs``."""
         self.logs_sent = False
-        self._send(SendLogs())
+        self._send(wire.SendLogs())
 
     def _take_pong(self, report: Pong) -> None:
         self.answered = True
@@ -87,16 +87,16 @@ class NodeChecks:
         if self.clock is None or measured.uncertainty_s <= self.clock.uncertainty_s:
             self.clock = measured
 
-    def _take_check(self, report: NodeChecked) -> None:
+    def _take_check(self, report: wire.NodeChecked) -> None:
         self.last = report.found
         self.first = self.first or self.last
         self._n_awaited -= 1
 
-    def _take_stacks(self, report: Stacks) -> None:
+    def _take_stacks(self, report: wire.Stacks) -> None:
         self.stacks, self.error_output = report.found, report.error_output
 
-    def _take_log(self, report: LogEnd) -> None:
+    def _take_log(self, report: wire.LogEnd) -> None:
         self.logs[report.name] = report.text
 
-    def _take_end_of_logs(self, _: LogsSent) -> None:
+    def _take_end_of_logs(self, _: wire.LogsSent) -> None:
         self.logs_sent = True

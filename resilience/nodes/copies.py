@@ -20,7 +20,7 @@ from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 from laggard.resilience.nodes.waiting import wait_for
-from laggard.resilience.wire.tasks import StartTask, Stream, TaskEnded
+from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 
 __all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
 
@@ -235,7 +235,7 @@ class _Relay:
     def take(self, stream: Stream, data: bytes) -> None:
         lines = self._lines[stream]
         self._printer.add(
-            stream, lines.take(data) if data else lines.end(), partial(self._node.tasks.print_more, len(data))
+            stream, lines.take(data) if data else lines.end(), partial(self._node.agent.send, Printed(len(data)))
         )
 
 

@@ -50,7 +50,7 @@ class Node:
         self.tasks = NodeTasks(self.agent.send, inbox, self.notices)
         self.ray = NodeRay(self.agent.send, inbox)
         self.checks = NodeChecks(self.agent.send, inbox, self.notices)
-        self.warm = NodeWarm(self.agent.send, inbox)
+        self.warm = NodeWarm(inbox)
         inbox.on(Crashed, lambda report: self.notices.append(wording.crashed(report)))
         inbox.on(ToldToEnd, self._take_end)
         self.agent.start_reading()

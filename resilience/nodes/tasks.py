@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from laggard.resilience.nodes import wording
 from laggard.resilience.wire import Command, Inbox
-from laggard.resilience.wire.tasks import (
-    EndLeftovers,
-    LeftoversEnded,
-    Output,
-    Printed,
-    SignalTask,
-    StartSidecar,
-    StartTask,
-    StopSidecar,
-    Stream,
-    TaskEnded,
-    TaskStarted,
-    WillRestart,
-)
+from laggard.resilience.wire import tasks as wire
 
-TakeOutput = Callable[[Stream, bytes], None]
+TakeOutput = Callable[[wire.Stream, bytes], None]
 """Called with a stream's name and a piece of its output, which is empty at the end of the task."""
 
 
@@ -45,7 +33,7 @@ class NodeTasks:
 
     def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[str]) -> None:
         self.starts: dict[str, str] = {}
-        self.ends: dict[str, TaskEnded] = {}
+        self.ends: dict[str, wire.TaskEnded] = {}
         self.leftovers_ended: int | None = 0
         self.stuck = ""
         self._send = send
@@ -53,17 +41,16 @@ class NodeTasks:
         self._outputs: dict[str, TakeOutput] = {}
         self._signalled: set[str] = set()
         self._sidecars: set[str] = set()
-        inbox.on(Output, lambda report: self._outputs[report.name](report.stream, report.data))
-        inbox.on(TaskStarted, self._take_start)
-        inbox.on(TaskEnded, self._take_end)
-        inbox.on(WillRestart, lambda report: self._notices.append(wording.ended(report)))
-        inbox.on(LeftoversEnded, self._take_leftovers)
+        inbox.on(wire.Output, lambda report: self._outputs[report.name](report.stream, report.data))
+        inbox.on(wire.TaskStarted, self._take_start)
+        inbox.on(wire.TaskEnded, self._take_end)
+        inbox.on(wire.WillRestart, lambda report: self._notices.append(wording.ended(report)))
+        inbox.on(wire.LeftoversEnded, self._take_leftovers)
 
-    def start(self, task: StartTask, output: TakeOutput | None = None) -> None:
+    def start(self, task: wire.StartTask, output: TakeOutput | None = None) -> None:
         """Have the agent start a process of one launch; its end will be in ``ends``.
 
-        ``output`` must not block, and :meth:`print_more` has to be called once the output is printed; by default it
-        goes to a log.
+        ``output`` must not block, and the agent has to be told once it is printed; by default it goes to a log.
         """
         if output is not None:
             self._outputs[task.name] = output
@@ -72,33 +59,29 @@ class NodeTasks:
     def signal(self, name: str, signum: int) -> None:
         """Have the agent send a signal to a task, if it runs; its end is then not reported to the user."""
         self._signalled.add(name)
-        self._send(SignalTask(name, signum))
-
-    def print_more(self, n_bytes: int) -> None:
-        """Tell the agent how many bytes of output were printed, so that it passes on more. From any thread."""
-        self._send(Printed(n_bytes))
+        self._send(wire.SignalTask(name, signum))
 
     def start_sidecar(self, name: str, command: Sequence[str]) -> None:
         """Have the agent start a process that runs as long as the agent, unless it has already done so."""
         if name not in self._sidecars:
             self._sidecars.add(name)
-            self._send(StartSidecar(name, tuple(command)))
+            self.start(wire.StartTask(name, tuple(command), outlives_launches=True, restarts=True))
 
     def stop_sidecar(self, name: str) -> None:
         """Have the agent end such a process, if it runs."""
         if name in self._sidecars:
             self._sidecars.remove(name)
-            self._send(StopSidecar(name))
+            self.signal(name, signal.SIGKILL)
 
     def end_leftovers(self, below: int) -> None:
         """Have the agent end what is left of launches below a number; ``leftovers_ended`` is set once that is done."""
         self.leftovers_ended = None
-        self._send(EndLeftovers(below))
+        self._send(wire.EndLeftovers(below))
 
-    def _take_start(self, report: TaskStarted) -> None:
+    def _take_start(self, report: wire.TaskStarted) -> None:
         self.starts[report.name] = report.why_not
 
-    def _take_end(self, report: TaskEnded) -> None:
+    def _take_end(self, report: wire.TaskEnded) -> None:
         if (output := self._outputs.get(report.name)) is not None:
             output("stdout", b"")
             output("stderr", b"")
@@ -106,5 +89,5 @@ class NodeTasks:
             self._notices.append(wording.ended(report))
         self.ends[report.name] = report
 
-    def _take_leftovers(self, report: LeftoversEnded) -> None:
+    def _take_leftovers(self, report: wire.LeftoversEnded) -> None:
         self.leftovers_ended, self.stuck = report.n_ended, report.stuck

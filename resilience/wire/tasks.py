@@ -1,4 +1,4 @@
-"""About the processes of a node: tasks, which belong to one launch, and sidecars, which run as long as the agent."""
+"""About the processes of a node: tasks, most of which belong to one launch, and what launches have left."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Stream = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class StartTask(Command):
-    """Start a process of one launch."""
+    """Start a process."""
 
     name: str  # a different one for each launch
     command: tuple[str, ...]
-    environment: Mapping[str, str]  # beside the node's own; the number of the launch is among them
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside the node's own; has the launch's number
     directory: str = ""  # empty: the node's private folder
     files: Mapping[str, str] = field(default_factory=dict)  # private ones of the node that it needs, by name
     relayed: bool = False  # whether its output comes to the controller; otherwise it goes to a log
+    outlives_launches: bool = False  # a sidecar: its standard input ends when the agent does
     restarts: bool = False  # started again, after a wait that grows, when it ends without a signal of ours
     writes_stacks: bool = False  # whether its Python processes are to write their stacks when the agent asks them
     may_be_warm: bool = False  # forked from the warm process if that is possible
@@ -40,21 +41,6 @@ class Printed(Command):
     """So many bytes of output were printed: pass on more."""
 
     n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartSidecar(Command):
-    """Start a process that is kept running."""
-
-    name: str
-    command: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StopSidecar(Command):
-    """End it, if it runs."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +90,7 @@ class TaskEnded(Report):
 
 @dataclass(frozen=True, slots=True)
 class WillRestart(Report):
-    """A task or a sidecar has ended, and is started again in a while."""
+    """A task has ended, and is started again in a while."""
 
     name: str
     exit_code: int

@@ -27,9 +27,7 @@ from laggard.resilience.wire.tasks import (
     Output,
     Printed,
     SignalTask,
-    StartSidecar,
     StartTask,
-    StopSidecar,
     TaskEnded,
     WillRestart,
 )
@@ -238,9 +236,9 @@ def test_a_sidecar_can_be_ended_before_the_agent(agent: AgentAtWork, tmp_path: P
     pid_file = tmp_path / "pid"
     sleeper = f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()"
     agent.send(SetUp(str(tmp_path)))
-    agent.send(StartSidecar("sleeper", (sys.executable, "-c", sleeper)))
+    agent.send(StartTask("sleeper", (sys.executable, "-c", sleeper), outlives_launches=True, restarts=True))
     wait_until(lambda: pid_file.exists() and pid_file.read_text())
-    agent.send(StopSidecar("sleeper"))
+    agent.send(SignalTask("sleeper", signal.SIGKILL))
     wait_until(lambda: not is_running(int(pid_file.read_text())))
 
 
@@ -248,20 +246,20 @@ def test_a_sidecar_that_ends_is_started_again_until_it_is_stopped(agent: AgentAt
     count = tmp_path / "count"
     program = f"with open({str(count)!r}, 'a') as file: file.write('x')\nimport signal; signal.pause()"
     agent.send(SetUp(str(tmp_path)))
-    agent.send(StartSidecar("helper", (sys.executable, "-c", program)))
+    agent.send(StartTask("helper", (sys.executable, "-c", program), outlives_launches=True, restarts=True))
     for starts in (1, 2):
         wait_until(lambda: count.exists() and len(count.read_text()) == starts)  # noqa: B023 - called at once
         (helper,) = (each for each in psutil.Process(agent.process.pid).children() if program in command_line(each))
         helper.kill()
         ended = agent.receive(WillRestart)
         assert (ended.exit_code, ended.again_s) == (-9, float(starts))
-    agent.send(StopSidecar("helper"))  # while it waits
-    agent.send(StartSidecar("helper", (sys.executable, "-c", program)))
+    agent.send(SignalTask("helper", signal.SIGKILL))  # while it waits
+    agent.send(StartTask("helper", (sys.executable, "-c", program), outlives_launches=True, restarts=True))
     wait_until(lambda: len(count.read_text()) == 3)
     agent.ping()
     assert len(count.read_text()) == 3
     (helper,) = (each for each in psutil.Process(agent.process.pid).children() if program in command_line(each))
-    agent.send(StopSidecar("helper"))
+    agent.send(SignalTask("helper", signal.SIGKILL))
     wait_until(lambda: not is_running(helper.pid))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from laggard.resilience.wire import Command
 from laggard.resilience.wire.node import SetUp
-from laggard.resilience.wire.tasks import StartSidecar, StartTask, TaskEnded, WillRestart
+from laggard.resilience.wire.tasks import StartTask, TaskEnded, WillRestart
 from tests.integration.jobs import RunningJob
 from tests.integration.test_agent import AgentAtWork
 
@@ -86,9 +86,9 @@ def test_a_wrong_level_is_one_line(start_job: Start, level: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("start", "kind"),
     [
-        (StartSidecar("probes", BROKEN), WillRestart),
-        (StartTask("probes", BROKEN, {}), TaskEnded),
-        (StartTask("probes", BROKEN, {}, restarts=True), WillRestart),
+        (StartTask("probes", BROKEN, outlives_launches=True, restarts=True), WillRestart),
+        (StartTask("probes", BROKEN), TaskEnded),
+        (StartTask("probes", BROKEN, restarts=True), WillRestart),
     ],
 )
 def test_a_helper_that_dies_says_why(start: Command, kind: type[TaskEnded | WillRestart], tmp_path: Path) -> None:
