@@ -186,8 +186,8 @@ class Agent:
         return self._commands.read()
 
     def _set_up(self, command: SetUp) -> None:
-        self._heartbeat.set_up(command)
         self._context.folder.set_up(command)
+        self._heartbeat.set_up(command)  # which reads a file from there
 
     def _end_strays(self) -> None:
         """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""
