@@ -12,7 +12,6 @@
     ├── ClusterError (RuntimeError)            the nodes did not start, or could not be changed
     │   ├── NodeDownError                      a node that should be in use is lost
     │   └── LeftoversError                     processes of an old launch would not end on some nodes
-    ├── StateCopyError (RuntimeError)          the copy of State on another node cannot be used or kept
     ├── ProcessesStillRunningError             processes of this machine that would not end (TimeoutError)
     └── MessageError (ValueError)              what the controller and an agent say to each other cannot be read
 
@@ -38,7 +37,6 @@ __all__ = [
     "ProcessesStillRunningError",
     "ProgramError",
     "ResourceManagerError",
-    "StateCopyError",
     "UnreachableNodesError",
     "UsageError",
 ]
@@ -247,20 +245,3 @@ class MessageError(LaggardError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.where} {self.problem}"
-
-
-class StateCopyError(LaggardError, RuntimeError):
-    """The copy of State on another node cannot be used, or cannot be kept.
-
-    Attributes
-    ----------
-    reason : str
-        Why, and the way out.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the copy of State: {self.reason}"

@@ -8,10 +8,8 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -21,24 +19,7 @@ from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
 
-__all__ = ["TOWARDS", "main", "own_address", "own_gpus"]
-
-TOWARDS = "--towards="
-"""Before the primary's address: the handshake says from which address, of perhaps several, this node calls it."""
-_ANY_PORT = 9  # nothing is sent there
-
-
-def own_address(other: str) -> str:
-    """Return the address of this machine from which it calls another one.
-
-    Raises
-    ------
-    OSError
-        If it knows no way there.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, _ANY_PORT))
-        return str(probe.getsockname()[0])
+__all__ = ["main", "own_gpus"]
 
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -56,17 +37,14 @@ def main(arguments: Sequence[str]) -> None:
     ----------
     arguments
         ``--gpus``: the handshake has the names of the GPUs; ``--together``: it has the name of the node, and so has the
-        agent's mark; and `TOWARDS`.
+        agent's mark.
     """
     gpus = own_gpus() if "--gpus" in arguments else []
-    address, node = "", own_name() if TOGETHER in arguments else ""
-    for primary in (each.removeprefix(TOWARDS) for each in arguments if each.startswith(TOWARDS)):
-        with contextlib.suppress(OSError):  # then its agent will not get there either
-            address = own_address(primary)
+    node = own_name() if TOGETHER in arguments else ""
     if node:
         os.environ[AGENT_MARK] += f"-{node}"
     select.select([sys.stdin], [], [])
-    sys.stdout.buffer.write(encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus), address, node)))
+    sys.stdout.buffer.write(encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus), node)))
     sys.stdout.buffer.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
 

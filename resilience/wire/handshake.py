@@ -16,5 +16,4 @@ class Handshake(Report):
 
     n_cpus: int  # that we may use
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
-    address: str = ""  # from which it calls the primary; empty if it does not know
     node: str = ""  # its name, if one command has started this on many nodes

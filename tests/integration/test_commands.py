@@ -35,7 +35,6 @@ from tests.printed import (
     ARRAY,
     ATTACHED_JOB,
     BATCH_SCRIPT,
-    COPIED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
     HETEROGENEOUS,
@@ -44,7 +43,6 @@ from tests.printed import (
     INSIDE_SRUN,
     INTERACTIVE,
     LINK_JOB,
-    LOSE_PRIMARIES,
     MAIN_JOB,
     PRELOAD_JOB,
     PROLOG,
@@ -182,10 +180,8 @@ def run_by_other_tests() -> set[str]:
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
         ATTACHED_JOB,
-        COPIED_JOB,
         HOST_FILE_JOB,
         LINK_JOB,
-        LOSE_PRIMARIES,
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,

@@ -47,7 +47,6 @@ SMALL = {
         "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
-    "state-copy": Small("--repeats 1 --transactions 20", ["  0 KiB  with a copy ", " 64 KiB  without "]),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "checkpoint": Small(
@@ -114,12 +113,12 @@ SMALL = {
         "--repeats 1 --fault times", ["## Wires\n\n| fault | runs |", "| sends 10 times as slow | 1 | 1 | "]
     ),
     "outsider": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["state server: 127.", "| hold | link probes | ", "| hold | shard servers | ", "| hold | all at once | "],
     ),
     "outsider --slurm": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["| flood | agents' port | ", "| flood | srun | ", "| flood | state server | "]
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["| hold | agents' port | ", "| hold | srun | ", "| hold | state server | "]
         if missing_for_slurm() is None
         else ["the Slurm cluster is skipped: it needs "],
     ),
