@@ -29,8 +29,6 @@ from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.decision.pace import Pace
 from laggard.resilience.wire import decode
 
-__all__ = ["COUNT", "GREETING", "SECRET_BYTES", "Dialled", "Dialler", "Invitation", "proof_of", "read_invitation"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 SECRET_BYTES = 32

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import IO
 
-__all__ = ["ForkedProcess"]
-
 
 class ForkedProcess:
     """A child of this process that something else has forked.

@@ -19,8 +19,6 @@ from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
 
-__all__ = ["main", "own_gpus"]
-
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the names of the GPUs that the job has here, as in ``CUDA_VISIBLE_DEVICES``."""

@@ -26,8 +26,6 @@ from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.checks import CheckNode, NodeChecked
 from laggard.system.memory import oom_kills
 
-__all__ = ["gpu_health", "hardware_lines", "main", "recent_kernel_lines"]
-
 KERNEL_LOG = Path("/dev/kmsg")
 KERNEL_WINDOW_S = 600.0
 MAX_KERNEL_LINES = 20

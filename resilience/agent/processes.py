@@ -24,17 +24,6 @@ from laggard.resilience.agent.awake import Deadline
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import remove_stale_folders, runtime_root
 
-__all__ = [
-    "AGENT_MARK",
-    "adopt_orphans",
-    "end_descendants",
-    "end_marked",
-    "environment_of",
-    "main",
-    "reap_orphans",
-    "state_of",
-]
-
 AGENT_MARK = "LAGGARD_AGENT"
 FORCED_STOP_S = 5.0
 _POLL_S = 0.02

@@ -25,13 +25,11 @@ from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
+from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.second_path import Counts
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
-
-__all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _log = logging.getLogger("laggard.resilience.nodes")

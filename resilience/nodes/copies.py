@@ -22,8 +22,6 @@ from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 
-__all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
-
 LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other copies when another one may be why the first failed, or is why for sure.
 SETTLE_S = 1.0

@@ -13,7 +13,8 @@ from typing import Any
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
+from laggard.resilience.errors import NodeDownError
+from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.program import JOB_CONFIG
 from laggard.resilience.ray.allocation import RayAllocation

@@ -21,13 +21,13 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.nodes.cluster import (
     RAY_ADDRESS,
     START_DEADLINE_S,
     STOP_DEADLINE_S,
     Cluster,
-    ClusterError,
     NodeFiles,
 )
 from laggard.resilience.nodes.node import Node

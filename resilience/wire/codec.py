@@ -54,9 +54,10 @@ def _record(kind: Any, value: object, at: str) -> Any:
     if unknown := value.keys() - types.keys():
         raise MessageError(at, f"has no field {min(unknown)}")
     found = {name: _checked(types[name], each, f"{at}.{name}") for name, each in value.items()}
-    if missing := [f.name for f in dataclasses.fields(kind) if f.name not in found and _is_required(f)]:
-        raise MessageError(f"{at}.{missing[0]}", "is missing")
-    return kind(**found)
+    try:
+        return kind(**found)
+    except TypeError as error:
+        raise MessageError(at, "lacks a field") from error
 
 
 def _checked(kind: Any, value: Any, at: str) -> Any:
@@ -80,10 +81,6 @@ def _checked(kind: Any, value: Any, at: str) -> Any:
         case _ if type(value) is kind:
             return value
     raise MessageError(at, f"is no {getattr(kind, '__name__', kind)}, but of type {type(value).__name__}")
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 @cache

@@ -35,8 +35,6 @@ from importlib.machinery import all_suffixes
 
 import laggard_imports  # beside this file
 
-__all__ = ["descriptors_in_the_way", "serve", "shadowed", "threads"]
-
 ENVIRONMENT_ROOM = "LAGGARD_WARM_ROOM"
 MESSAGE_BYTES = 1 << 20
 MAX_RANKS = 200
