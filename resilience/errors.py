@@ -12,7 +12,8 @@
     ├── ClusterError (RuntimeError)            the nodes did not start, or could not be changed
     │   ├── NodeDownError                      a node that should be in use is lost
     │   └── LeftoversError                     processes of an old launch would not end on some nodes
-    └── ProcessesStillRunningError             processes of this machine that would not end (TimeoutError)
+    ├── ProcessesStillRunningError             processes of this machine that would not end (TimeoutError)
+    └── MessageError (ValueError)              what the controller and an agent say to each other cannot be read
 
 All of them can be pickled. ``StopRequested`` (:mod:`laggard.resilience.controller.stopping`) is not among them: a
 stop that the user asks for is not an error, and ``except LaggardError`` must not catch it.
@@ -30,6 +31,7 @@ __all__ = [
     "AllocationError",
     "ClusterError",
     "LeftoversError",
+    "MessageError",
     "NodeAddressError",
     "NodeDownError",
     "ProcessesStillRunningError",
@@ -223,3 +225,23 @@ class ProcessesStillRunningError(LaggardError, TimeoutError):
         states = self.states or ("",) * len(self.pids)
         named = [f"{pid} ({state})" if state else f"{pid}" for pid, state in zip(self.pids, states, strict=True)]
         return f"processes {', '.join(named)} could not be ended within {self.deadline_s:g} s"
+
+
+class MessageError(LaggardError, ValueError):
+    """A message between the controller and an agent cannot be read; what it holds is not shown, as it may be secret.
+
+    Attributes
+    ----------
+    where : str
+        The message, or one of its fields.
+    problem : str
+        What is wrong with it.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.problem}"

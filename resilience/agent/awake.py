@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["LONGEST_TICK_S", "AwakeClock", "Deadline"]
-
 TICK_S = 0.2
 # Time beyond this between two ticks is time in which this process was not scheduled.
 LONGEST_TICK_S = 0.5

@@ -17,8 +17,6 @@ from functools import partial
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["Channel"]
-
 _HEAD = struct.Struct(">QI")
 """How many pieces the sender has received, and the length of the piece that follows."""
 

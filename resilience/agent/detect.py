@@ -29,8 +29,6 @@ from laggard.kvstore.state.mapping import State
 from laggard.logs import configure_logging
 from laggard.resilience.decision.options import Watched
 
-__all__ = ["main"]
-
 
 class _DetectorBeside(SlowGPUDetector):
     """A detector that collects on this node only: each of the other nodes runs one like it."""

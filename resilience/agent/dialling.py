@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import os
 import random
@@ -21,15 +20,14 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.decision.pace import Pace
-
-__all__ = ["COUNT", "GREETING", "SECRET_BYTES", "Dialled", "Dialler", "Invitation", "proof_of", "read_invitation"]
+from laggard.resilience.wire import decode
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -77,10 +75,6 @@ class Invitation:
         agent, own = (hmac.digest(secret, use + name.encode(), hashlib.sha256) for use in (b"agent ", b"secret "))
         return replace(self, agent=agent[:16].hex(), secret=own.hex())
 
-    def to_line(self) -> bytes:
-        """Return what `read_invitation` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
 
 def proof_of(secret: bytes, agent: bytes, once: bytes) -> bytes:
     """Return the proof that goes with an agent's id and a number that it uses once. Pure."""
@@ -101,7 +95,7 @@ def read_invitation(descriptor: int) -> Invitation:
         if not piece:
             raise EOFError("the controller was gone before it had sent an invitation")
         text += piece
-    return Invitation(**json.loads(text))
+    return decode(text, Invitation)
 
 
 class Dialler:
@@ -256,7 +250,7 @@ class Dialled:
     def __init__(self, invitation: Invitation, start_up: int) -> None:
         self._loop = Loop("channel")
         self._channel = Dialler(self._loop, invitation, start_up).channel
-        self.answers = _Text(self._channel)
+        self.answers = self._channel
         self.commands, self._passing_on = os.pipe()
         os.set_blocking(self._passing_on, False)
         self._untaken = bytearray()
@@ -292,16 +286,3 @@ class Dialled:
         self._loop.unwatch(self._passing_on)
         if self._has_ended:
             os.close(self._passing_on)
-
-
-class _Text:
-    """A channel to which text is written, a line at a time."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def write(self, text: str) -> int:
-        return self._channel.write(text.encode())
-
-    def flush(self) -> None:
-        pass

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import IO
 
-__all__ = ["ForkedProcess"]
-
 
 class ForkedProcess:
     """A child of this process that something else has forked.
@@ -21,6 +19,7 @@ class ForkedProcess:
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
+        self.stdin = None
         self.stdout = stdout
         self.stderr = stderr
         self._exit_code: int | None = None

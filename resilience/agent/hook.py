@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["IMPORTS", "WARM", "WARM_ROOM", "hook_variables"]
-
 # Asks for what the hook does besides writing stacks, in one process.
 IMPORTS = "LAGGARD_IMPORTS"
 WARM = "LAGGARD_WARM"

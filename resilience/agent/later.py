@@ -7,8 +7,6 @@ import itertools
 import time
 from collections.abc import Callable
 
-__all__ = ["Later"]
-
 
 class Later:
     """Calls that are due at some monotonic time.

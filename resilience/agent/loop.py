@@ -14,8 +14,6 @@ from typing import Protocol
 
 from laggard.resilience.agent.later import Later
 
-__all__ = ["Loop"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 _LONGEST_S = 3600.0

@@ -24,19 +24,8 @@ from laggard.resilience.agent.awake import Deadline
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import remove_stale_folders, runtime_root
 
-__all__ = [
-    "AGENT_MARK",
-    "adopt_orphans",
-    "end_descendants",
-    "end_marked",
-    "environment_of",
-    "main",
-    "reap_orphans",
-    "state_of",
-]
-
 AGENT_MARK = "LAGGARD_AGENT"
-DEADLINE_S = 5.0
+FORCED_STOP_S = 5.0
 _POLL_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -149,7 +138,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def main() -> int:
     """End the processes with the mark given as argument; return 0 if none is left."""
-    ended = end_marked(AGENT_MARK, sys.argv[1], DEADLINE_S)
+    ended = end_marked(AGENT_MARK, sys.argv[1], FORCED_STOP_S)
     remove_stale_folders(runtime_root())
     return 0 if ended else 1
 

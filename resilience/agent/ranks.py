@@ -20,8 +20,6 @@ from laggard.resilience.agent.hook import WARM
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters
 
-__all__ = ["Rank", "RankFinder"]
-
 # A process may still become another program.
 SETTLED_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

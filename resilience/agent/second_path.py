@@ -13,8 +13,6 @@ from pathlib import Path
 
 from laggard.resilience.decision.pace import Pace
 
-__all__ = ["COUNTS", "SecondPath"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 COUNTS = "agents"

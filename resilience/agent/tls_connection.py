@@ -12,8 +12,6 @@ from functools import partial
 
 from laggard.resilience.agent.loop import Loop
 
-__all__ = ["TLSConnection"]
-
 _PIECE_BYTES = 1 << 16
 
 

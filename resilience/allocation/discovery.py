@@ -5,18 +5,19 @@ A handshake is the first message of an agent, sent by :mod:`laggard.resilience.a
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Protocol, cast
+from typing import IO, Protocol, cast
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.wire import decode
+from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
-__all__ = ["HANDSHAKE", "DialledAgent", "Handshake", "Pending", "PendingAgent", "await_handshakes", "last_line_of"]
+__all__ = ["DialledAgent", "Pending", "PendingAgent", "await_handshakes", "last_line_of"]
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
@@ -26,30 +27,8 @@ ANSWER_S = 60.0
 # The start-up files of a login shell may print something first, lines without end among it.
 MAX_NOISE_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 16
-HANDSHAKE = b'{"event": "handshake"'
 
 Late = Callable[[Collection[str]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a node has, as its agent reports it.
-
-    Attributes
-    ----------
-    n_cpus
-        Number of processors that we may use.
-    gpus
-        Names of its GPUs, as in ``CUDA_VISIBLE_DEVICES`` there.
-    """
-
-    n_cpus: int
-    gpus: tuple[str, ...]
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Handshake:
-        """Return what an agent's message says."""
-        return cls(int(message["cpus"]), tuple(map(str, message["gpus"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +149,7 @@ class PendingAgent:
             self.has_printed = True
             n_bytes += len(line)
             if line.startswith(HANDSHAKE):
-                return Handshake.of(json.loads(line))
+                return decode(line, Handshake)
         return None
 
     def give_up(self) -> None:

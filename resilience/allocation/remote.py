@@ -40,13 +40,15 @@ from laggard.resilience.allocation.base import (
     silent,
     start_here,
 )
-from laggard.resilience.allocation.discovery import Handshake, Pending, PendingAgent, await_handshakes
+from laggard.resilience.allocation.discovery import Pending, PendingAgent, await_handshakes
 from laggard.resilience.allocation.step import PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import Handshake
 
 __all__ = ["RemoteAllocation", "Transport", "env_command"]
 
@@ -304,7 +306,7 @@ class RemoteAllocation:
         )
         channel = self._listen().channel(lambda absent_s: absent_s < END_S or process.poll() is None)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            cast("IO[bytes]", process.stdin).write(self._invite(host, channel).to_line())
+            cast("IO[bytes]", process.stdin).write(encode(self._invite(host, channel)))
             cast("IO[bytes]", process.stdin).flush()
         return PendingAgent(process, stderr, channel)
 

@@ -9,7 +9,6 @@ gone when its connection has dropped and ``srun`` has said that it ended, or whe
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 import threading
@@ -24,14 +23,14 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.allocation.discovery import (
-    HANDSHAKE,
     MAX_LINE_BYTES,
     DialledAgent,
-    Handshake,
     Pending,
 )
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.errors import UsageError
+from laggard.resilience.wire import decode, encode
+from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
 __all__ = ["PendingInStep", "Step", "StepAgent"]
 
@@ -81,7 +80,7 @@ class Step:
         """Send the agents their invitation, with which each gets to its channel."""
         self._channels = channels
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            self._stdin.write(invitation.to_line())
+            self._stdin.write(encode(invitation))
             self._stdin.flush()
         threading.Thread(target=self._read, name="step", daemon=True).start()
         self._launching.start()
@@ -140,8 +139,8 @@ class Step:
                         self._is_launched = True
                         self._launching.cancel()
                         self._outlive_srun()
-                    message = json.loads(line)
-                    self._settle(str(message["node"]), Handshake.of(message))
+                    answer = decode(line, Handshake)
+                    self._settle(answer.node, answer)
                 elif text := line.decode(errors="replace").strip():
                     self._complaint = text
                     if ended := _ENDED.search(text):

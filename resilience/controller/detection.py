@@ -19,6 +19,7 @@ from laggard.resilience.decision.options import Watched
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.wire.tasks import StartTask
 
 __all__ = ["NO_DETECTION", "Detection"]
 
@@ -85,7 +86,7 @@ class Detection:
         for host in roster.up:
             node = cluster.nodes[host]
             if host == roster.primary or self._probes_on(node.record):
-                node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
+                node.tasks.start(StartTask(_name(launch), tuple(command), {LAUNCH: str(launch)}, restarts=True))
 
     def _probes_on(self, node: NodeRecord) -> bool:
         if self.watched == "slow-gpu":
@@ -96,14 +97,14 @@ class Detection:
         """End the probes of a launch, without waiting."""
         if self.interval_s is not None:
             for node in cluster.nodes.values():
-                node.signal_task(_name(launch), signal.SIGTERM)
+                node.tasks.signal(_name(launch), signal.SIGTERM)
 
     def wait(self, cluster: Cluster, primary: str, launch: int, changed: threading.Condition) -> None:
         """Wait a moment until the primary's process has stored in State what it has learned."""
         node = cluster.nodes.get(primary)
         if self.interval_s is not None and node is not None:
             with changed:
-                changed.wait_for(lambda: node.gone or _name(launch) in node.task_ends, STOP_DEADLINE_S)
+                changed.wait_for(lambda: node.agent.gone or _name(launch) in node.tasks.ends, STOP_DEADLINE_S)
 
 
 NO_DETECTION = Detection()

@@ -19,6 +19,7 @@ from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, sta
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import HangFound
+from laggard.resilience.wire.tasks import StartTask
 
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
 # What a node has not renewed for this long is out of date.
@@ -87,14 +88,16 @@ class Hangs:
         self._launch, self._hosts, self._renewed = launch, tuple(hosts), {}
         self._watch = HangWatch(self._timeout, signs, time.monotonic())
         for host in hosts:
-            self._cluster.nodes[host].start_task(_name(launch), COMMAND, {LAUNCH: str(launch)}, restarts=True)
+            self._cluster.nodes[host].tasks.start(
+                StartTask(_name(launch), COMMAND, {LAUNCH: str(launch)}, restarts=True)
+            )
 
     def end(self) -> None:
         """End watching the program of the current launch, without waiting."""
         if self._watch is not None:
             self._watch = None
             for node in self._cluster.nodes.values():
-                node.signal_task(_name(self._launch), signal.SIGTERM)
+                node.tasks.signal(_name(self._launch), signal.SIGTERM)
 
     def check(self) -> Hang | None:
         """Return the hang of the current program, if it hangs.

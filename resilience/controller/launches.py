@@ -433,7 +433,7 @@ class Launches:
 
     def _end_leftovers(self) -> int:
         """End what the program has left on this machine; return how many processes that were."""
-        agents = {node.pid for node in self._cluster.nodes.values()}
+        agents = {node.agent.pid for node in self._cluster.nodes.values()}
 
         def is_leftover(process: psutil.Process) -> bool:
             launch = environment_of(process).get(LAUNCH, "")
@@ -494,7 +494,7 @@ class Launches:
 
     def _start_helpers(self, roster: Roster) -> None:
         hosts = dict.fromkeys((*roster.up, *roster.reserve))
-        self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].first_check is None)
+        self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].checks.first is None)
         self._cluster.warm_up(roster.reserve[:1])
         if self._plan.settings.resilient:
             self._reserve.probe(self._cluster, roster)

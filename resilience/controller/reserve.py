@@ -51,7 +51,7 @@ class Reserve:
     def probe(self, cluster: Cluster, roster: Roster) -> None:
         """Start probing the nodes that are not in use, and stop on the active ones; does not wait."""
         for host in roster.active:
-            cluster.nodes[host].stop_sidecar(NAME)
+            cluster.nodes[host].tasks.stop_sidecar(NAME)
         for host in (*roster.reserve, *(exclusion.host for exclusion in roster.excluded)):
             if host in cluster.nodes:
                 self.probe_node(cluster.nodes[host])
@@ -59,7 +59,7 @@ class Reserve:
     def probe_node(self, node: Node) -> None:
         """Start probing a node, if it has devices; does not wait."""
         if node.record.devices:
-            node.start_sidecar(NAME, list(COMMAND))
+            node.tasks.start_sidecar(NAME, COMMAND)
 
     def faults_of(self, node: NodeRecord, roster: Roster, after_s: float) -> tuple[Finding, ...] | None:
         """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.

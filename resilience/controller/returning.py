@@ -115,9 +115,9 @@ class _Examination:
         read = reserve.faults_of(record, roster, self.began_s) if record.devices else ()
         if time.monotonic() > self.due_s:
             return (Finding("no reading"),) if read is None else read
-        if read is None or not (self.node.has_started and self.node.checked):
+        if read is None or not (self.node.agent.has_started and self.node.checks.done):
             return None
-        first, last = self.node.first_check, self.node.last_check
+        first, last = self.node.checks.first, self.node.checks.last
         found = evidence_against({record.hostname: (first, last)}) if first and last else ()
         return (*(finding for each in found for finding in each.findings), *read)
 
@@ -210,9 +210,9 @@ class Returning:
         """End the agents of nodes that are not back yet."""
         nodes = [absent.examination.node for absent in self._away.values() if absent.examination]
         for node in nodes:
-            node.close()
+            node.agent.close()
         for node in nodes:
-            node.wait(STOP_DEADLINE_S)
+            node.agent.wait(STOP_DEADLINE_S)
         self._away.clear()
 
     def _advance(self, absent: _Absent, roster: Roster) -> tuple[Finding, ...] | None:
@@ -238,9 +238,9 @@ class Returning:
 
     def _examined(self, absent: _Absent, examination: _Examination, roster: Roster) -> tuple[Finding, ...] | None:
         node = examination.node
-        if node.gone:
+        if node.agent.gone:
             absent.examination = None
-            node.kill()
+            node.agent.kill()
             self._put_off(absent, Trouble())
             return None
         faults = examination.faults(self._reserve, roster)
@@ -271,7 +271,7 @@ class Returning:
         return next(node for node in self._allocation.nodes if node.hostname == host)
 
     def _examine(self, node: Node) -> _Examination:
-        node.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
+        node.checks.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
         self._reserve.probe_node(node)
         return _Examination(node)
 

@@ -97,4 +97,4 @@ class ShardServers:
         """Start those that do not run yet, if a program has ever needed them."""
         if self.wanted:
             for node in cluster.nodes.values():
-                node.start_sidecar(NAME, [*COMMAND, node.path_of("")])
+                node.tasks.start_sidecar(NAME, [*COMMAND, node.path_of("")])

@@ -83,9 +83,9 @@ class JobTelemetry:
         """Start what is not running yet on these hosts; the first one is the primary."""
         if self.level == 0:
             return
-        cluster.nodes[hosts[0]].start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
+        cluster.nodes[hosts[0]].tasks.start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
         for host in hosts:
-            cluster.nodes[host].start_sidecar("telemetry", list(NODE_COMMAND))
+            cluster.nodes[host].tasks.start_sidecar("telemetry", NODE_COMMAND)
 
     def dump(self, endpoint: Endpoint) -> list[str]:
         """Have the nodes dump their samples to files before they end, if the user has named a folder for it.

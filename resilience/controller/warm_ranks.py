@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.warm_start import Preload, can_be_warm
+from laggard.resilience.decision.warm_start import Preload, Wanted, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.copies import Copies
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
 from laggard.resilience.record.account import Account
 from laggard.resilience.text import abbreviated
+from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
 
 __all__ = ["WarmRanks"]
 
@@ -100,8 +101,8 @@ class WarmRanks:
         Nothing is kept before the program's Python has run our code at its start: another one would run the program.
         """
         if self._asked:
-            return first.hooked and not self._is_kept
-        modules = tuple(dict.fromkeys([*self._modules, *first.imports]))
+            return first.warm.hooked and not self._is_kept
+        modules = tuple(dict.fromkeys([*self._modules, *first.warm.imports]))
         if modules == self._modules or not any(map(_is_no_stdlib_module, modules)):
             return False
         self._modules = modules
@@ -110,7 +111,7 @@ class WarmRanks:
     def fork_ahead(self, hosts: Iterable[str]) -> None:
         """Have the copies of the next launch forked, as far as their nodes are known."""
         for node in (self._cluster.nodes[host] for host in hosts if self.possible and host in self._cluster.nodes):
-            node.fork_ahead(len(node.record.devices) if self._per_device else 1)
+            node.agent.send(ForkAhead(len(node.record.devices) if self._per_device else 1))
 
     def _keep(self) -> None:
         if self._roster is None:
@@ -119,15 +120,9 @@ class WarmRanks:
         for host in (*self._roster.active, *self._roster.reserve):
             if (node := self._cluster.nodes.get(host)) is not None:
                 shared, varying = self._variables(node.record)
-                node.keep_warm(
-                    self._command,
-                    shared,
-                    varying=varying,
-                    directory=str(Path.cwd()),
-                    modules=self._modules,
-                    asked=self._asked,
-                    writes_stacks=self._writes_stacks,
-                )
+                directory = str(Path.cwd())
+                wanted = Wanted(tuple(self._command), shared, tuple(varying), directory, self._modules, self._asked)
+                node.agent.send(KeepWarm(wanted, self._writes_stacks))
 
     def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
         [copies] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
@@ -135,13 +130,11 @@ class WarmRanks:
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():
-            for news in node.take_warm_news():
-                if "ready" in news:
+            for news in node.warm.take_news():
+                if isinstance(news, WarmReady):
                     self._tell_once("ready", _ready_text(host, news))
                 else:
-                    self._tell_once(
-                        f"{news['left_out']}", f"{news['left_out']} is left out of warm processes: it {news['why']}"
-                    )
+                    self._tell_once(news.name, f"{news.name} is left out of warm processes: it {news.why}")
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:
@@ -156,9 +149,8 @@ class WarmRanks:
             self._account.tell("warm", _starts_text(starts))
 
 
-def _ready_text(host: str, news: Mapping[str, object]) -> str:
-    mib = float(str(news["kib"])) / 1024
-    return f"{host} keeps a process ready that has loaded {news['modules']} modules ({mib:.0f} MiB)"
+def _ready_text(host: str, ready: WarmReady) -> str:
+    return f"{host} keeps a process ready that has loaded {ready.n_modules} modules ({ready.kib / 1024:.0f} MiB)"
 
 
 def _starts_text(starts: Sequence[tuple[str, str]]) -> str:

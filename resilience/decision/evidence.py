@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from laggard.resilience.decision.signatures import signature_of
 
@@ -90,19 +90,6 @@ class NodeCheck:
     kernel_lines: tuple[str, ...] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
     memory: Memory | None = None
-
-    @classmethod
-    def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
-        """Return the check that a node has sent."""
-        return cls(
-            float(read["time_s"]),
-            {name: GpuHealth(**health) for name, health in read["gpus"].items()},
-            {path: int(free) for path, free in read["free_bytes"].items()},
-            int(read["oom_kills"]),
-            tuple(map(str, read["kernel_lines"])),
-            {str(name): str(fault) for name, fault in read["faults"].items()},
-            Memory(**read["memory"]) if read["memory"] else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Literal
 
 from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
 
@@ -84,21 +84,6 @@ class RankStack:
     threads: tuple[tuple[Frame, ...], ...] = ()
     trouble: str = ""
     children: tuple[RankStack, ...] = ()
-
-    @classmethod
-    def of_json(cls, host: str, read: Mapping[str, Any]) -> RankStack:
-        """Return what a node has sent."""
-        return cls(
-            host,
-            None if read["rank"] is None else int(read["rank"]),
-            int(read["pid"]),
-            str(read["state"]),
-            str(read["waits_in"]),
-            float(read["cpu_share"]),
-            tuple(tuple(Frame(str(f), str(file), int(n)) for f, file, n in frames) for frames in read["threads"]),
-            str(read["trouble"]),
-            tuple(cls.of_json(host, child) for child in read["children"]),
-        )
 
     @property
     def doing(self) -> Doing:

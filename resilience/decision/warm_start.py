@@ -45,7 +45,7 @@ class Wanted:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    varying: frozenset[str]
+    varying: tuple[str, ...]
     directory: str
     modules: tuple[str, ...]
     asked: tuple[str, ...] = ()

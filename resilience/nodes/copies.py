@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
-from laggard.resilience.nodes.node import Node, TaskEnd
+from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 from laggard.resilience.nodes.waiting import wait_for
-
-__all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
+from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 
 LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other copies when another one may be why the first failed, or is why for sure.
@@ -47,8 +46,8 @@ class _Copy:
         return f"[{host}] " if self.rank is None else f"[{host} rank {self.rank}] "
 
     @property
-    def end(self) -> TaskEnd | None:
-        return self.node.task_ends.get(self.task)
+    def end(self) -> TaskEnded | None:
+        return self.node.tasks.ends.get(self.task)
 
 
 class Copies:
@@ -99,17 +98,17 @@ class Copies:
                 rank = int(own["RANK"]) if per_device else None
                 copy = _Copy(node, f"program-{launch}" + (f"-{number}" if per_device else ""), rank)
                 self._copies.append(copy)
-                node.start_task(
+                start = StartTask(
                     copy.task,
-                    command,
+                    tuple(command),
                     {**own, HOST_FILE: node.path_of(hosts)},
-                    files={hosts: host_list},
-                    directory=str(Path.cwd()),
-                    output=_Relay(copy, printer).take,
+                    str(Path.cwd()),
+                    {hosts: host_list},
                     writes_stacks=writes_stacks,
                     may_be_warm=may_be_warm,
                     records_imports=may_be_warm and len(self._copies) == 1,
                 )
+                node.tasks.start(start, _Relay(copy, printer).take)
 
     @property
     def exit_code(self) -> int | None:
@@ -119,14 +118,14 @@ class Copies:
     @property
     def ended(self) -> bool:
         """Whether all copies have ended; a copy on a lost node counts as ended."""
-        return all(copy.end is not None or copy.node.gone for copy in self._copies)
+        return all(copy.end is not None or copy.node.agent.gone for copy in self._copies)
 
     def starts(self) -> list[tuple[str, str]] | None:
         """Return each copy's host, and why it was not forked from a warm process, if not; None: not known yet."""
-        if any(copy.task not in copy.node.task_starts and not copy.node.gone for copy in self._copies):
+        if any(copy.task not in copy.node.tasks.starts and not copy.node.agent.gone for copy in self._copies):
             return None
         return [
-            (copy.node.record.hostname, copy.node.task_starts.get(copy.task, "it is lost")) for copy in self._copies
+            (copy.node.record.hostname, copy.node.tasks.starts.get(copy.task, "it is lost")) for copy in self._copies
         ]
 
     def ask_to_stop(self) -> None:
@@ -143,7 +142,7 @@ class Copies:
 
     def _signal(self, signum: int) -> None:
         for copy in self._copies:
-            copy.node.signal_task(copy.task, signum)
+            copy.node.tasks.signal(copy.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
         """Return the copies that have ended badly, once it is known which of them was first, or after a while.
@@ -175,7 +174,7 @@ class Copies:
                 exit_code=EXIT_ERROR,
                 ended_s=0.0,
                 ran_s=0.0,
-                lines=tuple(copy.node.error_output.get(copy.task, "").splitlines()),
+                lines=tuple(copy.node.checks.error_output.get(copy.task, "").splitlines()),
                 rank=copy.rank,
                 lingers_s=silent_s,
             )
@@ -231,9 +230,11 @@ class _Relay:
         prefix = copy.prefix.encode()
         self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
 
-    def take(self, stream: str, data: bytes) -> None:
+    def take(self, stream: Stream, data: bytes) -> None:
         lines = self._lines[stream]
-        self._printer.add(stream, lines.take(data) if data else lines.end(), partial(self._node.printed, len(data)))
+        self._printer.add(
+            stream, lines.take(data) if data else lines.end(), partial(self._node.agent.send, Printed(len(data)))
+        )
 
 
 class Lines:

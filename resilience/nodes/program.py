@@ -21,8 +21,6 @@ from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 from laggard.system.child_process import dies_with_parent
 
-__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of", "command_of_module"]
-
 KILL_DEADLINE_S = 5.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 

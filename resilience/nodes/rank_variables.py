@@ -8,17 +8,6 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import NodeRecord
 
-__all__ = [
-    "HOST_FILE",
-    "HOST_LIST",
-    "device_variables",
-    "host_file",
-    "host_list",
-    "launch_variables",
-    "node_variables",
-    "shared_variables",
-]
-
 HOST_FILE = "LAGGARD_HOSTFILE"
 HOST_LIST = "LAGGARD_HOSTLIST"
 # Python writes to a pipe in blocks, and a block may be an hour's worth of lines.

@@ -13,8 +13,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.agent.second_path import COUNTS
 
-__all__ = ["N_SILENT", "Count", "Counts", "seen", "seen_of_all"]
-
 _log = logging.getLogger("laggard.resilience.nodes")
 
 INTERVAL_S = 0.5

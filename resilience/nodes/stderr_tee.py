@@ -13,8 +13,6 @@ import tty
 from collections import deque
 from contextlib import suppress
 
-__all__ = ["StderrTee"]
-
 CHUNK_BYTES = 1 << 16
 # What is read but not copied, and what the channel holds: no pipe is larger without privileges, and a pty holds less.
 MOST_PENDING_BYTES = CHUNK_BYTES + (1 << 20)

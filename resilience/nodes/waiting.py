@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from laggard.resilience.agent.awake import Deadline
 
-__all__ = ["wait_for"]
-
 # Nobody notifies when a node falls silent.
 TICK_S = 0.25
 # After a look at all nodes that took long, so many times as long passes until the next one: to look after each of ten

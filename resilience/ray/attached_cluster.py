@@ -13,7 +13,8 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
+from laggard.resilience.errors import NodeDownError
+from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.program import JOB_CONFIG
 from laggard.resilience.ray.allocation import RayAllocation
@@ -81,7 +82,7 @@ class AttachedCluster(Cluster):
         ids = {self._ray.ids[host]: host for host in roster.active}
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
-            self.nodes[ids[dead]].mark_ray_ended()
+            self.nodes[ids[dead]].ray.mark_ended()
             raise NodeDownError(ids[dead], "it has left the Ray cluster")
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
         self._pending_notices += [
@@ -122,9 +123,9 @@ class AttachedCluster(Cluster):
     def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
-        if node.ray == "ended" and not super()._is_lost(node):
+        if node.ray.state == "ended" and not super()._is_lost(node):
             return WhyLost("dead to Ray")
         return super().why_lost(host)
 
     def _is_lost(self, node: Node) -> bool:
-        return super()._is_lost(node) or node.ray == "ended"
+        return super()._is_lost(node) or node.ray.state == "ended"

@@ -173,7 +173,7 @@ class Site:
         files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
         self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))
-        wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
+        wait_until(lambda: all(node.agent.has_started for node in self.cluster.nodes.values()))
         self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed, SteadyClock())
 
     def lose(self) -> None:
@@ -222,7 +222,7 @@ def test_a_lost_node_has_a_new_agent_when_it_is_back(site: Callable[[LocalAlloca
 
 def test_a_node_that_comes_back_with_a_gpu_less_is_not_fit(site: Callable[[LocalAllocation], Site]) -> None:
     here = site(LocalAllocation(2, 0))
-    here.cluster.nodes[here.host].first_check = NodeCheck(0.0, {"9": GpuHealth()})
+    here.cluster.nodes[here.host].checks.first = NodeCheck(0.0, {"9": GpuHealth()})
     here.lose()
     assert here.event() == NodeReturned(here.host, (Finding("gpu gone", "9"),))
 
@@ -248,14 +248,14 @@ def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_nod
     here = site(LocalAllocation(2, 1))
     over = Exclusion(here.host, time.time() - 60)
     assert here.event(over) == NodeReturned(here.host)
-    here.cluster.nodes[here.host].stop_sidecar("reserve-probe")
+    here.cluster.nodes[here.host].tasks.stop_sidecar("reserve-probe")
     wrong = Sample(
         RESERVE_PROBE_TIME,
         0.0,
         (0.1,),
         {"host": here.host, "gpu": "0", "model": VirtualDevice.model, WRONG: "3 wrong results"},
     )
-    here.cluster.nodes[here.host].start_sidecar("reserve-probe", ["sleep", "1000"])
+    here.cluster.nodes[here.host].tasks.start_sidecar("reserve-probe", ["sleep", "1000"])
     assert here.returning.next_event(Roster(("node1",), (), (over,)), 1.0, urgent=False) is None
     here.series.add([wrong])
     assert "3 wrong results" in here.event(over).faults[0].fault

@@ -51,7 +51,7 @@ class Job:
         self.missing = self.allocation.discover(may_miss)
         self.cluster = Cluster(self.allocation, folder / "nodes", NodeFiles({}, {}), threading.Condition())
         self.cluster.start(Roster(hosts), self.missing)
-        wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
+        wait_until(lambda: all(node.agent.has_started for node in self.cluster.nodes.values()))
 
     @property
     def srun(self) -> psutil.Process:
@@ -59,7 +59,7 @@ class Job:
         return psutil.Process(step.process.pid)
 
     def agent(self, host: str) -> DialledAgent:
-        agent = self.node(host)._agent
+        agent = self.node(host).agent._process
         assert isinstance(agent, DialledAgent)
         return agent
 
@@ -77,8 +77,8 @@ class Job:
 
     def expect_answers(self, *hosts: str) -> None:
         for host in hosts:
-            self.node(host).ping()
-        wait_until(lambda: all(self.node(host).answered for host in hosts))
+            self.node(host).checks.ping()
+        wait_until(lambda: all(self.node(host).checks.answered for host in hosts))
 
     def stop(self) -> None:
         self.cluster.stop()

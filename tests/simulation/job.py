@@ -19,7 +19,7 @@ from rich.console import Console
 from laggard.errors import LaggardError
 from laggard.kvstore.client import connection
 from laggard.kvstore.client.environment import NODE
-from laggard.resilience.agent import agent as agent_module
+from laggard.resilience.agent import folder
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent
 from laggard.resilience.agent.node_check import SHARED_MEMORY
@@ -377,7 +377,7 @@ def simulated_world() -> Iterator[Path]:
         for target, name, value in (
             (connection.Endpoint, "connect", _connect),
             (agent_processes, "_libc", libc),
-            (agent_module, "log_to_file", lambda _: None),
+            (folder, "log_to_file", lambda _: None),
             (launches_module, "port_for_later", lambda: 29500),
             (launches_module, "save_logs", lambda *_: None),
             (ShardServers, "files", lambda *_: {}),

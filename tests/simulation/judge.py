@@ -209,7 +209,7 @@ class Judge:
         job = self._job
         command, controller, wait_s = job.command, job.controller, Pace().timeout_s + NOTICE_SLACK_S
         node = None if controller is None else controller._cluster.nodes.get(host)
-        if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
+        if node is None or not node.agent.has_started or (length_s is not None and length_s < wait_s):
             return
         if host in job.links and not job.links[host].is_prompt:
             return  # what it has sent before may still arrive
