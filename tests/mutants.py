@@ -1,9 +1,9 @@
 """Change one operator or constant at a time and see whether the tests notice: ``poe mutants``.
 
-Mutants are drawn from every module without input and output: those that import nothing which reaches the outside. Those that should notice are the unit and property tests that import the
-module, and after them those that import one that imports it. A mutant is written into a copy of the source tree, in a
-temporary folder; the tests run there, and what fails or hangs has noticed it. The sample is drawn with a seed, so the
-same command tests the same mutants. Texts, annotations and decorators are left alone.
+Mutants are drawn from every module without input and output: those that import nothing which reaches the outside.
+Those that should notice are the unit and property tests that import the module, and after them those that import one
+that imports it. A mutant is written into a copy of the source tree, in a temporary folder; the tests run there, and
+what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts, annotations and decorators are left alone.
 
 Mutants that no test can notice are listed, with the reason, in ``equivalent_mutants.toml``; they do not count.
 """
@@ -234,7 +234,7 @@ def pure_modules() -> list[str]:
 
 
 @cache
-def tests_of(module: str) -> tuple[list[str], list[str]]:
+def files_testing(module: str) -> tuple[list[str], list[str]]:
     """Return the test files that import a module, and those that import one that imports it."""
     direct, indirect = [], []
     for path in sorted(path for kind in ("unit", "property") for path in (ROOT / "tests" / kind).glob("test_*.py")):
@@ -332,7 +332,7 @@ def stale(known: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 def noticed(tree: Tree, mutant: Mutant) -> str | None:
     """Return what noticed a mutant, None if nothing did: first the tests that import its module, then the others."""
-    for tests in tests_of(mutant.file):
+    for tests in files_testing(mutant.file):
         if tests and (found := tree.test(mutant, tests, DEADLINE_S)):
             return found
     return None
@@ -369,7 +369,7 @@ def main() -> int:
 def survivors_of(mutants: list[Mutant], trees: queue.Queue[Tree], jobs: int) -> list[Mutant]:
     """Test mutants on copies of the tree, and print those that nothing noticed."""
     tree = trees.get()
-    files = sorted({test for mutant in mutants for tests in tests_of(mutant.file) for test in tests})
+    files = sorted({test for mutant in mutants for tests in files_testing(mutant.file) for test in tests})
     if failed := tree.passes(files):
         raise SystemExit(f"the tests fail without any change: {failed}")
     trees.put(tree)

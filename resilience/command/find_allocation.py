@@ -23,15 +23,9 @@ __all__ = ["Elsewhere", "find_allocation"]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The primary node is in this Slurm job, but it is not this machine.
+    """The primary node is in this Slurm job, but it is not this machine."""
 
-    Attributes
-    ----------
-    nodes
-        The job's nodes, the primary first, each with the name or address to reach it by.
-    """
-
-    nodes: Mapping[str, str]
+    primary: str
 
 
 def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere:
@@ -68,8 +62,8 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
 def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Elsewhere:
     check_runs_once(environ)
     names = slurm_node_names()
-    if slurm_this_node() != next(iter(names)):
-        return Elsewhere(names)
+    if slurm_this_node() != (primary := next(iter(names))):
+        return Elsewhere(primary)
     return RemoteAllocation(resolve_addresses(names), Srun(), virtual_gpus)
 
 

@@ -12,16 +12,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 import psutil
 
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.allocation.base import AllocationError
-from laggard.resilience.allocation.network import addresses_of
 from laggard.resilience.allocation.slurm import RELAY_MARK, Srun, slurm_node_names
-from laggard.resilience.allocation.srun_guards import SrunGuards
 
 __all__ = ["deliver", "main", "run_on_primary"]
 
@@ -29,22 +27,8 @@ DELIVERY_DEADLINE_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Run ``laggard`` with these arguments on the primary node and return its exit code.
-
-    Parameters
-    ----------
-    nodes
-        The job's nodes, the primary first, each with the name or address to reach it by.
-    arguments
-        The arguments.
-
-    Raises
-    ------
-    AllocationError
-        If the primary is lost.
-    """
-    primary, reached_by = next(iter(nodes.items()))
+def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
+    """Run ``laggard`` with these arguments on the primary node and return its exit code."""
     mark = secrets.token_hex(8)
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
@@ -56,9 +40,6 @@ def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str]) -> int:
         # We forward a Ctrl-C of the terminal ourselves; with --pty, srun reads it as a key and needs the terminal.
         start_new_session=not on_terminal,
     )
-    guards = SrunGuards(Srun().controllers)
-    guards.admit(*addresses_of(reached_by))
-    guards.guard(step.pid)
 
     def forward(signum: int, _: FrameType | None) -> None:
         # When Slurm ends the job, it has already signalled the primary; a second signal there means "at once".

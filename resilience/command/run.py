@@ -20,7 +20,6 @@ from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.network import free_port, port_is_taken
-from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
@@ -85,7 +84,7 @@ def run(
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.nodes, as_typed)
+        return run_on_primary(allocation.primary, as_typed)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     varies = options.manager(os.environ) in {"slurm", "ray"}
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
@@ -176,9 +175,6 @@ def _run_job(
 ) -> int:
     account = Account()
     keeper = _state_keeper(options, folders.state, job, allocation.nodes[0].address, account)
-    keeper.admit(*(node.address for node in allocation.nodes))
-    if isinstance(allocation, RemoteAllocation):
-        allocation.callers.follow(keeper.admit)
     telemetry = plan.telemetry
     card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
     controller: Controller | None = None

@@ -382,7 +382,6 @@ class Controller:
 
     def _join(self, node: NodeRecord) -> None:
         self._hosts += (node.hostname,)
-        self._keeper.admit(node.address)
         self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
         self._account.take_note("joined", hostname=node.hostname, devices=list(node.devices))

@@ -411,9 +411,9 @@ def test_an_invalid_batch_closes_the_connection_and_has_no_other_effect(
 ) -> None:
     path = tmp_path / "node1" / socket_name("node1")
     for rubbish in (b"\xff" * 100, (MAX_BATCH_BYTES + 1).to_bytes(4, "little"), b"\x04\0\0\0\0\0\0\0", b"\x01"):
-        stranger = BatchSocket(path)._connect()
-        stranger.sendall(rubbish)
-        stranger.close()
+        other = BatchSocket(path)._connect()
+        other.sendall(rubbish)
+        other.close()
 
     good = BatchSocket(path)
     now_us = round(time.time() * SECOND_US)

@@ -111,12 +111,12 @@ SMALL = {
         "--repeats 1 --fault times", ["## Wires\n\n| fault | runs |", "| sends 10 times as slow | 1 | 1 | "]
     ),
     "outsider": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["state server: 127.", "| hold | link probes | ", "| hold | shard servers | ", "| hold | all at once | "],
     ),
     "outsider --slurm": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["| flood | agents' port | ", "| flood | srun | ", "| flood | state server | "]
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["| hold | agents' port | ", "| hold | srun | ", "| hold | state server | "]
         if missing_for_machines(*slurm_daemons.PROGRAMS) is None
         else ["the Slurm cluster is skipped: it needs "],
     ),

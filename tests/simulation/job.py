@@ -48,7 +48,7 @@ from tests.simulation.pipes import Link, Pipe
 from tests.simulation.processes import Machine, Process, here
 from tests.simulation.programs import Habits, UserProgram, answer, watch_ranks
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.state_server import Client, Disk, NoGuard, SimulatedServer
+from tests.simulation.state_server import Client, Disk, SimulatedServer
 from tests.simulation.waits import Executor
 
 __all__ = ["MAX_COMMANDS", "Job", "Plan", "simulated_world"]
@@ -387,7 +387,6 @@ def simulated_world() -> Iterator[Path]:
             (resource_manager, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_keeper, "StateServer", SimulatedServer),
-            (state_server_keeper, "ServerGuard", NoGuard),
             (state_server_keeper, "oom_kills", lambda: 0),
             (hang, "MIN_RANK_S", MIN_SILENCE_S),
             (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.mutants import SOURCES, edits, equivalents, mutants_of, pure_modules, sample, tests_of
+from tests.mutants import SOURCES, edits, equivalents, files_testing, mutants_of, pure_modules, sample
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_modules_with_input_or_output_are_left_out() -> None:
 
 
 def test_the_tests_of_a_module_are_those_that_import_it_or_one_that_imports_it() -> None:
-    direct, indirect = tests_of("telemetry/query/merging.py")
+    direct, indirect = files_testing("telemetry/query/merging.py")
 
     assert "tests/unit/test_query_engine.py" in direct + indirect
     assert not {*direct} & {*indirect}

@@ -1,4 +1,4 @@
-"""Pages of strangers in the browser of somebody who may read the telemetry: DNS rebinding, and what comes with it."""
+"""Pages of other sites in the browser of somebody who may read the telemetry: DNS rebinding, and what comes with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another user of the same machine can do to a job: ``python -m tests.integration.stranger``, as root.
+"""What another user of the same machine can do to a job: ``python -m tests.integration.other_user``, as root.
 
 It loads what it needs, becomes another user for good, and tries. It reads what it is to try it on as JSON on standard
 input, and writes what became of each attempt as JSON: ``refused``, or how far it got. With ``--as-owner`` it stays who
@@ -73,8 +73,8 @@ def by_secret(job: dict[str, Any], certified: ssl.SSLContext) -> dict[str, Calla
     sample = {"metric": "m", "timestamp": 1, "value": 1, "tags": {"host": "node1"}}
     wrong = {"Authorization": "Bearer " + 64 * "0"}
 
-    def command(*words: str, password: str | None = None, user: str | None = None) -> Callable[[], str]:
-        client = redis.Redis(host=host, port=port, username=user, password=password, socket_timeout=TIMEOUT_S)
+    def command(*words: str, password: str | None = None) -> Callable[[], str]:
+        client = redis.Redis(host=host, port=port, password=password, socket_timeout=TIMEOUT_S)
         execute: Callable[..., object] = client.execute_command
         return lambda: _outcome([words], lambda each: execute(*each), redis.AuthenticationError)
 
@@ -87,7 +87,6 @@ def by_secret(job: dict[str, Any], certified: ssl.SSLContext) -> dict[str, Calla
     return {
         "read State": command("HGETALL", key + ":state:index"),
         "read State with a guessed password": command("HGETALL", key + ":state:index", password="guessed"),
-        "read State as the job's user": command("HGETALL", key + ":state:index", password="guessed", user="laggard"),
         "add a verdict": command("XADD", key + ":requests", "*", "verdicts", "{}"),
         "ask for a relaunch": command("XADD", key + ":requests", "*", "reboot", "{}"),
         "listen to the telemetry's answers": command("PSUBSCRIBE", "*"),
