@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.first_day_parts import Bench, chain
 from laggard.collectors.device_check import ALL_DEVICES
 from laggard.collectors.supervised_check import check_devices_here
 from laggard.detectors.judging.diagnosis import diagnose
@@ -84,16 +83,6 @@ def test_every_real_gpu_of_this_machine_is_checked() -> None:
         diagnosis.condition for diagnosis in diagnose({("here", check.gpu): check for check in found}, {}).values()
     }
     assert conditions == {"ok"}
-
-
-@pytest.mark.gpu
-def test_a_real_gpu_with_a_busy_neighbour_gets_a_verdict() -> None:
-    bench = Bench(real_gpus(), {})
-
-    chain(bench, seconds=120.0)
-
-    ((expected, holds, found),) = bench.checks
-    assert holds, f"{expected}: {found}"
 
 
 def test_a_library_that_is_missing_says_nothing_about_a_gpu(gpu_machine: GpuMachine, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from benchmarks.references import KINDS, SLOW, Outcome, play
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceState, SlowGPUAnalysis, SlowGPUDetector, Verdict
 from laggard.detectors.statistics.device_states import DeviceStates
@@ -203,23 +202,6 @@ def test_devices_that_may_be_slow_for_another_reason_are_restarted_for(
     launch = Launch()
     found = launch.rounds(4, idle_ratio, ALL_IDLE) + launch.rounds(20, 1.1, busy)
     assert "restart" in {verdict.action for verdict in found}
-
-
-def restarts_of(outcome: Outcome) -> list[set[int]]:
-    return [set(restarts) for restarts in outcome.restarts]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_a_healthy_job_is_not_restarted_whatever_its_devices_read_for_a_while(name: str) -> None:
-    assert restarts_of(play(KINDS[name](np.random.default_rng(2), 2), 2, 240)) == [set(), set()]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_a_device_that_becomes_slow_in_such_a_job_is_suspect_and_restarted_for(name: str) -> None:
-    outcome = play(KINDS[name](np.random.default_rng(2), 2), 2, 170, ratio=1.3, onset=125)
-    assert restarts_of(outcome) == [{SLOW // 4}] * 2
-    if "half of the nodes" not in name:
-        assert ((outcome.first_verdict[:, SLOW] >= 125) & (outcome.first_verdict[:, SLOW] < 133)).all()
 
 
 def test_a_device_that_was_hardly_slow_for_long_has_cost_something_only_since_it_is_slow() -> None:

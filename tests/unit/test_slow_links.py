@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 
-from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
-from benchmarks.links import play
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import rounds_of
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
@@ -17,7 +16,7 @@ from laggard.detectors.verdict import Verdict
 
 LEARNED = 12  # rounds before a fault
 SEEDS = range(2)
-LOUD = Traffic(bursts=0.2, own=0.1)
+LEAF_NODES = 16
 
 Slow = Mapping[tuple[str, str], float]
 """By how much the transfers of a sender and a receiver are slower."""
@@ -74,43 +73,87 @@ def all_to(node: str, nodes: Sequence[str], slowdown: float) -> dict[tuple[str, 
     return {(other, node): slowdown for other in nodes if other != node}
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 64])
+def leaves_of(nodes: Sequence[str]) -> dict[str, str] | None:
+    return {node: f"leaf{number // LEAF_NODES}" for number, node in enumerate(nodes)} if len(nodes) > 16 else None
+
+
+def noisy(one_round: list[LinkReading], random: np.random.Generator) -> list[LinkReading]:
+    """Add 2 % of noise to the best of three repeats."""
+    noise = np.exp(random.normal(0, 0.02, (len(one_round), 3)).min(axis=1))
+    return [
+        replace(each, duration_s=each.duration_s * float(factor)) for each, factor in zip(one_round, noise, strict=True)
+    ]
+
+
+def first_said(nodes: Sequence[str], slow: Slow, seed: int, rounds: int) -> tuple[int, list[LinkVerdict]]:
+    """Return after how many rounds with noise something is said first, from 1, and all that is said then."""
+    random, leaves = np.random.default_rng(seed), leaves_of(nodes)
+    analysis = SlowLinkAnalysis(nodes, leaves)
+    for one_round in islice(readings(nodes, {}, leaves), LEARNED):
+        assert analysis.add_round(noisy(one_round, random)) == []
+    for number, one_round in enumerate(islice(readings(nodes, slow, leaves), rounds)):
+        if found := analysis.add_round(noisy(one_round, random)):
+            return number + 1, found
+    return rounds + 1, []
+
+
+@pytest.mark.parametrize("count", [3, 8, 64])
 @pytest.mark.parametrize("side", ["sends", "receives"])
 def test_a_node_30_percent_slow_one_way_is_named_within_6_rounds(count: int, side: str) -> None:
-    fault = Fault("node", 1.3, side == "sends", side == "receives", LEARNED)
+    nodes = names(count)
+    slow = all_from("node0", nodes, 1.3) if side == "sends" else all_to("node0", nodes, 1.3)
     for seed in SEEDS:
-        outcome = play(count, fault, Traffic(), seed, LEARNED + 10)
-        assert outcome.delay is not None
-        assert outcome.delay <= 6
-        assert outcome.restarts == outcome.reports == 0
+        rounds, [verdict] = first_said(nodes, slow, seed, 10)
+        assert (verdict.kind, verdict.names, verdict.side) == ("node", ("node0",), side)
+        assert rounds <= 6
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 8])
+def test_of_two_nodes_the_slow_direction_is_named_within_6_rounds() -> None:
+    for seed in SEEDS:
+        rounds, [verdict] = first_said(names(2), {("node1", "node0"): 1.3}, seed, 10)
+        assert (verdict.kind, verdict.names) == ("link", ("node1", "node0"))
+        assert rounds <= 6
+
+
+@pytest.mark.parametrize("count", [3, 4, 8])
 def test_a_node_10_percent_slow_is_named_within_24_rounds(count: int) -> None:
-    outcomes = [play(count, Fault("node", 1.1, since=LEARNED), Traffic(), seed, LEARNED + 24) for seed in SEEDS]
-    assert [outcome.delay is not None for outcome in outcomes] == [True] * len(SEEDS)
+    nodes = names(count)
+    for seed in SEEDS:
+        _, [verdict] = first_said(nodes, all_from("node0", nodes, 1.1), seed, 24)
+        assert (verdict.kind, verdict.names, verdict.side) == ("node", ("node0",), "sends")
 
 
 @pytest.mark.parametrize("count", [3, 8])
 def test_a_bad_pair_is_named_within_30_rounds_and_neither_of_its_nodes(count: int) -> None:
     for seed in SEEDS:
-        outcome = play(count, Fault("pair", 2.0, receives=True, since=LEARNED), Traffic(), seed, LEARNED + 30)
-        assert outcome.delay is not None
-        assert outcome.restarts == outcome.reports == 0
+        slow = {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
+        _, [verdict] = first_said(names(count), slow, seed, 30)
+        assert (verdict.kind, set(verdict.names)) == ("pair", {"node0", "node1"})
 
 
 def test_a_slow_uplink_is_named_as_the_leaf_within_6_rounds_and_none_of_its_nodes() -> None:
+    nodes = names(64)
+    slow = {(one, other): 1.3 for one in nodes[:LEAF_NODES] for other in nodes[LEAF_NODES:]}
     for seed in SEEDS:
-        outcome = play(64, Fault("leaf", 1.3, since=LEARNED), Traffic(), seed, LEARNED + 10)
-        assert outcome.delay is not None
-        assert outcome.delay <= 6
-        assert outcome.restarts == outcome.reports == 0
+        rounds, [verdict] = first_said(nodes, slow, seed, 10)
+        assert (verdict.kind, verdict.names, verdict.side) == ("leaf", ("leaf0",), "sends")
+        assert rounds <= 6
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(2, 100), (3, 100), (8, 100), (64, 50)])
 def test_bursts_of_others_and_the_jobs_own_traffic_accuse_nobody(count: int, rounds: int) -> None:
-    outcome = play(count, FAULTLESS, LOUD, 1, rounds)
-    assert outcome.restarts == outcome.reports == 0
+    random, nodes = np.random.default_rng(1), names(count)
+    leaves = leaves_of(nodes)
+    analysis = SlowLinkAnalysis(nodes, leaves)
+
+    def disturbed(each: LinkReading) -> LinkReading:
+        """Make a fifth of the transfers longer, unseen, and a tenth with traffic that counters show."""
+        burst = 1 + random.uniform(0.1, 1.0) * (random.random() < 0.2)
+        own = random.uniform(0.1, 1.0) * (random.random() < 0.1)
+        return replace(each, duration_s=each.duration_s * burst * (1 + own), foreign_share=own)
+
+    for one_round in islice(readings(nodes, {}, leaves), rounds):
+        assert analysis.add_round([disturbed(each) for each in noisy(one_round, random)]) == []
 
 
 def test_a_slow_node_says_which_way_and_how_slow() -> None:
@@ -256,11 +299,6 @@ def test_readings_of_unknown_nodes_and_impossible_times_are_left_out() -> None:
     ]
     assert analysis.add_round(broken) == []
     assert analysis.add_round([]) == []
-
-
-def test_a_simulated_job_is_the_same_for_the_same_seed() -> None:
-    times = [next(LinkJob(8, traffic=LOUD, seed=4).rounds(1)).log_time.tolist() for _ in range(2)]
-    assert times[0] == times[1]
 
 
 def test_a_budget_that_is_no_probability_is_refused() -> None:
