@@ -65,7 +65,7 @@ class _Attempt:
         try:
             self.agent = self._allocation.start_agent_again(self._record)
         except UnreachableNodesError as error:
-            self._give_up(f"no answer by {error.transport} ({', '.join(error.complaints.values())})")
+            self._give_up(f"{error.reason} ({', '.join(error.complaints.values())})")
         except (LaggardError, OSError) as error:
             self._give_up(str(error))
         with self._changed:

@@ -311,7 +311,7 @@ class Cluster:
         ):
             for node in nodes:
                 if node.leftovers_ended is None and node.record == self._primary:
-                    raise LeftoversError("processes of an old launch", [node.record.hostname])
+                    raise LeftoversError("processes of an old launch could not be ended", [node.record.hostname])
                 if node.leftovers_ended is None:
                     node.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
         if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.stuck:
@@ -333,7 +333,7 @@ class Cluster:
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if self._is_lost(node):
-                raise NodeDownError(node.record.hostname, self._last_words(node))
+                raise NodeDownError(self._last_words(node), node.record.hostname)
 
     def _last_words(self, node: Node) -> str:
         return node.stuck or "its agent does not answer"
