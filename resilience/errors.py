@@ -93,7 +93,7 @@ class ResourceManagerError(AllocationError):
     """A command of the resource manager is missing, failed, or did not answer."""
 
     command: str
-    template = "{_command} {reason}"
+    template = "{command} {reason}"
 
 
 class ClusterError(LaggardError, RuntimeError):

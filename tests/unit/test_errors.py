@@ -38,7 +38,7 @@ EXAMPLE_VALUES: dict[Any, tuple[Any, ...]] = {
 
 
 def error_types() -> list[type[Exception]]:
-    """Return every error type that a module of laggard defines."""
+    """Return every error type that a module of laggard defines, below the root."""
     found: set[type[Exception]] = set()
     for module in pkgutil.walk_packages(laggard.__path__, "laggard."):
         if not module.name.endswith("__main__") and not is_for_missing_library(module.name):
@@ -50,7 +50,7 @@ def error_types() -> list[type[Exception]]:
                 and value.__module__.startswith("laggard.")
                 and value.__name__.endswith("Error")
             }
-    return sorted(found, key=lambda error: error.__name__)
+    return sorted(found - {LaggardError}, key=lambda error: error.__name__)
 
 
 def examples(error_type: type[Exception]) -> Iterator[tuple[Exception, dict[str, Any]]]:
