@@ -3,7 +3,8 @@
 Mutants are drawn from every module without input and output: those that import nothing which reaches the outside.
 Those that should notice are the unit and property tests that import the module, and after them those that import one
 that imports it. A mutant is written into a copy of the source tree, in a temporary folder; the tests run there, and
-what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts, annotations and decorators are left alone.
+what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts,
+annotations and decorators are left alone.
 
 Mutants that no test can notice are listed, with the reason, in ``equivalent_mutants.toml``; they do not count.
 """

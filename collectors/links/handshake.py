@@ -23,6 +23,9 @@ PROOF_BYTES = 32
 class UnauthenticatedError(LaggardError, ConnectionError):
     """The other end does not know the job's secret."""
 
+    reason: str
+    template = "{reason}"
+
 
 def key_of(secret: str, job: str, launch: int) -> bytes:
     """Return the key of one launch: what is overheard in it is worth nothing in another."""

@@ -25,6 +25,9 @@ ANSWER_DEADLINE_S = 40.0
 class TransferError(KVStoreError):
     """Why a peer did not take a shard, or does not have it."""
 
+    reason: str
+    template = "{reason}"
+
 
 class Peers:
     """Connections to other shard servers, encrypted, both ends with a certificate of the job.

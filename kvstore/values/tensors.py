@@ -21,6 +21,9 @@ Tensor = Any
 class TensorError(KVStoreError):
     """Why a tensor cannot be described or rebuilt; the codec names the key."""
 
+    reason: str
+    template = "{reason}"
+
 
 def is_tensor(value: object) -> bool:
     """Return whether this is a tensor of PyTorch's, of any kind."""

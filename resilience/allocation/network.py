@@ -67,9 +67,9 @@ def _address_of(host: str, name: str) -> str:
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        raise NodeAddressError(host, f"has no IPv4 address ({name}: {error.strerror}): check its name") from error
+        raise NodeAddressError(f"has no IPv4 address ({name}: {error.strerror}): check its name", host) from error
     if is_loopback(address):
-        raise NodeAddressError(host, f"has the loopback address {address}: check its name in /etc/hosts")
+        raise NodeAddressError(f"has the loopback address {address}: check its name in /etc/hosts", host)
     return address
 
 

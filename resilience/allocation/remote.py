@@ -150,7 +150,7 @@ class RemoteAllocation:
                 agent.cancel()
             self.close()
             example = self._transport.command(silent_hosts[0], ["true"])
-            raise UnreachableNodesError(self._transport.name, complaints, example)
+            raise UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
         for host in silent_hosts:
             self._pending.pop(host).cancel()
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
@@ -274,7 +274,8 @@ class RemoteAllocation:
         return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])
 
     def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
-        return UnreachableNodesError(self._transport.name, {host: complaint}, self._transport.command(host, ["true"]))
+        reason = f"no answer by {self._transport.name}"
+        return UnreachableNodesError(reason, {host: complaint}, self._transport.command(host, ["true"]))
 
     def _start_together(self) -> dict[str, Pending]:
         """Start the agents of as many nodes as one command can, for each such command."""

@@ -268,10 +268,10 @@ def _output_of(command: Sequence[str], deadline_s: float) -> str:
             command, capture_output=True, text=True, check=True, timeout=deadline_s, env=unnarrowed | _WHOLE
         )
     except FileNotFoundError as error:
-        raise ResourceManagerError(command[0], "is not on PATH, though this is a Slurm job") from error
+        raise ResourceManagerError("is not on PATH, though this is a Slurm job", command[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise ResourceManagerError(command[0], f"did not answer within {deadline_s:g} s") from error
+        raise ResourceManagerError(f"did not answer within {deadline_s:g} s", command[0]) from error
     except subprocess.CalledProcessError as error:
         # scontrol complains on its standard output.
-        raise ResourceManagerError(command[0], f"failed: {(error.stderr or error.stdout).strip()}") from error
+        raise ResourceManagerError(f"failed: {(error.stderr or error.stdout).strip()}", command[0]) from error
     return done.stdout

@@ -26,26 +26,11 @@ LOCK_RETRY_S = 0.05
 
 
 class PastReadingsError(LaggardError, ValueError):
-    """The file of past readings cannot be read.
+    """The file of past readings (``path``) cannot be read."""
 
-    Attributes
-    ----------
-    path
-        The file.
-    reason
-        What is wrong with it.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"cannot read past readings from {self.path} ({self.reason}): "
-            "--forget discards them, --past names another file"
-        )
+    path: Path
+    reason: str
+    template = "cannot read past readings from {path} ({reason}): --forget discards them, --past names another file"
 
 
 @dataclass(frozen=True, slots=True)

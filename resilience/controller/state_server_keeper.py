@@ -21,6 +21,7 @@ from laggard.kvstore.errors import (
     KVStoreError,
     PortTakenError,
     ServerError,
+    ServerLostError,
     ServerStartError,
     StateFullError,
     StateUnavailableError,
@@ -190,7 +191,7 @@ class StateKeeper:
                 self._restart(exit_code)
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
                 with self.changed:
-                    self.failure = error if isinstance(error, KVStoreError) else ServerError(str(error))
+                    self.failure = error if isinstance(error, KVStoreError) else ServerLostError(str(error))
                     self.changed.notify_all()
                 return
             finally:
@@ -235,7 +236,7 @@ class StateKeeper:
 
     def _say_loading(self, message: str) -> None:
         if self._stopping:  # nobody needs it any more
-            raise ServerError("the job ended while its state server was loading its log")
+            raise ServerLostError("the job ended while its state server was loading its log")
         self._say(message)
 
     def _start_again(self, died: StateServer) -> StateServer:
@@ -252,7 +253,7 @@ class StateKeeper:
             with self.changed:
                 if self.changed.wait_for(lambda: self._stopping, POLL_S):
                     break
-        raise failed or ServerError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
+        raise failed or ServerLostError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
 
     def _too_often(self, now_s: float) -> bool:
         starts_s = self._starts_s

@@ -21,7 +21,7 @@ def _trouble(of: Trouble) -> str:
         case None:
             return "its agent has ended again"
         case UnreachableNodesError() as error:
-            return f"no answer by {error.transport} ({', '.join(error.complaints.values())})"
+            return f"{error.reason} ({', '.join(error.complaints.values())})"
     return str(of.error)
 
 

@@ -315,7 +315,7 @@ class Cluster:
         ):
             for node in nodes:
                 if node.tasks.leftovers_ended is None and node.record == self._primary:
-                    raise LeftoversError("processes of an old launch", [node.record.hostname])
+                    raise LeftoversError("processes of an old launch could not be ended", [node.record.hostname])
                 if node.tasks.leftovers_ended is None:
                     node.tasks.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
         if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.tasks.stuck:
@@ -337,7 +337,7 @@ class Cluster:
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if self._is_lost(node):
-                raise NodeDownError(node.record.hostname, self._last_words(node))
+                raise NodeDownError(self._last_words(node), node.record.hostname)
 
     def _last_words(self, node: Node) -> str:
         return node.tasks.stuck or "its agent does not answer"

@@ -83,7 +83,7 @@ class AttachedCluster(Cluster):
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
             self.nodes[ids[dead]].ray.mark_ended()
-            raise NodeDownError(ids[dead], "it has left the Ray cluster")
+            raise NodeDownError("it has left the Ray cluster", ids[dead])
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
         self._pending_notices += [
             f"{hosts.get(node, node)} could not be held: others use it, and Ray may place the program on the rest of it"

@@ -33,22 +33,11 @@ _DASHBOARD_AGENT_PORTS = ("METRICS_AGENT_PORT_NAME", "METRICS_EXPORT_PORT_NAME",
 
 
 class HeadNotAnsweringError(LaggardError, ConnectionError):
-    """Ray's head listens but does not answer.
+    """Ray's head listens at ``address`` but does not answer; ``reason`` is what Ray reported."""
 
-    Attributes
-    ----------
-    address
-        ``host:port`` of the head.
-    reason
-        What Ray reported.
-    """
-
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(address, reason)
-        self.address, self.reason = address, reason
-
-    def __str__(self) -> str:
-        return f"Ray's head at {self.address} does not answer: {self.reason}"
+    address: str
+    reason: str
+    template = "Ray's head at {address} does not answer: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

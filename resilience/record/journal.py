@@ -38,23 +38,11 @@ _MAX_PUBLISHED = 10_000
 
 
 class JournalError(LaggardError, ValueError):
-    """A journal cannot be read.
+    """A journal cannot be read; ``reason`` reads on from the ``path`` of its file."""
 
-    Attributes
-    ----------
-    path
-        The journal's file.
-    reason
-        What is wrong with it and what to do; reads on from the path.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path} {self.reason}"
+    path: Path
+    reason: str
+    template = "{path} {reason}"
 
 
 class OtherFormatError(LaggardError, ValueError):

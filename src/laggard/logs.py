@@ -30,12 +30,8 @@ _PATTERNS = ("*.log", "ray/session_2*/logs/*.err", "ray/session_2*/logs/*.out")
 class LogLevelError(LaggardError, ValueError):
     """``LAGGARD_LOG`` names no level."""
 
-    def __init__(self, value: str) -> None:
-        super().__init__(value)
-        self.value = value
-
-    def __str__(self) -> str:
-        return f"{LOG_VARIABLE}={self.value} is not a level: use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+    value: str
+    template = f"{LOG_VARIABLE}={{value}} is not a level: use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
 
 
 def configure_logging(default: str = "info") -> None:

@@ -26,6 +26,9 @@ _NOT_YET = np.uint64(0x7FF4_1A66_A2D0_0001)
 class NotANumberError(TelemetryError):
     """Why there is no number in a value, in a few words; never raised to the program."""
 
+    reason: str
+    template = "{reason}"
+
 
 class Pending:
     """A number that a GPU may not have computed yet.

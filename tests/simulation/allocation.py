@@ -65,7 +65,7 @@ class Allocation(base.Unmanaged):
         while not clearing.ended and scheduler.now_s < until_s:
             scheduler.block(0.1)
         if clearing.exit_code != 0 or self._job.links[host].is_cut:
-            raise UnreachableNodesError("ssh", {host: "no answer"}, ["true"])
+            raise UnreachableNodesError("no answer by ssh", {host: "no answer"}, ["true"])
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
         return self.start_agent(node)
 

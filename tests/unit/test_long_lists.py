@@ -94,16 +94,16 @@ def test_a_list_is_folded_and_bounded(names: list[str], shown: str) -> None:
 
 def test_the_errors() -> None:
     refused = dict.fromkeys(NODES, "Connection refused")
-    error = UnreachableNodesError("ssh", refused, ["ssh", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by ssh", refused, ["ssh", "nid00000", "true"])
     assert str(error) == "no answer by ssh from nid[00000-00125] (Connection refused): try ssh nid00000 true"
     own = {node: f"connect to host {node} port 22: no route" for node in NODES}
-    error = UnreachableNodesError("ssh", own, ["ssh", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by ssh", own, ["ssh", "nid00000", "true"])
     assert "from nid[00000-00125] (connect to host nid00000 port 22: no route): try" in str(error)
     different = {node: f"error {number}" for number, node in enumerate(NODES)}
-    error = UnreachableNodesError("srun", different, ["srun", "-w", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by srun", different, ["srun", "-w", "nid00000", "true"])
     assert str(error).endswith("nid00000 (error 0), nid00001 (error 1), and 124 others: try srun -w nid00000 true")
     assert_fits(str(error))
-    assert_fits(str(LeftoversError("processes of launch 3", NODES[::2])))
+    assert_fits(str(LeftoversError("processes of launch 3 could not be ended", NODES[::2])))
     jobs = [RunningJob("train", f"{number:08}", None, None) for number in range(126)]  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="126 jobs are running") as several:
         choose(jobs, None)

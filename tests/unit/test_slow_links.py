@@ -85,7 +85,7 @@ def noisy(one_round: list[LinkReading], random: np.random.Generator) -> list[Lin
     ]
 
 
-def first_said(nodes: Sequence[str], slow: Slow, seed: int, rounds: int) -> tuple[int, list[LinkVerdict]]:
+def first_said(nodes: Sequence[str], slow: Slow, seed: int, rounds: int) -> tuple[int, list[Verdict]]:
     """Return after how many rounds with noise something is said first, from 1, and all that is said then."""
     random, leaves = np.random.default_rng(seed), leaves_of(nodes)
     analysis = SlowLinkAnalysis(nodes, leaves)
