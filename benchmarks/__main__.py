@@ -14,7 +14,7 @@ BENCHMARKS = {
     "first-day": "everything that ten minutes on a GPU can tell, with nothing but what the probes need",
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
     "links": "slow links, simulated and on real wires: found how soon, false alarms, cost; compared with other rules",
-    "outsider": "steps per second of a job while another user scans, holds and floods its ports",
+    "outsider": "steps per second of a job while another user scans and holds its ports",
     "page": "the page of a job: how soon all devices are drawn, and how large a report is",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
@@ -23,7 +23,6 @@ BENCHMARKS = {
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
     "state": "State compared with the plain Redis client and with files",
-    "state-copy": "what a commit costs with a copy of State on a second node",
 }
 
 

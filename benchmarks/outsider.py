@@ -1,4 +1,4 @@
-"""What an outsider costs a job: steps per second while somebody at another address scans, holds or floods its ports.
+"""What an outsider costs a job: steps per second while somebody at another address scans its ports or holds them.
 
 The job has two virtual nodes; with ``--slurm`` two nodes of a cluster with Slurm's own daemons, whose machines are
 network namespaces, which needs root. All processes of the job share one processor, so that whatever an attack costs
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks outsider", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of blocks of each attack (default: %(default)s)")
     parser.add_argument("--block", type=float, default=2.0, help="seconds of each block (default: %(default)s)")
-    parser.add_argument("--attacks", default="scan,hold,flood", help="which (default: %(default)s)")
+    parser.add_argument("--attacks", default="scan,hold", help="which (default: %(default)s)")
     parser.add_argument("--only", default="", help="only the ports whose owner begins so")
     parser.add_argument("--slurm", action="store_true", help="a job on real Slurm daemons, with srun's ports")
     parser.add_argument("--program-alone", action="store_true", help="leave a processor to the program")

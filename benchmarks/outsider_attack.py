@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import selectors
 import socket
 import sys
 import time
 from typing import cast
 
-AT_ONCE = 64
+SCANNED_AT_ONCE = 64
+HELD = 3000  # over all ports of an attack
 WAIT_S = 1.0
 ALL_PORTS = range(1, 65536)
 
@@ -21,15 +23,7 @@ Place = tuple[str, int]
 
 
 class Attack:
-    """Connections that are opened again and again.
-
-    Parameters
-    ----------
-    source
-        The outsider's address.
-    hold
-        Whether to keep them after two bytes, until the other end closes them.
-    """
+    """Connections that are opened again and again; with ``hold`` they are kept until the other end closes them."""
 
     def __init__(self, source: str, *, hold: bool) -> None:
         self._source = source
@@ -82,7 +76,7 @@ class Attack:
             return False
         self.connections += 1
         with contextlib.suppress(OSError):
-            connection.send(b"sl" if self._hold else b"\xff\x00?" * 500)
+            connection.send(b"sl")
         return True
 
     def _close(self, connection: socket.socket) -> None:
@@ -111,9 +105,9 @@ def attack(source: str, what: str, seconds: float, places: list[Place]) -> int:
     addresses = sorted({address for address, _ in places})
     if what == "scan":
         every = ((address, port) for port in ALL_PORTS for address in addresses)
-        begun = [next(every) for _ in range(AT_ONCE)]
+        begun = [next(every) for _ in range(SCANNED_AT_ONCE)]
     else:
-        begun = [place for place in places for _ in range(AT_ONCE)]
+        begun = [place for place in places for _ in range(HELD // len(places))]
     for place in begun:
         attack.begin(place)
     while time.monotonic() < until_s:
@@ -125,6 +119,8 @@ def attack(source: str, what: str, seconds: float, places: list[Place]) -> int:
 
 def main(source: str) -> None:
     """Obey until standard input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for line in sys.stdin:
         what, seconds, places = json.loads(line)
         print(attack(source, what, seconds, [(address, port) for address, port in places]), flush=True)

@@ -148,8 +148,6 @@ class Watched:
                 owner = next((owner for word, owner in OWNERS.items() if word in line), line)
                 places = {(address if ip == ANY else ip, port) for ip, port in _listens_at(process.pid)}
                 found.setdefault(owner, set()).update(each for each in places if _is_near(each[0], address))
-        # The controller has the second queue at the ports of others.
-        found["agents' port"].difference_update(*(places for owner, places in found.items() if owner != "agents' port"))
         return {owner: sorted(places) for owner, places in sorted(found.items()) if places}
 
     def works(self) -> bool:
@@ -241,17 +239,17 @@ def slurm_site(outsiders: Sequence[int]) -> Iterator[tuple[Watched, Outsider]]:
         def machines() -> dict[str, list[psutil.Process]]:
             # On the login machine `srun` runs our command on the primary. Our command there has inherited a port of
             # salloc's, which is not ours.
-            sruns = [each for each in _of_user(site.network.login) if each.name() == "srun"]
+            sruns = _of_user(site.network.login, "srun")
             return {site.network.login.address: sruns, **{each.address: _of_user(each) for each in of_job}}
 
         watched = stack.enter_context(_watched(folder, job, machines))
         yield watched, stack.enter_context(Outsider(last.address, last.command(*_pinned(outsiders))))
 
 
-def _of_user(machine: Machine) -> list[psutil.Process]:
+def _of_user(machine: Machine, name: str = "") -> list[psutil.Process]:
     found = []
     for process in machine.processes():
         with contextlib.suppress(psutil.Error):
-            if process.uids().real == UID:
+            if process.uids().real == UID and process.name().startswith(name):
                 found.append(process)
     return found

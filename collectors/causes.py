@@ -119,9 +119,9 @@ def _pcie(symptoms: Symptoms) -> str | None:
 
 
 def _neighbour(symptoms: Symptoms) -> str | None:
-    if not symptoms.strangers:
+    if not symptoms.foreign_pids:
         return None
-    pids = ", ".join(map(str, symptoms.strangers[:3])) + (", ..." if len(symptoms.strangers) > 3 else "")
+    pids = ", ".join(map(str, symptoms.foreign_pids[:3])) + (", ..." if len(symptoms.foreign_pids) > 3 else "")
     return f"a neighbour: process {pids} of another job runs on the device; the hardware is not to blame"
 
 

@@ -115,7 +115,7 @@ class Symptoms:
         Values after the round, by name.
     risen
         By how much each counter rose during the round.
-    strangers
+    foreign_pids
         PIDs of processes of other jobs that compute on the device.
     links_down
         NVLinks that are not active.
@@ -126,7 +126,7 @@ class Symptoms:
     seconds: float
     now: Mapping[str, float] = field(default_factory=dict)
     risen: Mapping[str, float] = field(default_factory=dict)
-    strangers: tuple[int, ...] = ()
+    foreign_pids: tuple[int, ...] = ()
     links_down: tuple[int, ...] = ()
     xids: tuple[int, ...] = ()
 
@@ -142,7 +142,7 @@ class Symptoms:
             seconds=after.time_s - before.time_s,
             now=after.values,
             risen=risen,
-            strangers=tuple(sorted(pid for pid in after.processes if not is_ours(pid))),
+            foreign_pids=tuple(sorted(pid for pid in after.processes if not is_ours(pid))),
             links_down=after.links_down,
             xids=(*before.xids, *after.xids),
         )

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         ProcessesStillRunningError,
         ProgramError,
         ResourceManagerError,
-        StateCopyError,
         UnreachableNodesError,
         UsageError,
     )
@@ -49,7 +48,6 @@ __all__ = [
     "ProcessesStillRunningError",
     "ProgramError",
     "ResourceManagerError",
-    "StateCopyError",
     "UnreachableNodesError",
     "UsageError",
 ]

@@ -142,10 +142,3 @@ class ProcessesStillRunningError(LaggardError, TimeoutError):
         states = self.states or ("",) * len(self.pids)
         named = [f"{pid} ({state})" if state else f"{pid}" for pid, state in zip(self.pids, states, strict=True)]
         return ", ".join(named)
-
-
-class StateCopyError(LaggardError, RuntimeError):
-    """The copy of State on another node cannot be used, or cannot be kept; ``reason`` says why, and the way out."""
-
-    reason: str
-    template = "the copy of State: {reason}"

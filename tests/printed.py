@@ -10,7 +10,6 @@ __all__ = [
     "ARRAY",
     "ATTACHED_JOB",
     "BATCH_SCRIPT",
-    "COPIED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
     "HETEROGENEOUS",
@@ -20,7 +19,6 @@ __all__ = [
     "INSIDE_SRUN",
     "INTERACTIVE",
     "LINK_JOB",
-    "LOSE_PRIMARIES",
     "MAIN_JOB",
     "PRELOAD_JOB",
     "PROLOG",
@@ -50,9 +48,9 @@ _COMMAND = re.compile(
     r"""
     (\w+=\S+\ )*
     ((\.venv/bin/|\./)\S+
-    |apt|apt-get|cat|cd|chrt|collectd|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
+    |apt|apt-get|cat|cd|chrt|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
     |laggard|lint-imports|mkdir|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
-    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|telegraf|torchrun|uv|valkey-cli|wget|zcat
+    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|uv|valkey-cli|wget|zcat
     )(\ |$)
     """,
     re.VERBOSE,
@@ -143,9 +141,6 @@ HOST_FILE = _block("docs/guides/ssh.md", "text")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
-COPIED_JOB = _only("docs/restart.md", r"^laggard .*--state-copy")
-LOSE_PRIMARIES = _only("docs/restart.md", r"lost_primaries")
-"""``tests/clusters/test_state_copy.py`` runs them."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")

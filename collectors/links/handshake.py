@@ -14,13 +14,13 @@ import time
 
 from laggard.errors import LaggardError
 
-__all__ = ["StrangerError", "answer", "call", "key_of", "receive_exactly", "receive_into"]
+__all__ = ["UnauthenticatedError", "answer", "call", "key_of", "receive_exactly", "receive_into"]
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 
 
-class StrangerError(LaggardError, ConnectionError):
+class UnauthenticatedError(LaggardError, ConnectionError):
     """The other end does not know the job's secret."""
 
     reason: str
@@ -42,7 +42,7 @@ def answer(connection: socket.socket, key: bytes, deadline_s: float) -> None:
 
     Raises
     ------
-    StrangerError
+    UnauthenticatedError
         If it does not belong to the job.
     OSError
         If the connection ends, or it takes too long.
@@ -53,7 +53,7 @@ def answer(connection: socket.socket, key: bytes, deadline_s: float) -> None:
     nonce = receive_exactly(connection, NONCE_BYTES, until_s)
     proof = receive_exactly(connection, PROOF_BYTES, until_s)
     if not hmac.compare_digest(proof, _proof(key, b"caller", own, nonce)):
-        raise StrangerError("the caller does not know the job's secret")
+        raise UnauthenticatedError("the caller does not know the job's secret")
     connection.sendall(_proof(key, b"listener", own, nonce))
 
 
@@ -65,7 +65,7 @@ def call(connection: socket.socket, key: bytes, deadline_s: float) -> None:
     connection.sendall(own + _proof(key, b"caller", nonce, own))
     proof = receive_exactly(connection, PROOF_BYTES, until_s)
     if not hmac.compare_digest(proof, _proof(key, b"listener", nonce, own)):
-        raise StrangerError("the listener does not know the job's secret")
+        raise UnauthenticatedError("the listener does not know the job's secret")
 
 
 def _proof(key: bytes, who: bytes, of_listener: bytes, of_caller: bytes) -> bytes:

@@ -14,14 +14,13 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from laggard.collectors.links.gate import Gate, Step
-from laggard.collectors.links.handshake import StrangerError, answer, call, receive_exactly, receive_into
+from laggard.collectors.links.handshake import UnauthenticatedError, answer, call, receive_exactly, receive_into
 from laggard.collectors.links.interface_counters import carried_bytes, interface_of, retransmissions_of
-from laggard.kvstore.strangers import Places, TwoQueues
+from laggard.system.unproven import Unproven, accepted, shut_down
 
 __all__ = ["LinkCall", "LinkListener", "Transfer"]
 
@@ -36,7 +35,6 @@ WAIT_S = 15.0
 """How long a node waits for its partner: longer than a transfer may take, since the partner may be in one."""
 LONGEST_S = 1.0
 """Once a meeting's transfers have taken this long, there are no more repeats."""
-MAX_STRANGERS = 8
 MAX_CALLERS = 8
 MAX_BYTES = 64 << 20
 # What a NIC carries beside the payload: headers, and the acknowledgements of the transfer in the other direction.
@@ -47,6 +45,7 @@ _REPLY = struct.Struct("!cQ")
 _PING, _PUT, _WAIT = b"p", b"s", b"w"
 _YES, _NO = b"y", b"n"
 _CHUNK_BYTES = 1 << 20
+_BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,42 +84,32 @@ class LinkListener:
         self._key = key
         self._gate = gate
         self._interface = interface_of(address)
-        self._queues = TwoQueues(address, backlog=64)
-        self._strangers = Places(MAX_STRANGERS)
+        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._unproven = Unproven[socket.socket](shut_down)
         self._callers = threading.BoundedSemaphore(MAX_CALLERS)
-        self.port = self._queues.port
-        for queue in self._queues.queues:
-            threading.Thread(target=self._accept, args=queue, name="link-listener", daemon=True).start()
-
-    def expect(self, addresses: Iterable[str]) -> None:
-        """Have partners at these addresses not wait behind strangers."""
-        self._queues.admit(*addresses)
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, name="link-listener", daemon=True).start()
 
     def close(self) -> None:
         """Take no more connections."""
-        self._queues.close()
+        shut_down(self._listener)
+        self._listener.close()
 
-    def _accept(self, listener: socket.socket, pause_s: float) -> None:
-        while True:
-            try:
-                connection, where = listener.accept()
-            except OSError:
-                return  # it was closed
-            threading.Thread(target=self._serve, args=(connection, where[0]), daemon=True).start()
-            time.sleep(pause_s)
+    def _accept(self) -> None:
+        for connection, (address, _) in accepted(self._listener):
+            threading.Thread(target=self._serve, args=(connection, address), daemon=True).start()
 
-    def _serve(self, connection: socket.socket, where: str) -> None:
+    def _serve(self, connection: socket.socket, address: str) -> None:
         with connection:
             try:
-                with self._strangers.taken_by(connection):
+                with self._unproven.holding(connection):
                     answer(connection, self._key, HANDSHAKE_S)
-                self._queues.admit(where)
                 with self._callers:
                     self._serve_partner(connection)
-            except StrangerError as error:
-                _log.warning("%s: %s", where, error)
+            except UnauthenticatedError as error:
+                _log.warning("%s: %s", address, error)
             except OSError as error:
-                _log.debug("the connection with %s has ended: %s", where, error)
+                _log.debug("the connection with %s has ended: %s", address, error)
 
     def _serve_partner(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

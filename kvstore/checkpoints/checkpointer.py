@@ -1,8 +1,8 @@
 """Checkpoints: one shard per rank, complete once every shard has the copies that it was to have, the last few kept.
 
-State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.manifest`): these lie in the memory
-of the nodes, each on the rank's own node and on a peer, and, if the job has one, in a shared directory.  Shards of
-different launches never form one checkpoint, since two launches may reach a step differently.
+State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.manifest`): these lie in the
+memory of the nodes, each on the rank's own node and on a peer, and, if the job has one, in a shared directory.  Shards
+of different launches never form one checkpoint, since two launches may reach a step differently.
 """
 
 from __future__ import annotations

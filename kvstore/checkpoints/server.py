@@ -1,8 +1,8 @@
 """A node's shard server: holds the shards of checkpoints in the node's memory, and copies of those of its peers.
 
-Every node has one as a sidecar of its agent (``python -m laggard.kvstore.checkpoints.server FOLDER``).  Programs of the node
-reach it through a socket in the node's private folder, peers through TLS, for which both need a certificate of the job.
-It ends with its agent, and its memory with it, since the files have no names.
+Every node has one as a sidecar of its agent (``python -m laggard.kvstore.checkpoints.server FOLDER``).  Programs of the
+node reach it through a socket in the node's private folder, peers through TLS, for which both need a certificate of the
+job. It ends with its agent, and its memory with it, since the files have no names.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from laggard.kvstore.checkpoints.wire import ENDED, Message, receive, receive_ex
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.strangers import Places, TwoQueues
 from laggard.logs import configure_logging
+from laggard.system.unproven import Unproven, accepted, shut_down
 
 __all__ = ["ShardServer", "main"]
 
@@ -42,7 +42,6 @@ _log = logging.getLogger("laggard.kvstore.checkpoints")
 ROOM_DEADLINE_S = 1.0
 _POLL_S = 0.1
 _BACKLOG = 128
-_MAX_UNPROVEN = 64
 _LONGEST_SUMS_BYTES = 64 << 20
 # Of a thread that prepares memory: ranks and copies come first.
 _LOW_PRIORITY = 10
@@ -77,8 +76,8 @@ class ShardServer:
         directory = None if settings.directory is None else Path(settings.directory)
         self._holdings = Holdings(self._memory, self._job, self._peers, directory)
         self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
-        self._queues = TwoQueues(settings.address, settings.nodes, _BACKLOG)
-        self._unproven = Places(_MAX_UNPROVEN)
+        self._peers_listener = socket.create_server((settings.address, 0), backlog=_BACKLOG)
+        self._unproven = Unproven[socket.socket](shut_down)
         self._has_told = False
 
     def start(self) -> None:
@@ -88,18 +87,16 @@ class ShardServer:
         programs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         programs.bind(str(path))
         programs.listen(_BACKLOG)
-        ports = [(programs, 0.0, self._serve_program), *((*queue, self._serve_peer) for queue in self._queues.queues)]
-        for port in ports:
+        for port in ((programs, self._serve_program), (self._peers_listener, self._serve_peer)):
             threading.Thread(target=self._accept, args=port, daemon=True).start()
-        address = ServerAddress(self._job.server, self._settings.address, self._queues.port)
+        own_port = int(self._peers_listener.getsockname()[1])
+        address = ServerAddress(self._job.server, self._settings.address, own_port)
         self._registry.add(self._settings.host, address)
         threading.Thread(target=self._holdings.keep_looking, daemon=True).start()
 
-    def _accept(self, listener: socket.socket, pause_s: float, serve: Callable[[socket.socket], None]) -> None:
-        while True:
-            connection, _ = listener.accept()
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        for connection, _ in accepted(listener):
             threading.Thread(target=self._converse, args=(connection, serve), daemon=True).start()
-            time.sleep(pause_s)
 
     def _converse(self, connection: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         try:
@@ -244,9 +241,8 @@ class ShardServer:
     def _serve_peer(self, connection: socket.socket) -> None:
         connection.settimeout(PROGRESS_DEADLINE_S)
         with self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as encrypted:
-            with self._unproven.taken_by(encrypted):
+            with self._unproven.holding(encrypted):
                 encrypted.do_handshake()
-            self._queues.admit(encrypted.getpeername()[0])
             message = receive(encrypted)
             match message["do"]:
                 case "put":

@@ -47,8 +47,6 @@ class NodeShards:
         How much shards may use of its memory; None: a large part of the file system in memory.
     directory
         Shared directory; None: there is none.
-    nodes
-        Addresses of the job's nodes; others may come later.
     """
 
     host: str
@@ -57,7 +55,6 @@ class NodeShards:
     sharers: int = 1
     memory_bytes: int | None = None
     directory: str | None = None
-    nodes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the content of the settings file."""

@@ -44,8 +44,6 @@ class Endpoint:
     authority : str
         Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not
         encrypted.
-    user : str
-        Whom the password belongs to; empty: the server's default user.
     """
 
     host: str
@@ -53,7 +51,6 @@ class Endpoint:
     job: str
     password: str = field(repr=False)
     authority: str = field(default="", repr=False)
-    user: str = ""
 
     def __post_init__(self) -> None:
         if not _JOB_ID.fullmatch(self.job):
@@ -96,7 +93,6 @@ class Endpoint:
             connection_class=redis.SSLConnection if self.encrypted else redis.Connection,
             host=self.host,
             port=self.port,
-            username=self.user or None,
             password=self.password,
             socket_connect_timeout=timeout_s,
             socket_timeout=timeout_s,

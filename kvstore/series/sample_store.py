@@ -1,8 +1,8 @@
 """The samples of one node, in memory: a limited window of every series, compressed.
 
 The newest samples of a series are plain arrays; once there are enough of them they are packed into a block
-(:mod:`laggard.kvstore.series.timeseries`), and blocks are dropped one by one as the window moves on. Samples are not State:
-they are lost with the process that holds them, unless they were dumped.
+(:mod:`laggard.kvstore.series.timeseries`), and blocks are dropped one by one as the window moves on. Samples are not
+State: they are lost with the process that holds them, unless they were dumped.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Times become differences of differences, which are 0 for a steady rate. Values that are decimal numbers with few digits,
 as sensors report them, become integers and then differences; others keep their 64 bits, each XORed with its
-predecessor's. Both are packed as columns (:mod:`laggard.kvstore.series.columns`), and deflated if that makes them smaller.
+predecessor's. Both are packed as columns (:mod:`laggard.kvstore.series.columns`), and deflated if that makes them
+smaller.
 """
 
 from __future__ import annotations

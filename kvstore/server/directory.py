@@ -18,7 +18,7 @@ import psutil
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.errors import StateDirectoryError
 
-__all__ = ["DATA", "IDENTITY", "claim", "is_in_use", "locked", "unusable"]
+__all__ = ["DATA", "IDENTITY", "claim", "locked", "unusable"]
 
 DATA = "appendonlydir"
 _FORMAT = 1
@@ -76,18 +76,6 @@ def locked(directory: Path, deadline: float) -> Iterator[int]:
         except OSError as error:
             raise unusable(directory, error) from error
         yield fd
-    finally:
-        os.close(fd)
-
-
-def is_in_use(directory: Path) -> bool:
-    """Return whether a state server uses the directory, or is about to."""
-    try:
-        fd = os.open(directory / _LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not _try_lock(fd)
     finally:
         os.close(fd)
 

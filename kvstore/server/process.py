@@ -45,8 +45,6 @@ Fsync = Literal["always", "everysec", "no"]
 _LOG = "server.log"
 SNAPSHOT = "snapshot.rdb"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
-# As whom the job logs in: the server shows connections that have not logged in as the default user's.
-_USER = "laggard"
 _PORT_ATTEMPTS = 5
 # A killed process may still be blocked in a write to a network disk.
 _KILL_S = 5.0
@@ -71,7 +69,6 @@ bind {host}
 {listen}
 protected-mode yes
 requirepass {password}
-user {user} on >{password} ~* &* +@all
 daemonize no
 dir .
 save ""
@@ -202,7 +199,7 @@ class StateServer:
             # Another process may take a free port before the server binds it; a port that was asked for is not retried.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
                 chosen = _free_port(plan.host) if port is None else port
-                endpoint = Endpoint(plan.host, chosen, plan.job, password, authority, _USER)
+                endpoint = Endpoint(plan.host, chosen, plan.job, password, authority)
                 server = cls(_spawn(plan, endpoint, lock_fd), endpoint, plan)
                 try:
                     server._await_ready(watch)
@@ -357,7 +354,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
     config = _CONFIG.format(
         host=endpoint.host,
         listen=listen,
-        user=endpoint.user,
         password=endpoint.password,
         fsync=plan.fsync,
         snapshot=SNAPSHOT,

@@ -1,6 +1,5 @@
 -- Commits a transaction, or stages a part of a large one. The fence of fence.py and stored.lua are prepended.
--- KEYS: launch, index, meta, acknowledgement, acknowledgement of the transaction before it, whether commits wait for
--- the copy of State on another node (state_copy.py).
+-- KEYS: launch, index, meta, acknowledgement, acknowledgement of the transaction before it.
 -- ARGV: launch, prefix of all keys, expiry of the acknowledgement and of the one before it in ms, transaction,
 -- number of the part (0: all of it at once), what about the lock, is it the last part, records to settle at once,
 -- number of reads, for each read its key and version,
@@ -11,11 +10,7 @@ local ABSENT = '0 '
 local LOCKED_MS = 5000
 
 local acknowledged = redis.call('GET', KEYS[4])
-local awaited = redis.call('GET', KEYS[6]) or ''
-if acknowledged then
-    redis.call('PEXPIRE', KEYS[4], ARGV[3])  -- a write: whoever waits for the copy waits for what comes before it, too
-    return {'ok', acknowledged, '', awaited}
-end
+if acknowledged then return {'ok', acknowledged, ''} end
 
 local transaction, part, locking, last, at = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1', 10
 local mine = part > 0 and staged(transaction)
@@ -153,4 +148,4 @@ if key_set_changed > 0 then redis.call('HINCRBY', meta, 'keys', 1) end
 redis.call('SET', KEYS[4], version, 'PX', ARGV[3])
 -- Whoever begins a transaction has got the answer to the one before it.
 if KEYS[5] ~= KEYS[4] then redis.call('PEXPIRE', KEYS[5], ARGV[4]) end
-return {'ok', version, settling or '', awaited}
+return {'ok', version, settling or ''}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from importlib.resources import files
 from typing import cast
 
@@ -31,7 +31,6 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.state.parts import PART_BYTES, Operation, Part, cut
-from laggard.kvstore.state_copy import await_copy, awaited_key, one_connection
 from laggard.kvstore.values.codec import Buffer
 
 __all__ = ["ACKNOWLEDGEMENT_EXPIRY_S", "Committer"]
@@ -52,7 +51,7 @@ _SETTLE_LUA = _STORED_LUA + files("laggard.kvstore.state").joinpath("settle.lua"
 
 
 class _Wait(redis.ConnectionError):
-    """Another transaction holds the lock, or a copy is waited for; the retry policy tries again."""
+    """Another transaction holds the lock; the retry policy tries again."""
 
 
 class Committer:
@@ -76,10 +75,8 @@ class Committer:
         self._call = retry.call
         self._prefix = prefix
         self._keys = [launch_key(endpoint), prefix + "index", prefix + "meta"]
-        self._awaited_key = awaited_key(endpoint)
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._settle_script = client.register_script(_SETTLE_LUA)
-        self._waits = False  # whether commits waited for the copy of State lately
         self._helped = ("", "0")  # whose records were settled last, and where to go on
         self._acknowledged = threading.local()  # each thread's newest acknowledgement
         # Of those before it: longer than anybody retries a commit.
@@ -161,8 +158,7 @@ class Committer:
             arguments += [each.name, each.key, f"{transaction}.{number}.{n}", len(each.pieces), *each.pieces]
         # The same name in every retry, so that the script recognizes a transaction that it has already committed.
         acknowledgement = f"{self._prefix}ack:{transaction}"
-        former = getattr(self._acknowledged, "newest", acknowledgement)
-        keys = [*self._keys, acknowledgement, former, self._awaited_key]
+        keys = [*self._keys, acknowledgement, getattr(self._acknowledged, "newest", acknowledgement)]
         kind, detail, *rest = self._call(lambda: self._run(keys, arguments))
         if kind != b"ok":
             raise _refusal(kind, detail.decode())
@@ -171,19 +167,10 @@ class Committer:
         return rest[0]
 
     def _run(self, keys: list[str], arguments: list[Buffer | str | int]) -> list[bytes]:
-        # The server waits for the copy of what one connection has written: so it is one of its own.
-        waits = self._waits
-        with one_connection(self._client) if waits else nullcontext(self._client) as connection:
-            reply = cast("list[bytes]", self._commit_script(keys=keys, args=arguments, client=connection))
-            raise_if_fenced(reply, self._launch)
-            if reply[0] == b"wait":
-                raise _Wait("another process is committing a large transaction")
-            if len(reply) == 4:  # it is committed
-                self._waits = bool(reply[3])
-                if self._waits and not waits:
-                    raise _Wait("commits wait for a copy from now on, and so does the next try of this one")
-                if self._waits:
-                    await_copy(connection)
+        reply = cast("list[bytes]", self._commit_script(keys=keys, args=arguments))
+        raise_if_fenced(reply, self._launch)
+        if reply[0] == b"wait":
+            raise _Wait("another process is committing a large transaction")
         return reply
 
     def settle(self, transaction: str) -> None:

@@ -5,9 +5,9 @@ A value becomes a *header*, which describes it in JSON, followed by the raw byte
     header length (4 bytes, little endian) | header | raw bytes of the first leaf | of the second | ...
 
 In the header a plain number, short text, ``null``, ``true`` or list represents itself; every JSON object has one member
-whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one.
-Decoding allocates what the header describes and fills it; nothing that was stored can make it run code.
-PyTorch's tensors are described in :mod:`laggard.kvstore.values.tensors`; decoding is in :mod:`laggard.kvstore.values.decoding`.
+whose name is its kind (``{"array": ...}``, ``{"dict": {...}}``), so a user's value cannot be mistaken for one. Decoding
+allocates what the header describes and fills it; nothing that was stored can make it run code. PyTorch's tensors are
+described in :mod:`laggard.kvstore.values.tensors`; decoding is in :mod:`laggard.kvstore.values.decoding`.
 """
 
 from __future__ import annotations

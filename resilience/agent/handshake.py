@@ -8,11 +8,9 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -20,24 +18,7 @@ from laggard.collectors.device import gpu_names
 from laggard.resilience.agent import DIALS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
 
-__all__ = ["TOWARDS", "main", "own_address", "own_gpus"]
-
-TOWARDS = "--towards="
-"""Before the primary's address: the handshake says from which address, of perhaps several, this node calls it."""
-_ANY_PORT = 9  # nothing is sent there
-
-
-def own_address(other: str) -> str:
-    """Return the address of this machine from which it calls another one.
-
-    Raises
-    ------
-    OSError
-        If it knows no way there.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, _ANY_PORT))
-        return str(probe.getsockname()[0])
+__all__ = ["main", "own_gpus"]
 
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -55,13 +36,10 @@ def main(arguments: Sequence[str]) -> None:
     ----------
     arguments
         ``--gpus``: the handshake has the names of the GPUs; ``--together``: it has the name of the node, and so has the
-        agent's mark; and `TOWARDS`.
+        agent's mark.
     """
     gpus = own_gpus() if "--gpus" in arguments else []
     handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
-    for primary in (each.removeprefix(TOWARDS) for each in arguments if each.startswith(TOWARDS)):
-        with contextlib.suppress(OSError):  # then its agent will not get there either
-            handshake["address"] = own_address(primary)
     if TOGETHER in arguments:
         handshake["node"] = own_name()
         os.environ[AGENT_MARK] += f"-{own_name()}"

@@ -1,9 +1,8 @@
 """Where the agents on other machines dial in: the controller's only port that faces the network.
 
 Anybody who can reach it may connect, hold connections, and send anything. So whoever has not proved within a moment,
-in one message of a fixed length, that it was invited costs a descriptor and nothing else: no thread, no TLS. There is
-room for a number of such connections; when it is full the oldest one makes place, so that those who do nothing keep
-nobody out. An agent proves itself with the first packet that it sends.
+in one message of a fixed length, that it was invited costs a descriptor and nothing else: no thread, no TLS, and there
+is room for a number of such connections (:mod:`laggard.system.unproven`). An agent proves itself with its first packet.
 """
 
 from __future__ import annotations
@@ -18,25 +17,22 @@ import secrets
 import selectors
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from laggard.kvstore.strangers import TwoQueues
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.system.certificates import Authority, Certificate
+from laggard.system.unproven import MAX_UNPROVEN, Unproven
 
-__all__ = ["AgentListener", "Callers", "allow_descriptors", "lack_of_descriptors"]
+__all__ = ["AgentListener", "allow_descriptors", "lack_of_descriptors"]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
-# Places for connections that have not proved anything; in a large job there are more.
-MIN_UNPROVEN = 128
 # So many connections are accepted, and handshakes begun, before the agents that are connected have their turn: a
 # handshake takes about a millisecond, and a connection that nobody accepts has to be made again.
 ACCEPTED_AT_ONCE, ADMITTED_AT_ONCE = 256, 16
@@ -84,42 +80,12 @@ class _Invited:
     used: set[bytes] = field(default_factory=set)  # so that nobody who has listened can send a greeting again
 
 
-@dataclass(slots=True)
-class _Unproven:
+@dataclass(slots=True, eq=False)
+class _Caller:
     """A connection from somebody."""
 
     connection: socket.socket
-    since_s: float
     greeting: bytes = b""
-
-
-class Callers:
-    """The addresses from which a job's nodes call: those by which they are reached, and those from which agents dial.
-
-    Parameters
-    ----------
-    nodes
-        The former.
-    """
-
-    def __init__(self, nodes: Iterable[str] = ()) -> None:
-        self._addresses = set(nodes)
-        self._admitting: list[Callable[..., None]] = []
-        self._changing = threading.Lock()
-
-    def add(self, address: str) -> None:
-        """Have all who follow admit a further address."""
-        with self._changing:
-            if address not in self._addresses:
-                self._addresses.add(address)
-                for admit in self._admitting:
-                    admit(address)
-
-    def follow(self, admit: Callable[..., None]) -> None:
-        """Call this with the addresses that are known, and with each later one."""
-        with self._changing:
-            self._admitting.append(admit)
-            admit(*self._addresses)
 
 
 class AgentListener:
@@ -129,24 +95,20 @@ class AgentListener:
     ----------
     address
         Of this machine, at which the agents reach it.
-    callers
-        From where they dial: others wait in the queue for strangers until they have proved themselves.
     n_nodes
         How many nodes the job has.
     """
 
-    def __init__(self, address: str, callers: Callers, n_nodes: int = 1) -> None:
+    def __init__(self, address: str, n_nodes: int = 1) -> None:
         self._address = address
-        self._callers = callers
         self._n_nodes = n_nodes
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
-        self._queues = TwoQueues(address, backlog=_BACKLOG)
-        callers.follow(self._queues.admit)
+        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener.settimeout(0.0)
         self._invited: dict[bytes, _Invited] = {}
         self._agents: dict[Channel, bytes] = {}
-        self._unproven: dict[int, _Unproven] = {}  # by descriptor, the oldest first
-        self._n_unproven = max(MIN_UNPROVEN, n_nodes // 8)
+        self._unproven = Unproven[_Caller](self._drop, max(MAX_UNPROVEN, n_nodes // 8))
         self._arrivals: dict[bytes, socket.socket] = {}  # of agents that have proved themselves, the first one first
         self._loop = Loop("agents")
         self._loop.call(self._listen)
@@ -186,7 +148,8 @@ class AgentListener:
         self._loop.close()
 
     def _invitation(self, agent: str, secret: str) -> Invitation:
-        return Invitation(self._address, self._queues.port, self._certificate.authority, agent, secret, self._n_nodes)
+        port = int(self._listener.getsockname()[1])
+        return Invitation(self._address, port, self._certificate.authority, agent, secret, self._n_nodes)
 
     def _expect(self, agent: bytes, secret: bytes, channel: Channel) -> None:
         self._invited[agent] = _Invited(secret, channel)
@@ -201,91 +164,70 @@ class AgentListener:
             channel.abandon()
 
     def _listen(self) -> None:
-        for listener, pause_s in self._queues.queues:
-            self._listen_at(listener, pause_s)
-
-    def _listen_at(self, listener: socket.socket, pause_s: float) -> None:
-        listener.settimeout(0.0)
-        self._loop.watch(listener, selectors.EVENT_READ, lambda _: self._accept(listener, pause_s))
-
-    def _rest(self, listener: socket.socket, for_s: float, pause_s: float) -> None:
-        """Take nobody from a queue for a moment."""
-        self._loop.unwatch(listener)
-        self._loop.after(for_s, partial(self._listen_at, listener, pause_s))
+        self._loop.watch(self._listener, selectors.EVENT_READ, self._accept)
 
     def _end(self) -> None:
-        for listener, _ in self._queues.queues:
-            self._loop.unwatch(listener)
-        self._queues.close()
-        for unproven in list(self._unproven.values()):
-            self._drop(unproven)
+        self._loop.unwatch(self._listener)
+        self._listener.close()
+        while self._unproven.drop_oldest():
+            pass
         for connection in self._arrivals.values():
             connection.close()
         self._arrivals.clear()
 
-    def _accept(self, listener: socket.socket, pause_s: float) -> None:
-        if pause_s:
-            self._rest(listener, pause_s, pause_s)
-        for _ in range(1 if pause_s else ACCEPTED_AT_ONCE):  # and the channels have their turn
+    def _accept(self, _: int) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):  # and the channels have their turn
             try:
-                connection, _ = listener.accept()
+                connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # no descriptor is left: others of this process's will be free again
                 _log.debug("a connection cannot be accepted: %s", error)
-                if not self._make_place():
-                    self._rest(listener, _NO_DESCRIPTOR_S, pause_s)
+                if not self._unproven.drop_oldest():
+                    self._loop.unwatch(self._listener)
+                    self._loop.after(_NO_DESCRIPTOR_S, self._listen)
                 return
             connection.settimeout(0.0)
-            if len(self._unproven) >= self._n_unproven:
-                self._make_place()
-            self._await_proof(connection)
+            self._await_proof(_Caller(connection))
 
-    def _make_place(self) -> bool:
-        """Drop the oldest of those who have proved nothing, if there is one."""
-        if not self._unproven:
-            return False
-        self._drop(next(iter(self._unproven.values())))
-        return True
+    def _await_proof(self, caller: _Caller) -> None:
+        self._unproven.add(caller)
+        self._loop.after(PROOF_S, partial(self._drop_late, caller))
+        self._loop.watch(caller.connection, selectors.EVENT_READ, lambda _: self._read_greeting(caller))
+        self._read_greeting(caller)  # an agent's is usually there by now
 
-    def _await_proof(self, connection: socket.socket) -> None:
-        if not self._unproven:
-            self._loop.after(PROOF_S, self._drop_late)
-        unproven = self._unproven[connection.fileno()] = _Unproven(connection, time.monotonic())
-        self._loop.watch(connection, selectors.EVENT_READ, lambda _: self._read_greeting(unproven))
-        self._read_greeting(unproven)  # an agent's is usually there by now
-
-    def _read_greeting(self, unproven: _Unproven) -> None:
-        if self._unproven.get(unproven.connection.fileno()) is not unproven:
+    def _read_greeting(self, caller: _Caller) -> None:
+        if caller not in self._unproven:
             return  # it was dropped just now
         try:
-            piece = unproven.connection.recv(GREETING.size - len(unproven.greeting))
+            piece = caller.connection.recv(GREETING.size - len(caller.greeting))
         except BlockingIOError:
             return
         except OSError:
             piece = b""
-        unproven.greeting += piece
+        caller.greeting += piece
         if not piece:
-            self._drop(unproven)
-        elif len(unproven.greeting) == GREETING.size:
-            self._examine(unproven)
+            self._refuse(caller)
+        elif len(caller.greeting) == GREETING.size:
+            self._examine(caller)
 
-    def _examine(self, unproven: _Unproven) -> None:
-        agent, once, proof = GREETING.unpack(unproven.greeting)
+    def _examine(self, caller: _Caller) -> None:
+        agent, once, proof = GREETING.unpack(caller.greeting)
         invited = self._invited.get(agent)
         if (
             invited is None
             or once in invited.used
             or not hmac.compare_digest(proof, proof_of(invited.secret, agent, once))
         ):
-            self._drop(unproven)
+            self._refuse(caller)
             return
         invited.used.add(once)
-        self._forget(unproven)
+        self._unproven.remove(caller)
+        self._loop.unwatch(caller.connection)
         if not self._arrivals:
             self._loop.call(self._admit)
         former = self._arrivals.get(agent)
-        self._arrivals[agent] = unproven.connection
+        self._arrivals[agent] = caller.connection
         if former is not None:
             former.close()  # the agent has given that one up, but it keeps its turn
 
@@ -303,33 +245,27 @@ class AgentListener:
 
     def _begin(self, plain: socket.socket, invited: _Invited) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        proven = partial(self._callers.add, str(plain.getpeername()[0]))
-        _Admission(TLSConnection(self._loop, plain, self._context, None, ANSWER_S), invited, proven)
+        _Admission(TLSConnection(self._loop, plain, self._context, None, ANSWER_S), invited)
 
-    def _drop_late(self) -> None:
-        now_s = time.monotonic()
-        for unproven in list(self._unproven.values()):
-            if unproven.since_s + PROOF_S > now_s:
-                self._loop.after(unproven.since_s + PROOF_S - now_s, self._drop_late)
-                return
-            self._drop(unproven)
+    def _drop_late(self, caller: _Caller) -> None:
+        if caller in self._unproven:
+            self._refuse(caller)
 
-    def _drop(self, unproven: _Unproven) -> None:
-        self._forget(unproven)
-        unproven.connection.close()
+    def _refuse(self, caller: _Caller) -> None:
+        self._unproven.remove(caller)
+        self._drop(caller)
 
-    def _forget(self, unproven: _Unproven) -> None:
-        self._loop.unwatch(unproven.connection)
-        del self._unproven[unproven.connection.fileno()]
+    def _drop(self, caller: _Caller) -> None:
+        self._loop.unwatch(caller.connection)
+        caller.connection.close()
 
 
 class _Admission:
     """A connection of an agent that still has to show its secret."""
 
-    def __init__(self, connection: TLSConnection, invited: _Invited, proven: Callable[[], None]) -> None:
+    def __init__(self, connection: TLSConnection, invited: _Invited) -> None:
         self._connection = connection
         self._invited = invited
-        self._proven = proven
         self._heard = b""
         connection.take, connection.lost = self._take, self._give_up
 
@@ -342,7 +278,6 @@ class _Admission:
             self._connection.close()
             self._give_up(ConnectionError("it does not know its secret"))
             return
-        self._proven()
         (n_received,) = COUNT.unpack(count)
         self._connection.set_patience(None)
         self._connection.write(COUNT.pack(self._invited.channel.detach()))

@@ -195,9 +195,6 @@ class Unmanaged:
         del hosts, argv
         return {}
 
-    def controllers(self) -> None:
-        """Return nothing: nobody calls what starts a process on a node."""
-
     def words_on(self, hosts: Collection[str]) -> dict[str, str]:
         """Return nothing."""
         del hosts

@@ -41,18 +41,15 @@ class Handshake:
         Number of processors that we may use.
     gpus
         Names of its GPUs, as in ``CUDA_VISIBLE_DEVICES`` there.
-    address
-        From which it calls the primary; empty if it does not know.
     """
 
     n_cpus: int
     gpus: tuple[str, ...]
-    address: str = ""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Handshake:
         """Return what an agent's message says."""
-        return cls(int(message["cpus"]), tuple(map(str, message["gpus"])), str(message.get("address", "")))
+        return cls(int(message["cpus"]), tuple(map(str, message["gpus"])))
 
 
 @dataclass(frozen=True, slots=True)

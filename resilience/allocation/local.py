@@ -62,11 +62,6 @@ class LocalAllocation(Unmanaged):
         """End the processes that are left on a node whose agent is gone."""
         clear_this_machine(node)
 
-    def command_on(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node."""
-        del host  # they are all on this machine
-        return list(argv)
-
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a virtual node."""
         # Virtual nodes share the machine's memory, so none may take Ray's default, a third of it.

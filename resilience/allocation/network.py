@@ -11,16 +11,15 @@ from pathlib import Path
 import psutil
 
 from laggard.kvstore.client.connection import is_loopback
-from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
 
 __all__ = [
-    "addresses_of",
     "claim_port",
     "free_port",
     "is_this_machine",
     "listens",
+    "own_address",
     "port_for_later",
     "port_is_taken",
     "ports_for_later",
@@ -28,6 +27,7 @@ __all__ = [
 ]
 
 _CONNECT_TIMEOUT_S = 1.0
+_ANY_PORT = 9  # nothing is sent there
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Above these, clusters give ports to services.
 _FOR_LATER = range(20_000, 30_000)
@@ -51,14 +51,6 @@ def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
     primary, *others = names
     addresses = {host: _address_of(host, name) for host, name in names.items() if host != primary}
     return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
-
-
-def addresses_of(name: str) -> list[str]:
-    """Return all IPv4 addresses of a name or address, which may be none."""
-    try:
-        return socket.gethostbyname_ex(name)[2]
-    except OSError:
-        return []
 
 
 def is_this_machine(name: str) -> bool:
@@ -86,6 +78,13 @@ def _own_address(others: Iterable[str]) -> str:
     other = next(iter(others), None)
     # Without others nothing needs to be reachable from outside.
     return f"{loopback_network()}.1" if other is None else own_address(other)
+
+
+def own_address(other: str) -> str:
+    """Return the address of this machine from which it calls another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, _ANY_PORT))
+        return str(probe.getsockname()[0])
 
 
 def free_port(address: str) -> int:

@@ -29,14 +29,9 @@ from laggard.logs import LOG_VARIABLE
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
-from laggard.resilience.agent.handshake import TOWARDS, own_gpus
+from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import (
-    AgentListener,
-    Callers,
-    allow_descriptors,
-    lack_of_descriptors,
-)
+from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -46,7 +41,6 @@ from laggard.resilience.allocation.base import (
     start_here,
 )
 from laggard.resilience.allocation.discovery import Handshake, Pending, PendingAgent, await_handshakes
-from laggard.resilience.allocation.srun_guards import SrunGuards
 from laggard.resilience.allocation.step import PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import UnreachableNodesError
@@ -79,9 +73,6 @@ class Transport(Protocol):
     def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> Mapping[tuple[str, ...], list[str]]:
         """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out."""
 
-    def controllers(self) -> Collection[str] | None:
-        """Return from where a command is called, beside its nodes; None if nobody calls it, or that is not known."""
-
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
 
@@ -106,11 +97,6 @@ class RemoteAllocation:
         How the others are reached.
     virtual_gpus
         Virtual devices per node; 0: use the nodes' GPUs.
-
-    Attributes
-    ----------
-    callers : Callers
-        From where the nodes call.
     """
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
@@ -127,9 +113,6 @@ class RemoteAllocation:
         self._channels: dict[str, Channel] = {}
         self._clearing: list[subprocess.Popen[bytes]] = []
         self._listener: AgentListener | None = None
-        self._guards = SrunGuards(transport.controllers)
-        self.callers = Callers(addresses.values())
-        self.callers.follow(self._guards.admit)
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has.
@@ -176,8 +159,6 @@ class RemoteAllocation:
 
     def _learn(self, host: str, handshake: Handshake) -> None:
         self._n_cpus[host] = handshake.n_cpus
-        if handshake.address:
-            self.callers.add(handshake.address)
         if not self._virtual:
             self._set_gpus(host, handshake.gpus)
 
@@ -196,7 +177,7 @@ class RemoteAllocation:
         if node.hostname == self._primary:
             return start_here()
         started = self._pending.pop(node.hostname, None)
-        return self._guarded(self._start(node.hostname) if started is None else started)
+        return (self._start(node.hostname) if started is None else started).hand_over()
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a lost node anew, once nothing of its old one is left there.
@@ -213,7 +194,7 @@ class RemoteAllocation:
         pending = self._start(host)
         if handshake := await_handshakes({host: pending}).get(host):
             self._learn(host, handshake)
-            return self._guarded(pending)
+            return pending.hand_over()
         complaint = pending.complaint()
         pending.cancel()
         raise self._unreachable(host, complaint)
@@ -245,10 +226,6 @@ class RemoteAllocation:
                 cwd="/",
             )
         )
-
-    def command_on(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node."""
-        return list(argv) if host == self._primary else self._transport.command(host, [*env_command(), *argv])
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a node on another machine."""
@@ -312,7 +289,7 @@ class RemoteAllocation:
         return pending
 
     def _handshake_command(self, mark: str) -> list[str]:
-        command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND, f"{TOWARDS}{self.nodes[0].address}"]
+        command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND]
         return command if self._virtual else [*command, "--gpus"]
 
     def _start(self, host: str) -> PendingAgent:
@@ -339,13 +316,8 @@ class RemoteAllocation:
 
     def _listen(self) -> AgentListener:
         if self._listener is None:
-            self._listener = AgentListener(self.nodes[0].address, self.callers, len(self.nodes))
+            self._listener = AgentListener(self.nodes[0].address, len(self.nodes))
         return self._listener
-
-    def _guarded(self, pending: Pending) -> AgentProcess:
-        agent = pending.hand_over()
-        self._guards.guard(agent.pid)
-        return agent
 
 
 def env_command(**more: str) -> list[str]:

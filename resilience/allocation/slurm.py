@@ -8,12 +8,10 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from laggard.resilience.allocation.network import addresses_of
 from laggard.resilience.allocation.slurm_text import (
     PARTS_FORMAT,
     JobPart,
     addresses_of_nodes,
-    controllers_of_config,
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
@@ -112,14 +110,6 @@ class Srun:
             for at in range(0, len(of_place), MAX_NODES_OF_STEP)
             if len(step := tuple(of_place[at : at + MAX_NODES_OF_STEP])) > 1
         }
-
-    def controllers(self) -> Collection[str] | None:
-        """Return the addresses from which Slurm's controllers call ``srun``; None if they cannot be learned."""
-        try:
-            return _controllers()
-        except ResourceManagerError as error:
-            _log.debug("Slurm's controllers are not known: %s", error)
-            return None
 
     def environment(self) -> Mapping[str, str]:
         """Return nothing: a step inherits the environment of its ``srun``."""
@@ -257,20 +247,6 @@ def _known(facts: Callable[[str], Mapping[str, int]], job: str | None) -> Mappin
         return facts(job) if job else {}
     except ResourceManagerError:
         return {}
-
-
-@functools.cache
-def _controllers() -> Collection[str]:
-    said = _output_of(("scontrol", "show", "config"), STATE_DEADLINE_S)
-    found = set[str]()
-    for names in controllers_of_config(said):
-        of_one = {address for name in names for address in addresses_of(name)}
-        if not of_one:
-            raise ResourceManagerError(f"names a controller without an address: {' '.join(names)}", "scontrol")
-        found |= of_one
-    if not found:
-        raise ResourceManagerError("names no controller", "scontrol")
-    return found
 
 
 @functools.cache

@@ -14,7 +14,6 @@ __all__ = [
     "PARTS_FORMAT",
     "JobPart",
     "addresses_of_nodes",
-    "controllers_of_config",
     "excluded_of_job",
     "gpus_of_job",
     "groups_of_nodes",
@@ -156,12 +155,6 @@ def seconds_of_time_left(said: str) -> float | None:
 def addresses_of_nodes(said: str) -> dict[str, str]:
     """Return the names or addresses by which nodes are reached, from ``scontrol --oneliner show node``."""
     return dict(re.findall(r"\bNodeName=(\S+).*?\sNodeAddr=(\S+)", said))
-
-
-def controllers_of_config(said: str) -> list[tuple[str, ...]]:
-    """Return the names and addresses of each of Slurm's controllers, from ``scontrol show config``."""
-    lines = re.findall(r"^\s*Slurmctld(?:Host\S*|Addr)\s*=\s*(\S+)\s*$", said, re.MULTILINE)
-    return [tuple(re.findall(r"[^()]+", line)) for line in lines if line != "(null)"]
 
 
 def leaves_of_topology(said: str) -> dict[str, str]:

@@ -23,15 +23,9 @@ __all__ = ["Elsewhere", "find_allocation"]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The primary node is in this Slurm job, but it is not this machine.
+    """The primary node is in this Slurm job, but it is not this machine."""
 
-    Attributes
-    ----------
-    nodes
-        The job's nodes, the primary first, each with the name or address to reach it by.
-    """
-
-    nodes: Mapping[str, str]
+    primary: str
 
 
 def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere:
@@ -51,12 +45,12 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
             return _of_slurm(options.virtual_gpus, environ)
         case "ssh":
             hosts = named_hosts(options.hostlist, options.hostfile)
-            return _of_hosts(hosts, Ssh(hosts), options)
+            return _of_hosts(hosts, Ssh(hosts), options.virtual_gpus)
         case "pbs":
             hosts = hosts_of_pbs(environ)
-            return _of_hosts(hosts, Ssh(hosts), options)
+            return _of_hosts(hosts, Ssh(hosts), options.virtual_gpus)
         case "lsf":
-            return _of_hosts(hosts_of_lsf(environ), transport_of_lsf(), options)
+            return _of_hosts(hosts_of_lsf(environ), transport_of_lsf(), options.virtual_gpus)
         case "ray":
             require_ray()
             return RayAllocation(environ["RAY_ADDRESS"], options.virtual_gpus)
@@ -68,19 +62,17 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
 def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Elsewhere:
     check_runs_once(environ)
     names = slurm_node_names()
-    if slurm_this_node() != next(iter(names)):
-        return Elsewhere(names)
+    if slurm_this_node() != (primary := next(iter(names))):
+        return Elsewhere(primary)
     return RemoteAllocation(resolve_addresses(names), Srun(), virtual_gpus)
 
 
-def _of_hosts(hosts: tuple[Host, ...], transport: Ssh, options: JobOptions) -> Allocation:
+def _of_hosts(hosts: tuple[Host, ...], transport: Ssh, virtual_gpus: int) -> Allocation:
     names = transport.names_of(hosts)
-    may_be_primary = names if options.state_copy else [hosts[0].name]  # with a copy of State any of them may take over
-    primary = next((name for name in may_be_primary if is_this_machine(names[name])), None)
-    if primary is None:
+    primary = hosts[0].name
+    if not is_this_machine(names[primary]):
         raise AllocationError(
-            f"the first host, {hosts[0].name}, is the primary, but this is another machine: "
+            f"the first host, {primary}, is the primary, but this is another machine: "
             f"start laggard there, or list this machine first"
         )
-    this_first = {primary: names[primary], **names}
-    return RemoteAllocation(resolve_addresses(this_first), transport, options.virtual_gpus)
+    return RemoteAllocation(resolve_addresses(names), transport, virtual_gpus)

@@ -12,16 +12,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 import psutil
 
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.allocation.base import AllocationError
-from laggard.resilience.allocation.network import addresses_of
 from laggard.resilience.allocation.slurm import RELAY_MARK, Srun, slurm_node_names
-from laggard.resilience.allocation.srun_guards import SrunGuards
 
 __all__ = ["deliver", "main", "run_on_primary"]
 
@@ -29,48 +27,8 @@ DELIVERY_DEADLINE_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_on_primary(nodes: Mapping[str, str], arguments: Sequence[str], *, may_move: bool = False) -> int:
-    """Run ``laggard`` with these arguments on the primary node and return its exit code.
-
-    Parameters
-    ----------
-    nodes
-        The job's nodes, the primary first, each with the name or address to reach it by.
-    arguments
-        The arguments.
-    may_move
-        Whether another node has a copy of State: when the primary is lost, the next node takes over.
-
-    Raises
-    ------
-    AllocationError
-        If the primary is lost, and no other can take over.
-    """
-    while True:
-        primary = next(iter(nodes))
-        exit_code = _run_on(primary, nodes[primary], arguments)
-        left = _nodes_left(exit_code, may_move=may_move)
-        if left is None or primary in left:
-            return exit_code if exit_code >= 0 else 128 - exit_code
-        if not may_move:
-            raise AllocationError(
-                f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State"
-            )
-        nodes = left
-        sys.stderr.write(f"laggard: the primary, {primary}, is lost: {next(iter(nodes))} takes over\n")
-
-
-def _nodes_left(exit_code: int, *, may_move: bool) -> Mapping[str, str] | None:
-    """Return which nodes the job still has; None if the exit code says enough."""
-    if exit_code == 0:  # srun reports success when a node is lost
-        return slurm_node_names()
-    try:
-        return slurm_node_names() if may_move else None
-    except AllocationError:  # the job was ended as a whole
-        return None
-
-
-def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
+def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
+    """Run ``laggard`` with these arguments on the primary node and return its exit code."""
     mark = secrets.token_hex(8)
     on_terminal = all(os.isatty(stream) for stream in range(3))
     command = Srun().command(primary, [sys.executable, "-P", "-m", "laggard", *arguments])
@@ -82,9 +40,6 @@ def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
         # We forward a Ctrl-C of the terminal ourselves; with --pty, srun reads it as a key and needs the terminal.
         start_new_session=not on_terminal,
     )
-    guards = SrunGuards(Srun().controllers)
-    guards.admit(*addresses_of(reached_by))
-    guards.guard(step.pid)
 
     def forward(signum: int, _: FrameType | None) -> None:
         # When Slurm ends the job, it has already signalled the primary; a second signal there means "at once".
@@ -93,7 +48,10 @@ def _run_on(primary: str, reached_by: str, arguments: Sequence[str]) -> int:
 
     for each in SIGNALS:
         signal.signal(each, forward)
-    return step.wait()
+    exit_code = step.wait()
+    if exit_code == 0 and primary not in slurm_node_names():  # srun reports success when a node is lost
+        raise AllocationError(f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State")
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _delivered(primary: str, mark: str, signum: int) -> bool:

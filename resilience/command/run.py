@@ -16,24 +16,19 @@ import click
 from laggard.collectors.ray_actors import require_ray
 from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
-from laggard.kvstore.state_copy import forget_copy
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.leaves import leaves_of_job
-from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
-from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
-from laggard.resilience.command.take_over import Begun, begin_term, check_not_copied
 from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
-from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
@@ -80,9 +75,8 @@ def run(
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, probe_names, groups = options.hang_timeout_s(), options.probe_names(), options.group_file()
-    restart_cost_s, preload, interface = options.restart_cost(), options.preloaded(), options.probed_interface()
-    copied = options.copied_state()
+    hang_timeout, groups, preload = options.hang_timeout_s(), options.group_file(), options.preloaded()
+    detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if module else command_of)(program, arguments)
     job = _job_name(program if module else Path(program).stem)
@@ -90,18 +84,12 @@ def run(
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.nodes, as_typed, may_move=options.state_copy)
+        return run_on_primary(allocation.primary, as_typed)
     book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
     varies = options.manager(os.environ) in {"slurm", "ray"}
     settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
-    if options.ray_port and port_is_taken(options.ray_port):
-        taken = f"port {options.ray_port} for Ray's head is taken"
-        raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
-    ray_port = options.ray_port or free_port(allocation.nodes[0].address)
+    ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
-    interval_s = options.detect_interval_s if options.detect else None
-    watched = options.detect or "slow-gpu"
-    detection = Detection(interval_s, probe_names, options.inline_probes, groups, watched, restart_cost_s, interface)
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     signals = StopSignals()
     signals.listen()
@@ -109,7 +97,6 @@ def run(
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if book_keeper else 0 :])
     detection.check(there)
-    copies = _begin_term(copied, job, allocation, missing)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -129,16 +116,21 @@ def run(
             preload=preload,
             leaves=leaves_of_job(groups),
         )
-        return _run_job(plan, allocation, folders, job, options, missing, copies, signals)
+        return _run_job(plan, allocation, folders, job, options, missing, signals)
 
 
-def _begin_term(copied: Path | None, job: str, allocation: Allocation, missing: Mapping[str, str]) -> Begun | None:
-    if copied is None:
-        return None
-    if not isinstance(allocation, LocalAllocation | RemoteAllocation):
-        raise UsageError("--state-copy", "is not for an existing Ray cluster", "leave it out")
-    hosts = [node.hostname for node in allocation.nodes]
-    return begin_term(copied, job, hosts, missing, allocation.command_on)
+def _detection(options: JobOptions, groups: Path | None) -> Detection:
+    interval_s = options.detect_interval_s if options.detect else None
+    watched = options.detect or "slow-gpu"
+    cost_s, interface = options.restart_cost(), options.probed_interface()
+    return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+
+
+def _ray_port(options: JobOptions, address: str) -> int:
+    if options.ray_port and port_is_taken(options.ray_port):
+        taken = f"port {options.ray_port} for Ray's head is taken"
+        raise UsageError(f"{taken}: name another with --ray-port, or leave it out")
+    return options.ray_port or free_port(address)
 
 
 def _cluster_for(allocation: Allocation, ray_port: int, *, per_node: bool) -> MakeCluster:
@@ -156,26 +148,12 @@ def _job_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]", "_", name)
 
 
-def _run_job(
-    plan: JobPlan,
-    allocation: Allocation,
-    folders: Folders,
-    job: str,
-    options: JobOptions,
-    missing: Mapping[str, str],
-    begun: Begun | None,
-    signals: StopSignals,
-) -> int:
-    if begun is None:
-        check_not_copied(folders.state)
-    account = Account()
-    address = allocation.nodes[0].address
-    host = LOOPBACK if is_loopback(address) else address
+def _state_keeper(options: JobOptions, directory: Path, job: str, address: str, account: Account) -> StateKeeper:
     try:
-        keeper = StateKeeper(
-            folders.state,
+        return StateKeeper(
+            directory,
             job=job,
-            host=host,
+            host=LOOPBACK if is_loopback(address) else address,
             port=options.state_port,
             fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
@@ -184,9 +162,19 @@ def _run_job(
         raise UsageError(
             f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
         ) from taken
-    keeper.admit(*(node.address for node in allocation.nodes))
-    if isinstance(allocation, RemoteAllocation):
-        allocation.callers.follow(keeper.admit)
+
+
+def _run_job(
+    plan: JobPlan,
+    allocation: Allocation,
+    folders: Folders,
+    job: str,
+    options: JobOptions,
+    missing: Mapping[str, str],
+    signals: StopSignals,
+) -> int:
+    account = Account()
+    keeper = _state_keeper(options, folders.state, job, allocation.nodes[0].address, account)
     telemetry = plan.telemetry
     card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
     controller: Controller | None = None
@@ -208,14 +196,7 @@ def _run_job(
                 account.tell("warning", NOT_ENCRYPTED, "bold yellow")
             if telemetry.level:
                 account.tell("telemetry", telemetry.where)
-            copies = None
-            if begun is None:
-                forget_copy(keeper.endpoint)
-            else:
-                if begun.taken_over:
-                    account.tell("copy", begun.taken_over, "bold green")
-                copies = StateCopies(keeper.endpoint, folders.state.absolute(), begun.record, keeper.changed)
-            controller = Controller(plan, allocation, keeper, account, record, missing, copies, signals)
+            controller = Controller(plan, allocation, keeper, account, record, missing, signals)
             try:
                 exit_code = controller.run()
             finally:

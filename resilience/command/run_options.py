@@ -13,11 +13,18 @@ import click
 
 from laggard.kvstore.server.process import Fsync
 from laggard.resilience.decision.events import OnFailure
-from laggard.resilience.decision.options import MANAGERS, Watched
+from laggard.resilience.decision.options import MANAGERS, UsageError, Watched
 
 __all__ = ["run_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _refuse(_context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        instead = "name a --state-dir on a shared file system, and the same command resumes from it on any node"
+        raise UsageError(option.opts[0], "is not supported", instead)
+
 
 _NODES = (
     click.option(
@@ -217,8 +224,6 @@ _DETECTION = (
     ),
     click.option(
         "--inline-probes",
-        "--in-gaps",
-        "inline_probes",
         is_flag=True,
         help="With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
     ),
@@ -258,8 +263,10 @@ _STATE = (
     click.option(
         "--state-copy",
         is_flag=True,
-        help="Copy State to a second node as it is committed, below --state-dir there; when the primary is lost, the "
-        "same command on another node goes on from the copy. Needs three nodes.",
+        hidden=True,
+        expose_value=False,
+        callback=_refuse,
+        help="Say how State outlives the primary.",
     ),
     click.option(
         "--checkpoint-memory",

@@ -30,7 +30,6 @@ from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
-from laggard.resilience.controller.state_copies import StateCopies
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
@@ -107,8 +106,6 @@ class Controller:
         Folder of the job's record; ``None``: none is kept.
     missing
         What is wrong with each node that does not answer, by host name.
-    copies
-        Keeps a copy of State on another node; ``None``: there is none.
     signals
         What this process hears of a stop.
     """
@@ -121,7 +118,6 @@ class Controller:
         account: Account,
         record: Path | None = None,
         missing: Mapping[str, str] | None = None,
-        copies: StateCopies | None = None,
         signals: StopSignals | None = None,
     ) -> None:
         self._plan = plan
@@ -148,7 +144,6 @@ class Controller:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
         self._growth = Growth(plan.settings)
         self._missing = missing or {}
-        self._copies = copies
         self._signals = signals or StopSignals()
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
@@ -251,7 +246,6 @@ class Controller:
             self._account.tell("lost", f"{host}: {complaint}; the job begins without it", "bold yellow")
             self._returning.bring_back(host)
         self._cluster.start(self._roster, self._missing)
-        self._look_at_copies()
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
@@ -388,7 +382,6 @@ class Controller:
 
     def _join(self, node: NodeRecord) -> None:
         self._hosts += (node.hostname,)
-        self._keeper.admit(node.address)
         self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
         self._account.take_note("joined", hostname=node.hostname, devices=list(node.devices))
@@ -413,14 +406,7 @@ class Controller:
 
     def _failure(self) -> Exception | None:
         """Return what keeps the job from going on, in one of the threads that work for it."""
-        failures = (each.failure for each in (self._keeper, self._requests, self._copies) if each is not None)
-        return next((failure for failure in failures if failure is not None), None)
-
-    def _look_at_copies(self) -> None:
-        if self._copies is not None:
-            self._copies.look(self._cluster, self._roster)
-            while self._copies.messages:
-                self._account.tell("copy", self._copies.messages.popleft(), "bold yellow")
+        return self._keeper.failure or (None if self._requests is None else self._requests.failure)
 
     def _report_messages(self) -> None:
         for notice in self._cluster.notices():
@@ -430,7 +416,6 @@ class Controller:
         while self._manager.notices:
             self._account.tell("notice", self._manager.notices.popleft(), "bold yellow")
         self._launches.warm.look()
-        self._look_at_copies()
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
@@ -482,8 +467,6 @@ class Controller:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it
             last.callback(self._end_descendants)
             last.callback(self._keeper.stop)
-            if self._copies is not None:
-                last.callback(self._copies.stop)
             last.callback(self._launches.close, keep_logs=failed)
             last.callback(self._returning.close)
             self._manager.close()

@@ -67,7 +67,6 @@ class ShardServers:
         self._run = run
         self._directory = None if options.directory is None else str(options.directory.absolute() / folder)
         self._n_virtual = sum(is_loopback(node.address) for node in nodes)
-        self._addresses = tuple(node.address for node in nodes)
         self._authority = Authority()
         self.wanted = False
 
@@ -80,13 +79,7 @@ class ShardServers:
         """Return the private files that a node needs, by name."""
         sharers = self._n_virtual if is_loopback(node.address) else 1
         settings = NodeShards(
-            node.hostname,
-            node.address,
-            self._run,
-            sharers,
-            self._options.memory_bytes,
-            self._directory,
-            self._addresses,
+            node.hostname, node.address, self._run, sharers, self._options.memory_bytes, self._directory
         )
         issued = self._authority.issue(node.address)
         return {

@@ -27,7 +27,6 @@ from laggard.kvstore.errors import (
     StateUnavailableError,
 )
 from laggard.kvstore.server.process import Fsync, StateServer
-from laggard.kvstore.server_guard import ServerGuard
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.system.memory import oom_kills
 
@@ -94,8 +93,6 @@ class StateKeeper:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
-        self._guard = ServerGuard(self._server.endpoint)
-        self._guard.stand(self._server.pid)
         self.changed = threading.Condition()
         self.messages: deque[str] = deque()
         self.failure: KVStoreError | None = None
@@ -122,10 +119,6 @@ class StateKeeper:
     def pid(self) -> int:
         """Process id of the server that runs now, or ran last."""
         return self._server.pid
-
-    def admit(self, *addresses: str) -> None:
-        """Have connections from these addresses, such as those of the job's nodes, not wait behind strangers' ones."""
-        self._guard.admit(*addresses)
 
     def flush_to_disk(self, deadline_s: float) -> None:
         """Wait until everything that was acknowledged is on disk, and for a server that is being restarted.
@@ -156,7 +149,6 @@ class StateKeeper:
         self._awake_clock.stop()
         self._thread.join(LOAD_DEADLINE_S)
         self._watcher.join(LOAD_DEADLINE_S)
-        self._guard.close()
 
     def __enter__(self) -> Self:
         return self
@@ -212,9 +204,7 @@ class StateKeeper:
         began_s = time.monotonic()
         if exit_code == -signal.SIGKILL:
             self._check_memory(str(died.directory))
-        self._guard.withdraw()
         server = self._start_again(died)
-        self._guard.stand(server.pid)
         with self.changed:
             self._server = server
             self._answered_s = self._awake_clock.now_s()

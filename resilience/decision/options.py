@@ -101,8 +101,6 @@ class JobOptions:
         How long the program may take to save its state, in seconds.
     state_dir
         Where State is kept; ``None``: in a temporary folder.
-    state_copy
-        Whether to keep a copy of State on a second node.
     state_port, ray_port
         Ports to use; ``None``: free ones.
     state_fsync
@@ -147,7 +145,6 @@ class JobOptions:
     expected_duration_s: float | None = None
     grace_s: float = 10.0
     state_dir: Path | None = None
-    state_copy: bool = False
     state_port: int | None = None
     state_fsync: Fsync = "always"
     checkpoint_memory: str | None = None
@@ -325,19 +322,6 @@ class JobOptions:
         except GroupsError as error:
             raise UsageError(f"--groups={self.groups}", "is not valid", error.reason) from error
         return self.groups.absolute()
-
-    def copied_state(self) -> Path | None:
-        """Return the directory of the State that is to be copied to a second node; ``None``: none is.
-
-        Raises
-        ------
-        UsageError
-            If a copy is wanted, and no directory is named.
-        """
-        if self.state_copy and self.state_dir is None:
-            no_effect = "has no effect without --state-dir"
-            raise UsageError("--state-copy", no_effect, "name a directory that each node has on a disk of its own")
-        return self.state_dir if self.state_copy else None
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default.

@@ -1,7 +1,8 @@
 """Batches of samples, and how a process sends them to its node's store over a socket in the node's private folder.
 
-A batch is its length in four bytes, followed by one value of :mod:`laggard.kvstore.values.codec`: nothing that is received can
-run code. Only the job's owner can open the folder, so whoever can connect may write. :class:`Ingest` receives.
+A batch is its length in four bytes, followed by one value of :mod:`laggard.kvstore.values.codec`: nothing that is
+received can run code. Only the job's owner can open the folder, so whoever can connect may write. :class:`Ingest`
+receives.
 """
 
 from __future__ import annotations

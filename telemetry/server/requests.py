@@ -128,7 +128,7 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
 def require_own_place(headers: Headers, path: str, names: Collection[str]) -> None:
     """Refuse a request to a name that is not this server's, or from a page that is not.
 
-    A page of a stranger could otherwise have its own name resolve to a loopback address, and read the job's telemetry
+    A page of another site could otherwise have its own name resolve to a loopback address, and read the job's telemetry
     with the browser of somebody who may (DNS rebinding). An address cannot be made to resolve to another.
 
     Parameters

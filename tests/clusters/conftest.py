@@ -87,10 +87,8 @@ def start(site: Site, work: Path) -> Iterator[Callable[..., ClusterJob]]:  # noq
     """Start a command of the user's on a machine."""
     jobs: list[ClusterJob] = []
 
-    def start(
-        machine: Machine, base: Mapping[str, str], *argv: str, terminal: bool = False, output: str = "output"
-    ) -> ClusterJob:
-        jobs.append(ClusterJob(site, machine, base, *argv, terminal=terminal, output=output))
+    def start(machine: Machine, base: Mapping[str, str], *argv: str, terminal: bool = False) -> ClusterJob:
+        jobs.append(ClusterJob(site, machine, base, *argv, terminal=terminal))
         return jobs[-1]
 
     yield start

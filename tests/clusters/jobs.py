@@ -53,8 +53,6 @@ class ClusterJob:
         The command.
     terminal
         Whether it has a terminal, with a user at it.
-    output
-        The file in that folder to which it writes, and a batch script of its may append.
     """
 
     def __init__(
@@ -64,10 +62,9 @@ class ClusterJob:
         base: Mapping[str, str],
         *argv: str,
         terminal: bool = False,
-        output: str = "output",
     ) -> None:
         folder, variables = site.folder_of_user(), site.environment(environment(base))
-        self._file = folder / output
+        self._file = folder / "output"  # to which a batch script of its may append
         self._file.touch()
         site.give(self._file)
         argv = tuple(site.as_user(*argv))

@@ -1,8 +1,7 @@
 """What a user of another machine does to a job's ports: ``outsider.py SECONDS SPARED ADDRESS ...``; no imports of ours.
 
-It finds every open port of each address, holds connections to all of them after two bytes, and then floods them; but
-those spared, such as ``22,80``. What it is about to do is printed, with the ports by address, and how many connections
-came about.
+It finds every open port of each address, and holds connections to all of them after two bytes; but those spared, such
+as ``22,80``. What it is about to do is printed, with the ports by address, and how many connections came about.
 """
 
 from __future__ import annotations
@@ -71,17 +70,6 @@ def hold(address: str, port: int, until_s: float) -> int:
     return n_begun
 
 
-def flood(address: str, port: int, until_s: float) -> int:
-    """Open connections, send what means nothing, and close them; return how many there were."""
-    n_begun = 0
-    while time.monotonic() < until_s:
-        if (connection := _begin(address, port)) is not None:
-            n_begun += 1
-            with connection, contextlib.suppress(OSError):
-                connection.sendall(b"\xff\x00?" * 500)
-    return n_begun
-
-
 def _begin(address: str, port: int) -> socket.socket | None:
     try:
         connection = socket.create_connection((address, port), ANSWER_S)
@@ -95,13 +83,12 @@ def main(seconds: float, spared: set[int], addresses: list[str]) -> None:
     print(json.dumps({"attack": "scan"}), flush=True)
     ports = {address: [port for port in open_ports(address) if port not in spared] for address in addresses}
     places = [(address, port) for address, found in ports.items() for port in found]
-    for attack in (hold, flood):
-        print(json.dumps({"attack": attack.__name__, "ports": ports}), flush=True)
-        until_s = time.monotonic() + seconds
-        with concurrent.futures.ThreadPoolExecutor(len(places)) as threads:
-            counts = [threads.submit(attack, *place, until_s) for place in places]
-        begun = [(*place, count.result()) for place, count in zip(places, counts, strict=True)]
-        print(json.dumps({"ended": attack.__name__, "begun": begun}), flush=True)
+    print(json.dumps({"attack": "hold", "ports": ports}), flush=True)
+    until_s = time.monotonic() + seconds
+    with concurrent.futures.ThreadPoolExecutor(len(places)) as threads:
+        counts = [threads.submit(hold, *place, until_s) for place in places]
+    begun = [(*place, count.result()) for place, count in zip(places, counts, strict=True)]
+    print(json.dumps({"ended": "hold", "begun": begun}), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from tests.clusters.machines import PRIVATE, Machine, Network
 
-__all__ = ["DISK", "NODES", "UID", "USER", "Site", "on_site"]
+__all__ = ["NODES", "UID", "USER", "Site", "on_site"]
 
 NODES = ("nid001-ib", "nid002-ib", "nid003-ib", "nid007-ib")
 USER = "ada"
 UID = 20001
 TMP = "/tmp"  # noqa: S108 - the machines' own
-DISK = PRIVATE
-"""A disk of each node's own, on which everybody may write: the guides' ``/scratch``."""
 _ROOT = Path(__file__).resolve().parents[2]
 # A folder becomes the machine's own, but for what all machines share.
 _OWN_FOLDER = """
@@ -44,9 +42,8 @@ done
 
 
 def on_site(printed: str) -> str:
-    """Return a printed command or file, with the nodes and disks of the site for those of the guides."""
-    named = re.sub(r"\bnode(\d)\b", lambda found: NODES[int(found[1]) - 1], printed)
-    return named.replace("/scratch/", f"{DISK}/")
+    """Return a printed command or file, with the nodes of the site for those of the guides."""
+    return re.sub(r"\bnode(\d)\b", lambda found: NODES[int(found[1]) - 1], printed)
 
 
 class _SiteNetwork(Network):
@@ -134,16 +131,16 @@ class Site:
         subprocess.run(["chown", "-R", f"{UID}:{UID}", str(self.home)], check=True)
         return path
 
-    def find(self, machine: Machine, *expression: str, where: Sequence[str] = (TMP,)) -> list[str]:
+    def find(self, machine: Machine, *expression: str) -> list[str]:
         """Return which of the user's files in a machine's own /tmp fit an expression of ``find``."""
         # What all machines share may lie below /tmp as well, such as the wheel that is tested: -xdev passes over it.
-        return machine.run("find", *where, "-ignore_readdir_race", "-xdev", *expression, "-user", str(UID)).split()
+        return machine.run("find", TMP, "-ignore_readdir_race", "-xdev", *expression, "-user", str(UID)).split()
 
     def clean(self) -> None:
         """Remove the user's files of a test, and what its processes have left on each node."""
         shutil.rmtree(self.home / "work", ignore_errors=True)
         for machine in self.machines():
-            machine.run("rm", "-rf", *self.find(machine, "-maxdepth", "1", where=(TMP, DISK)))
+            machine.run("rm", "-rf", *self.find(machine, "-maxdepth", "1"))
 
     def shut_down(self) -> None:
         """End all machines."""

@@ -48,7 +48,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
 SlurmctldTimeout=30
-SlurmdTimeout={slurmd_timeout_s}
+SlurmdTimeout=300
 KillWait=20
 MinJobAge=300
 OverTimeLimit=0
@@ -70,8 +70,6 @@ class SlurmCluster:
         How many GPUs Slurm has on each node: devices like /dev/null.
     shares
         Into how many parts, and of which kind, the GPUs of some nodes can be divided: ``{"node1": "shard:8"}``.
-    slurmd_timeout_s
-        After how many seconds Slurm calls a silent node down; by default, as by Slurm's, after none that a test lasts.
     topology
         The content of topology.conf, of a tree; empty: there is none.
     """
@@ -82,11 +80,9 @@ class SlurmCluster:
         network: Network,
         n_gpus: int = 0,
         shares: Mapping[str, str] | None = None,
-        slurmd_timeout_s: int = 300,
         topology: str = "",
     ) -> None:
         self.folder = folder
-        self._slurmd_timeout_s = slurmd_timeout_s
         self._topology = topology
         self._n_gpus = n_gpus
         self._shares = shares or {}
@@ -105,12 +101,7 @@ class SlurmCluster:
             for name, machine in self.network.nodes.items()
         )
         (self.folder / "state").mkdir()
-        configuration = _CONFIGURATION.format(
-            folder=self.folder,
-            login=self.network.login.address,
-            nodes=nodes,
-            slurmd_timeout_s=self._slurmd_timeout_s,
-        )
+        configuration = _CONFIGURATION.format(folder=self.folder, login=self.network.login.address, nodes=nodes)
         if self._n_gpus:
             configuration = f"GresTypes=gpu,shard,mps\n{configuration}"
             for gpu in range(self._n_gpus):

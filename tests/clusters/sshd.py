@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from tests.clusters.machines import DEADLINE_S, Machine, wait_for
@@ -19,11 +19,8 @@ ALIAS = "spare"  # what the user's configuration calls the last node
 
 
 @contextlib.contextmanager
-def ssh_daemons(site: Site) -> Iterator[Callable[[Machine], None]]:
-    """Start sshd on the nodes, at two ports, where the user may log in, while the block lasts.
-
-    Yields what does so on a node that has replaced a crashed one.
-    """
+def ssh_daemons(site: Site) -> Iterator[None]:
+    """Start sshd on the nodes, at two ports, where the user may log in, while the block lasts."""
     folder = site.folder / "sshd"
     folder.mkdir()
     for key in (folder / "host_key", site.home / ".ssh" / "id_ed25519"):
@@ -40,17 +37,13 @@ def ssh_daemons(site: Site) -> Iterator[Callable[[Machine], None]]:
     site.write(".ssh/config", f"Host {ALIAS}\n    HostName {last}\n")
     with (folder / "sshd.out").open("ab") as output:
         daemons = []
-
-        def start(node: Machine) -> None:
+        for node in site.network.nodes.values():
             node.run("mount", "-t", "tmpfs", "tmpfs", "/run")
             node.run("mkdir", "/run/sshd")
             daemons.append(node.start("/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config"), output=output))
-
-        for node in site.network.nodes.values():
-            start(node)
         for node in site.network.nodes.values():
             wait_for(partial(_answers, node, site), f"sshd on {node.name}")
-        yield start
+        yield
         for daemon in daemons:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(DEADLINE_S)

@@ -12,19 +12,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from functools import partial
-from typing import Any
 
 import pytest
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
-from laggard.resilience.agent.handshake import own_address
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
-from laggard.resilience.allocation.agent_listener import MIN_UNPROVEN, AgentListener, Callers
+from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.system.certificates import Authority
-from tests.integration.flood import STRANGER, flooded
+from laggard.system.unproven import MAX_UNPROVEN
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -34,7 +31,7 @@ HEAD = struct.Struct(">QI")
 
 @pytest.fixture
 def listener() -> Iterator[AgentListener]:
-    listener = AgentListener("127.0.0.1", Callers())
+    listener = AgentListener("127.0.0.1")
     yield listener
     listener.close()
 
@@ -304,9 +301,9 @@ def test_who_does_not_know_a_secret_hears_nothing_and_nothing_of_theirs_is_kept(
         greeting(unknown),
         greeting(ends.invitation, b"?"),
     ):
-        with connect(ends.invitation) as stranger:
-            stranger.sendall(attempt)
-            assert is_closed(stranger)
+        with connect(ends.invitation) as unproven:
+            unproven.sendall(attempt)
+            assert is_closed(unproven)
     wait_until(lambda: not listener._unproven)
     assert ends.controller.is_connected
 
@@ -324,8 +321,8 @@ def test_a_greeting_that_somebody_has_overheard_opens_nothing_again(listener: Ag
 def test_a_greeting_without_the_secret_inside_tls_takes_no_place(ends: Ends) -> None:
     wait_until(lambda: ends.controller.is_connected)
     before = ends.controller._connection
-    with closing(Client(ends.invitation, secrets.token_bytes(32))) as stranger, suppress(ConnectionResetError):
-        assert stranger.read(1) == b""
+    with closing(Client(ends.invitation, secrets.token_bytes(32))) as unproven, suppress(ConnectionResetError):
+        assert unproven.read(1) == b""
     assert ends.controller._connection is before
 
 
@@ -389,75 +386,18 @@ def test_connections_that_others_hold_keep_no_agent_out(listener: AgentListener)
     controller = listener.channel(lambda _: True)
     invitation = listener.invite(controller)
     with ExitStack() as stack:
-        for _ in range(3 * MIN_UNPROVEN):
+        for _ in range(3 * MAX_UNPROVEN):
             stack.enter_context(connect(invitation)).sendall(b"sl")
-        wait_until(lambda: len(listener._unproven) == MIN_UNPROVEN)
+        wait_until(lambda: len(listener._unproven) == MAX_UNPROVEN)
         with closing(Client(invitation)):
             wait_until(lambda: controller.is_connected)
-
-
-def test_a_flood_of_connections_keeps_no_agent_out(listener: AgentListener) -> None:
-    flooding = threading.Event()
-
-    def flood() -> None:
-        while not flooding.is_set():
-            with ExitStack() as stack:
-                for _ in range(50):
-                    stack.enter_context(connect(invitation)).sendall(b"?" * 40)
-
-    invitation = listener.invite(listener.channel(lambda _: False))
-    threads = [threading.Thread(target=flood) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        wait_until(lambda: len(listener._unproven) > 50)
-        with closing(Ends(listener)) as ends:
-            for number in range(5):
-                wait_until(lambda: ends.controller.is_connected)
-                ends.agent.answers.write(f"{number}\n")
-                wait_until(partial(lambda seen: len(ends.heard.lines) > seen, number))
-                drop(ends.controller)
-            assert ends.heard.lines == [b"%d" % number for number in range(5)]
-    finally:
-        flooding.set()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-
-
-def test_who_floods_from_an_address_of_no_node_hardly_reaches_the_listener(listener: AgentListener) -> None:
-    invitation = listener.invite(listener.channel(lambda _: False))
-    with flooded((invitation.address, invitation.port)), closing(Ends(listener)) as ends:
-        wait_until(lambda: ends.controller.is_connected)
-        assert len(listener._unproven) < MIN_UNPROVEN
-
-
-def test_an_agent_that_dials_from_an_unknown_address_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    class FromElsewhere(socket.socket):
-        def connect_ex(self, address: Any) -> int:
-            self.bind((STRANGER, 0))
-            return super().connect_ex(address)
-
-    monkeypatch.setattr(socket, "socket", FromElsewhere)
-    callers, known = Callers(["127.0.0.7"]), list[str]()
-    callers.follow(lambda *addresses: known.extend(addresses))
-    assert known == ["127.0.0.7"]
-    with closing(AgentListener("127.0.0.1", callers)) as listener, closing(Ends(listener)) as ends:
-        wait_until(lambda: ends.controller.is_connected)
-        former = ends.controller._connection
-        drop(ends.controller)
-        wait_until(lambda: ends.controller._connection not in (None, former))
-    assert known == ["127.0.0.7", STRANGER]
-
-
-def test_a_node_says_from_where_it_calls_the_primary() -> None:
-    assert own_address("127.0.0.9") == "127.0.0.1"
 
 
 def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "PROOF_S", 0.1)
     invitation = listener.invite(listener.channel(lambda _: False))
-    with connect(invitation) as stranger:
-        assert is_closed(stranger)
+    with connect(invitation) as unproven:
+        assert is_closed(unproven)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
-from laggard.collectors.links.handshake import NONCE_BYTES, PROOF_BYTES, StrangerError, key_of
+from laggard.collectors.links.handshake import NONCE_BYTES, PROOF_BYTES, UnauthenticatedError, key_of
 from laggard.collectors.links.prober import LinkProber, LinkRound
-from laggard.collectors.links.transfer import MAX_STRANGERS, LinkCall, LinkListener
+from laggard.collectors.links.transfer import LinkCall, LinkListener
+from laggard.system.unproven import MAX_UNPROVEN
 from tests.waiting import DEADLINE_S
 
 KEY = key_of("a secret", "job", 0)
@@ -45,13 +46,13 @@ def test_who_does_not_know_the_secret_takes_no_part(listener: LinkListener, othe
         LinkCall(LOOPBACK, (LOOPBACK, listener.port), other)
 
 
-def test_a_stranger_learns_nothing_but_a_nonce(listener: LinkListener) -> None:
+def test_an_unauthenticated_client_learns_nothing_but_a_nonce(listener: LinkListener) -> None:
     heard = []
     for _ in range(2):
-        with socket.create_connection((LOOPBACK, listener.port), timeout=DEADLINE_S) as stranger:
-            nonce = stranger.recv(1000)
-            stranger.sendall(bytes(NONCE_BYTES + PROOF_BYTES))
-            rest = _rest(stranger)
+        with socket.create_connection((LOOPBACK, listener.port), timeout=DEADLINE_S) as client:
+            nonce = client.recv(1000)
+            client.sendall(bytes(NONCE_BYTES + PROOF_BYTES))
+            rest = _rest(client)
             heard.append(nonce)
             assert len(nonce) == NONCE_BYTES
             assert rest == b""
@@ -77,13 +78,13 @@ def test_a_listener_that_does_not_know_the_secret_is_not_measured() -> None:
 
         thread = threading.Thread(target=impersonate)
         thread.start()
-        with pytest.raises(StrangerError, match="the listener does not know"):
+        with pytest.raises(UnauthenticatedError, match="the listener does not know"):
             LinkCall(LOOPBACK, impostor.getsockname(), KEY)
         thread.join(DEADLINE_S)
 
 
-def test_strangers_that_say_nothing_are_few_and_soon_gone(listener: LinkListener) -> None:
-    silent = [socket.create_connection((LOOPBACK, listener.port), timeout=DEADLINE_S) for _ in range(MAX_STRANGERS + 1)]
+def test_unauthenticated_clients_that_say_nothing_are_few_and_soon_gone(listener: LinkListener) -> None:
+    silent = [socket.create_connection((LOOPBACK, listener.port), timeout=DEADLINE_S) for _ in range(MAX_UNPROVEN + 1)]
     heard = [len(each.recv(NONCE_BYTES)) for each in silent]  # for the last one, the first has made place
     assert heard == [NONCE_BYTES] * len(silent)
     assert [_rest(each) for each in silent] == [b""] * len(silent)  # all of them, within their deadline

@@ -82,7 +82,7 @@ def test_a_fault_of_one_device_is_not_a_cause_for_the_other(
 def test_another_jobs_process_is_a_neighbour(fake_nvml: Path) -> None:
     symptoms, cause, _ = symptoms_of(fake_nvml, "0000:00:00.0", whose="theirs")
 
-    assert symptoms["strangers"] == [4321]
+    assert symptoms["foreign_pids"] == [4321]
     assert cause == "a neighbour: process 4321 of another job runs on the device; the hardware is not to blame"
 
 

@@ -74,6 +74,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--detect=slow-gpu", "--restart-cost=-1"], r"Invalid value for '--restart-cost': -1"),
         (["--expected-duration=0"], r"Invalid value for '--expected-duration': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
+        (["--state-copy", "--nodes=0"], r"--state-copy is not supported: name a --state-dir on a shared file system"),
     ],
 )
 def test_wrong_options(capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str) -> None:
@@ -174,7 +175,7 @@ def test_a_state_directory_without_permission(capfd: pytest.CaptureFixture[str])
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_state_directory_without_space(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(tmp_path)], capture_output=True

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,6 @@ SMALL = {
         "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
-    "state-copy": Small("--repeats 1 --transactions 20", ["  0 KiB  with a copy ", " 64 KiB  without "]),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "checkpoint": Small(
@@ -114,12 +114,12 @@ SMALL = {
         "--repeats 1 --fault times", ["## Wires\n\n| fault | runs |", "| sends 10 times as slow | 1 | 1 | "]
     ),
     "outsider": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["state server: 127.", "| flood | link probes | ", "| flood | shard servers | ", "| flood | all at once | "],
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["state server: 127.", "| hold | link probes | ", "| hold | shard servers | ", "| hold | all at once | "],
     ),
     "outsider --slurm": Small(
-        "--repeats 1 --block 0.5 --attacks flood",
-        ["| flood | agents' port | ", "| flood | srun | ", "| flood | state server | "]
+        "--repeats 1 --block 0.5 --attacks hold",
+        ["| hold | agents' port | ", "| hold | srun | ", "| hold | state server | "]
         if missing_for_slurm() is None
         else ["the Slurm cluster is skipped: it needs "],
     ),
@@ -296,17 +296,25 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> Iterator[Runs]:
-    """Start all runs."""
+def runs(folder: Path, request: pytest.FixtureRequest) -> Iterator[Runs]:
+    """Start the runs of the tests that were chosen."""
+    tests = [test for test in request.session.items if isinstance(test, pytest.Function) and hasattr(test, "callspec")]
+    chosen = {test.callspec.params.get("command") for test in tests}
     with ThreadPoolExecutor(2, "benchmark") as pool:
         runs = Runs(folder, pool)
-        for command in COMMANDS:
+        for command in filter(chosen.__contains__, COMMANDS):
             runs.of(command)
         yield runs
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def marked(command: str) -> Any:
+    """Return a command as a parameter of a test."""
+    marks = [pytest.mark.root("to make network namespaces")] if "--wires" in command else []
+    return pytest.param(command, marks=marks)
+
+
+@pytest.mark.parametrize("command", [marked(command) for command in COMMANDS])
 def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     parsed(*words_of(command))
     if words_of(command)[0] == "checkpoint":

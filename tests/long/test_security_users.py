@@ -20,12 +20,12 @@ import pytest
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.server.process import StateServer
 from tests.integration.jobs import RunningJob, metrics_of
+from tests.integration.other_user import REFUSED, greet, trusting_anybody
 from tests.integration.serving import serve
-from tests.integration.stranger import REFUSED, greet, trusting_anybody
 from tests.processes import seen_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+pytestmark = pytest.mark.root("to become another user")
 
 DEADLINE_S = 120.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - we only look
@@ -105,12 +105,12 @@ def kind_of(process: psutil.Process) -> str:
     return next((kind for word, kind in known.items() if word in command), f"ray: {process.name()}")
 
 
-def stranger(by: str, targets: dict[str, Any], *arguments: str) -> dict[str, str]:
+def other_user(by: str, targets: dict[str, Any], *arguments: str) -> dict[str, str]:
     """Return the outcome of each attempt of another user."""
     # Without the variables that the tests run with, so that they pass on no secret.
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.stranger", *arguments],
+        [sys.executable, "-m", "tests.integration.other_user", *arguments],
         input=json.dumps({"by": by, **targets}),
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
@@ -138,7 +138,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             environment = running.process_of("node1", "raylet/raylet").environ()
             endpoint_file = Path(environment["LAGGARD_ENDPOINT_FILE"])
             command = psutil.Process(running.process.pid)
-            # The command first: at the state server's port it has the queue for strangers.
             processes = [command, *command.children(recursive=True)]
             listening: dict[tuple[str, int], str] = {}
             for ports in seen_of(processes, listening_of):
@@ -151,20 +150,20 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def test_another_user_can_access_no_file_socket_or_process(job: Job) -> None:
-    outcomes = stranger("permission", job.targets())
+    outcomes = other_user("permission", job.targets())
     print_table(outcomes)
     assert set(outcomes.values()) == {REFUSED}, outcomes
 
 
 def test_the_same_attempts_succeed_for_the_owner(job: Job) -> None:
     """Otherwise the test above would pass for the wrong reason."""
-    outcomes = stranger("permission", job.targets(), "--as-owner")
+    outcomes = other_user("permission", job.targets(), "--as-owner")
     outcomes.pop("read what is in /dev/shm")  # Ray's is without a name
     assert all(outcome.startswith("got in") for outcome in outcomes.values()), outcomes
 
 
 def test_another_user_gets_no_answer_without_a_secret(job: Job) -> None:
-    outcomes = stranger("secret", job.targets())
+    outcomes = other_user("secret", job.targets())
     print_table(outcomes)
     assert set(outcomes.values()) == {REFUSED}, outcomes
 
@@ -219,7 +218,7 @@ def test_no_secret_is_in_a_command_line_a_log_or_an_environment(job: Job) -> Non
 def test_reading_telemetry_needs_the_token_if_the_settings_say_so(state_server: StateServer, tmp_path: Path) -> None:
     with serve(state_server, tmp_path, settings="reading_needs_token: true\n") as served:
         shown = {"X-Laggard-Token": served.token}
-        reading = ("/api/suggest?type=metrics", "/metrics", "/api/query?start=1h-ago&m=sum:x", "/api/annotation")
+        reading = ("/api/suggest?type=metrics", "/metrics", "/api/aggregators", "/page/job?start=0&end=1")
         assert {served.request(path)[0] for path in reading} == {401}
         assert {served.request(path, headers=shown)[0] for path in reading} == {200}
         assert served.request("/health")[0] == 200

@@ -20,13 +20,12 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import ServerStartError
 from laggard.kvstore.server import process as server
 from laggard.kvstore.server.process import StateServer
-from laggard.kvstore.server_guard import ServerGuard
 from laggard.kvstore.state import commits
 from tests.simulation.modules import Popen, machine
 from tests.simulation.processes import Process, here, step
 from tests.simulation.scheduler import Thread, current
 
-__all__ = ["Client", "Disk", "NoGuard", "SimulatedServer"]
+__all__ = ["Client", "Disk", "SimulatedServer"]
 
 PORT = 6379
 _LATENCY_S = 0.0005
@@ -249,7 +248,7 @@ class Client:
             commits._COMMIT_LUA: self._commit,
             commits._SETTLE_LUA: self._settle,
         }[text]
-        return lambda keys, args, **_: self._call(lambda: script(keys, args))  # one connection is as another
+        return lambda keys, args: self._call(lambda: script(keys, args))
 
     # -- the scripts, as the server runs them: each in one step
 
@@ -382,25 +381,6 @@ class _Child:
 
     def output(self) -> str:
         return ""
-
-
-class NoGuard(ServerGuard):
-    """Of a server that has no port."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def stand(self, pid: int) -> None:
-        pass
-
-    def withdraw(self) -> None:
-        pass
-
-    def admit(self, *addresses: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class SimulatedServer(StateServer):

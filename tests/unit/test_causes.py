@@ -68,7 +68,7 @@ CASES = [
     ("PCIe", Symptoms(10, HEALTHY, {"pcie_replays": 7}), "PCIe: 7 replays during the round"),
     (
         "neighbour",
-        Symptoms(10, HEALTHY, strangers=(4321,)),
+        Symptoms(10, HEALTHY, foreign_pids=(4321,)),
         "a neighbour: process 4321 of another job runs on the device; the hardware is not to blame",
     ),
     (
@@ -185,14 +185,14 @@ def test_half_of_a_comparison_explains_nothing(now: dict[str, float]) -> None:
     ("pids", "shown"), [((1, 2, 3), "process 1, 2, 3 of"), ((1, 2, 3, 4), "process 1, 2, 3, ... of")]
 )
 def test_three_neighbours_are_named_and_more_are_elided(pids: tuple[int, ...], shown: str) -> None:
-    assert shown in cause_of(Symptoms(10, HEALTHY, strangers=pids))
+    assert shown in cause_of(Symptoms(10, HEALTHY, foreign_pids=pids))
 
 
 def test_a_broken_part_is_reported_before_a_hot_one_and_a_neighbour() -> None:
-    everything = Symptoms(10, HEALTHY | {"remap_pending": 1}, {"held_by_heat_ns": 9 * SECOND_NS}, strangers=(1,))
+    everything = Symptoms(10, HEALTHY | {"remap_pending": 1}, {"held_by_heat_ns": 9 * SECOND_NS}, foreign_pids=(1,))
 
     assert cause_of(everything).startswith("memory")
-    assert cause_of(Symptoms(10, HEALTHY, everything.risen, strangers=(1,))).startswith("cooling")
+    assert cause_of(Symptoms(10, HEALTHY, everything.risen, foreign_pids=(1,))).startswith("cooling")
 
 
 def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have() -> None:
@@ -206,7 +206,7 @@ def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have()
     assert found.seconds == 2.0
     assert found.risen == {"held_by_heat_ns": 60.0}
     assert found.now["temperature_c"] == 70.0
-    assert found.strangers == (4, 9)
+    assert found.foreign_pids == (4, 9)
 
 
 def test_the_guide_lists_the_rules_in_their_order() -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast, get_type_hints
 import pytest
 
 import laggard
-from laggard.collectors.links.handshake import StrangerError
+from laggard.collectors.links.handshake import UnauthenticatedError
 from laggard.errors import LaggardError
 from laggard.resilience.errors import UsageError
 from tests.torch_modules import is_for_missing_library
@@ -106,7 +106,7 @@ def test_an_error_is_declared_by_its_fields_and_a_template_of_fields_and_propert
 
 
 def test_the_walk_finds_the_errors_of_several_packages() -> None:
-    assert {laggard.NotAListError, laggard.SettingsError, StrangerError, UsageError} <= set(error_types())
+    assert {laggard.NotAListError, laggard.SettingsError, UnauthenticatedError, UsageError} <= set(error_types())
 
 
 @pytest.mark.parametrize(

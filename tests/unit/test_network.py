@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from laggard.resilience.allocation import network
-from laggard.resilience.allocation.network import claim_port, free_port, port_for_later, ports_for_later
+from laggard.resilience.allocation.network import claim_port, free_port, own_address, port_for_later, ports_for_later
 
 HERE = "127.0.0.1"
 
@@ -26,8 +26,8 @@ def test_a_claimed_port_can_be_listened_on_and_is_not_given_to_anyone_else(
     port = free_port(HERE)
     assert claim_port(port, HERE)
     assert claim_port(port, HERE)  # it is this job's already
-    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-        stranger.bind((HERE, port))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HERE, port))
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HERE, port))
@@ -73,3 +73,7 @@ def test_where_every_port_may_be_given_to_connections_one_that_is_free_now_is_us
     everything.write_text("1024\t65535\n")
     monkeypatch.setattr(network, "_GIVEN_OUT", everything)
     assert port_for_later() > 0
+
+
+def test_a_machine_calls_a_loopback_address_from_its_first_one() -> None:
+    assert own_address("127.0.0.9") == HERE

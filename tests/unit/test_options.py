@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
@@ -174,10 +172,3 @@ def test_a_job_can_begin_without_as_many_nodes_as_the_reserve_or_its_options_cov
     options: JobOptions, may_miss: int
 ) -> None:
     assert options.may_miss(4) == may_miss
-
-
-def test_a_copy_of_state_needs_a_directory() -> None:
-    assert JobOptions(state_dir=Path("state")).copied_state() is None
-    assert JobOptions(state_dir=Path("state"), state_copy=True).copied_state() == Path("state")
-    with pytest.raises(UsageError, match="--state-copy has no effect without --state-dir"):
-        JobOptions(state_copy=True).copied_state()

@@ -37,10 +37,6 @@ EXAMPLES: list[tuple[Exception, str]] = [
         errors.ProcessesStillRunningError([7, 8], 5.0, ["disk-sleep in nfs_wait", ""]),
         "processes 7 (disk-sleep in nfs_wait), 8 could not be ended within 5 s",
     ),
-    (
-        errors.StateCopyError("it is on n2, which does not answer"),
-        "the copy of State: it is on n2, which does not answer",
-    ),
 ]
 
 

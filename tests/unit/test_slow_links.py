@@ -232,11 +232,11 @@ def test_three_rounds_of_other_traffic_on_a_nic_are_said_once() -> None:
         assert analysis.take_notices() == (expected if number == 2 else [])
 
 
-def test_readings_of_strangers_and_impossible_times_are_left_out() -> None:
+def test_readings_of_unknown_nodes_and_impossible_times_are_left_out() -> None:
     nodes = names(3)
     analysis = SlowLinkAnalysis(nodes)
     broken = [
-        LinkReading(0, "node0", "stranger", 0.03, 2**22, 3e-5, 0.0),
+        LinkReading(0, "node0", "elsewhere", 0.03, 2**22, 3e-5, 0.0),
         LinkReading(0, "node0", "node1", 0.0, 2**22, 3e-5, 0.0),
         LinkReading(0, "node0", "node1", float("nan"), 2**22, 3e-5, 0.0),
         LinkReading(0, "node0", "node1", 0.03, 0, 3e-5, 0.0),

@@ -7,7 +7,6 @@ import pytest
 from laggard.resilience.allocation.slurm_text import (
     JobPart,
     addresses_of_nodes,
-    controllers_of_config,
     excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
@@ -251,18 +250,3 @@ def test_a_shell_on_a_terminal_has_one_user_however_many_tasks_its_step_has(
 @pytest.mark.parametrize(("count", "n_tasks"), [("2", 2), ("1", 1), ("", 1), (None, 1), ("many", 1)])
 def test_the_tasks_of_a_step_are_counted(count: str | None, n_tasks: int) -> None:
     assert n_tasks_of_step({} if count is None else {"SLURM_STEP_NUM_TASKS": count}) == n_tasks
-
-
-@pytest.mark.parametrize(
-    ("said", "controllers"),
-    [
-        ("SlurmctldHost[0]        = login(10.78.0.100)\n", [("login", "10.78.0.100")]),
-        ("SlurmctldHost[0] = a\nSlurmctldHost[1] = b(10.0.0.2)\n", [("a",), ("b", "10.0.0.2")]),
-        ("SlurmctldAddr    = (null)\nSlurmctldHost[0] = a\nSlurmctldParameters = idle_on_node_suspend", [("a",)]),
-        ("SlurmctldAddr    = ctl.example\nSlurmctldHost[0] = a\n", [("ctl.example",), ("a",)]),
-        ("SlurmctldPort = 6817\nSlurmctldHostX\n", []),
-        ("", []),
-    ],
-)
-def test_controllers_are_read_from_slurms_configuration(said: str, controllers: list[tuple[str, ...]]) -> None:
-    assert controllers_of_config(said) == controllers

@@ -108,7 +108,7 @@ def test_a_request_to_the_servers_own_name_is_answered(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:4242", "127.0.0.1.evil.example", "localhost.evil", "node2"]
 )
-def test_a_request_to_a_name_that_a_stranger_made_resolve_here_is_refused(host: str) -> None:
+def test_a_request_to_a_name_that_another_site_made_resolve_here_is_refused(host: str) -> None:
     with pytest.raises(RequestError, match="server_names") as refusal:
         require_own_place(Headers({"host": host}), "/", {"node1"})
     assert refusal.value.status == 421

@@ -1,1 +1,1 @@
-"""What is asked of the operating system: child processes, memory, clocks, certificates."""
+"""What is asked of the operating system: child processes, memory, clocks, certificates, connections."""
