@@ -9,7 +9,7 @@ import click
 import redis
 
 from laggard.resilience.command.kept_jobs import kept_job
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 from laggard.resilience.record.running_jobs import RunningJob, running_jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.job_record import records, state_home
 from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.running_jobs import record_of_running

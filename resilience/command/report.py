@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from laggard.resilience.command.kept_jobs import kept_job
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 
 __all__ = ["make_report", "report"]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from laggard.resilience.controller.telemetry_processes import LOOPBACK
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.telemetry.settings import TelemetrySettings
 
 __all__ = ["grafana", "replay"]

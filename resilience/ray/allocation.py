@@ -29,7 +29,7 @@ from laggard.resilience.allocation.base import (
     start_here,
 )
 from laggard.resilience.allocation.network import is_this_machine, listens
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 
 __all__ = ["ASK_FOR_DEVICES", "DriverProcess", "RayAllocation", "RayNode", "RelayedAgent", "records_of"]
 

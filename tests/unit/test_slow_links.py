@@ -104,14 +104,14 @@ def test_a_node_30_percent_slow_one_way_is_named_within_6_rounds(count: int, sid
     slow = all_from("node0", nodes, 1.3) if side == "sends" else all_to("node0", nodes, 1.3)
     for seed in SEEDS:
         rounds, [verdict] = first_said(nodes, slow, seed, 10)
-        assert (verdict.kind, verdict.names, verdict.side) == ("node", ("node0",), side)
+        assert (link_of(verdict).kind, link_of(verdict).names, link_of(verdict).side) == ("node", ("node0",), side)
         assert rounds <= 6
 
 
 def test_of_two_nodes_the_slow_direction_is_named_within_6_rounds() -> None:
     for seed in SEEDS:
         rounds, [verdict] = first_said(names(2), {("node1", "node0"): 1.3}, seed, 10)
-        assert (verdict.kind, verdict.names) == ("link", ("node1", "node0"))
+        assert (link_of(verdict).kind, link_of(verdict).names) == ("link", ("node1", "node0"))
         assert rounds <= 6
 
 
@@ -120,7 +120,7 @@ def test_a_node_10_percent_slow_is_named_within_24_rounds(count: int) -> None:
     nodes = names(count)
     for seed in SEEDS:
         _, [verdict] = first_said(nodes, all_from("node0", nodes, 1.1), seed, 24)
-        assert (verdict.kind, verdict.names, verdict.side) == ("node", ("node0",), "sends")
+        assert (link_of(verdict).kind, link_of(verdict).names, link_of(verdict).side) == ("node", ("node0",), "sends")
 
 
 @pytest.mark.parametrize("count", [3, 8])
@@ -128,7 +128,7 @@ def test_a_bad_pair_is_named_within_30_rounds_and_neither_of_its_nodes(count: in
     for seed in SEEDS:
         slow = {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
         _, [verdict] = first_said(names(count), slow, seed, 30)
-        assert (verdict.kind, set(verdict.names)) == ("pair", {"node0", "node1"})
+        assert (link_of(verdict).kind, set(link_of(verdict).names)) == ("pair", {"node0", "node1"})
 
 
 def test_a_slow_uplink_is_named_as_the_leaf_within_6_rounds_and_none_of_its_nodes() -> None:
@@ -136,7 +136,7 @@ def test_a_slow_uplink_is_named_as_the_leaf_within_6_rounds_and_none_of_its_node
     slow = {(one, other): 1.3 for one in nodes[:LEAF_NODES] for other in nodes[LEAF_NODES:]}
     for seed in SEEDS:
         rounds, [verdict] = first_said(nodes, slow, seed, 10)
-        assert (verdict.kind, verdict.names, verdict.side) == ("leaf", ("leaf0",), "sends")
+        assert (link_of(verdict).kind, link_of(verdict).names, link_of(verdict).side) == ("leaf", ("leaf0",), "sends")
         assert rounds <= 6
 
 

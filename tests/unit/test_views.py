@@ -17,7 +17,7 @@ from rich.console import Console
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.command.views import print_status
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry
 from laggard.resilience.record.running_jobs import RunningJob, choose

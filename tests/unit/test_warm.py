@@ -84,11 +84,9 @@ def test_what_preload_refuses(given: str) -> None:
         parse_preload(given)
 
 
-def test_preload_needs_copies() -> None:
+def test_what_is_preloaded_without_a_wish() -> None:
     assert JobOptions().preloaded() == "auto"
     assert JobOptions(per_node=True, preload="none").preloaded() is None
-    with pytest.raises(UsageError, match="--preload=torch has no effect without --per-node or --per-device: add one"):
-        JobOptions(preload="torch").preloaded()
 
 
 def test_in_what_a_process_may_differ_from_the_warm_one() -> None:
