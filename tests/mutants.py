@@ -3,7 +3,8 @@
 Mutants are drawn from every module without input and output: those that import nothing which reaches the outside.
 Those that should notice are the unit and property tests that import the module, and after them those that import one
 that imports it. A mutant is written into a copy of the source tree, in a temporary folder; the tests run there, and
-what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts, annotations and decorators are left alone.
+what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts,
+annotations and decorators are left alone.
 
 Mutants that no test can notice are listed, with the reason, in ``equivalent_mutants.toml``; they do not count.
 """
@@ -40,35 +41,8 @@ DEADLINE_S = 300.0  # of the tests of one mutant
 PACKAGES = ("collectors", "detectors", "kvstore", "resilience", "telemetry")
 # What reaches files, processes, the network, devices or a clock; a lock does not.
 OUTSIDE = frozenset(
-    {
-        *("asyncio", "ctypes", "cupy", "fcntl", "http", "mmap", "multiprocessing", "os", "pathlib", "psutil", "pty"),
-        *(
-            "pynvml",
-            "ray",
-            "redis",
-            "resource",
-            "select",
-            "selectors",
-            "shutil",
-            "signal",
-            "socket",
-            "ssl",
-            "subprocess",
-        ),
-        *(
-            "sys",
-            "tempfile",
-            "termios",
-            "threading",
-            "time",
-            "torch",
-            "urllib",
-            "uvicorn",
-            "starlette",
-            "rich",
-            "click",
-        ),
-    }
+    "asyncio click ctypes cupy fcntl http mmap multiprocessing os pathlib psutil pty pynvml ray redis resource rich "
+    "select selectors shutil signal socket ssl starlette subprocess sys tempfile termios time torch urllib uvicorn".split()
 )
 
 SWAPS = {
