@@ -61,7 +61,6 @@ PACKAGES = (
     "redis",
     "click",
     "rich",
-    "scipy",
     "ray",
     "matplotlib",
     "torch",

@@ -55,17 +55,16 @@ THINNING = [
 ]
 FILTERS = ["wildcard", "iwildcard", "literal_or", "not_literal_or", "regexp", "not_key", "magic", ""]
 METRICS = ["power", "many", "laggard.events", "power|many", "nobody", "", "|", "m" * 2000]
-PATHS = ["/api/query", "/api/query/last", "/api/suggest", "/api/search/lookup", "/api/put", "/api/annotation"]
+PATHS = ["/api/query", "/api/suggest", "/api/search/lookup", "/api/put"]
 PATHS += [
     "/api/config/filters",
-    "/api/v1/query",
     "/api/aggregators",
     "/metrics",
     "/health",
     "/nowhere",
     "/api/%2e%2e/x",
 ]
-NAMES = ["start", "end", "m", "q", "type", "max", "limit", "arrays", "ms", "tz", "timeseries", "start_time", "details"]
+NAMES = ["start", "end", "m", "q", "type", "max", "limit", "arrays", "details"]
 METHODS = [*["GET"] * 6, *["POST"] * 12, "PUT", "DELETE", "HEAD", "PATCH"]
 HEADERS = [{}, {}, {"Content-Encoding": "gzip"}, {"Content-Encoding": "magic"}, {"Accept-Encoding": "gzip"}]
 RAW = [
@@ -146,10 +145,6 @@ bodies = st.fixed_dictionaries(
         "showQuery": mostly([True, False]),
         "globalAnnotations": mostly([True, False]),
         "timezone": mostly(["UTC", "Europe/Berlin", "Mars/Phobos", "../../etc/passwd"]),
-        "useCalendar": mostly([True, False]),
-        "metric": mostly(METRICS),
-        "limit": scalars,
-        "type": mostly(["metrics", "tagk", "tagv"]),
     },
 )
 points = st.fixed_dictionaries(
@@ -159,8 +154,6 @@ points = st.fixed_dictionaries(
         "timestamp": mostly(TIMES),
         "value": mostly(NUMBERS) | st.just("1.5"),
         "tags": mostly([{"host": "node1"}, {}, {"a b": "c"}]),
-        "description": words,
-        "startTime": mostly(TIMES),
     },
 )
 
@@ -178,8 +171,6 @@ def requests(draw: st.DrawFn) -> Request:
     path = draw(st.sampled_from(PATHS) | st.just("/api/query"))
     if draw(st.booleans()):
         pairs = draw(st.lists(st.tuples(st.sampled_from(NAMES), mostly([*TIMES, *METRICS, *TEXTS])), max_size=5))
-        aggregated = f"{draw(st.sampled_from(AGGREGATORS))}:{draw(st.sampled_from(THINNING))}:{draw(words)}"
-        pairs += [("m", aggregated)] if draw(st.booleans()) else []
         path += "?" + urlencode([(name, str(value).encode("utf-8", "surrogatepass")) for name, value in pairs])
     method = draw(st.sampled_from(METHODS))
     body = (

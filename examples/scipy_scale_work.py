@@ -26,9 +26,13 @@ with ended_by_interrupts():  # Ctrl-C prints no traceback here either
     import numpy as np
     import psutil
     from numpy.typing import NDArray
-    from scipy.signal import convolve2d
 
     from laggard import Job, NotInJobError, Telemetry
+
+    try:
+        from scipy.signal import convolve2d
+    except ModuleNotFoundError:
+        sys.exit("this example needs scipy: pip install '.[examples]'")
 
 FILTER_SIZE = 4
 

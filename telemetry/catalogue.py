@@ -55,7 +55,6 @@ _NODE = (
     Metric("cpu_percent", 2, "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
     Metric("num_running_processes", 2, "", "Processes of the job's user", "laggard_node_user_processes"),
     Metric("memory_available", 2, "bytes", "Memory available to programs", "node_memory_MemAvailable_bytes"),
-    Metric("swap_used", 2, "bytes", "Memory that was swapped out", "laggard_node_swap_used_bytes"),
     Metric("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total", "counter"),
     Metric("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total", "counter"),
     Metric("network_errors", 2, "", "Packets lost or damaged", "laggard_node_network_errors_total", "counter"),

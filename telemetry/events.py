@@ -37,7 +37,7 @@ class Event:
     time_us
         Unix time in microseconds.
     kind
-        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice``, ``request`` or ``note``.
+        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice`` or ``request``.
     text
         One sentence.
     host, gpu

@@ -66,9 +66,6 @@ class TelemetrySettings:
     server_names
         Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
         proxy. Requests to other names are refused, whoever made them resolve to the server's address.
-    telnet_port
-        Port for ``put`` lines, at the loopback address, without authentication; it may be the ``aggregator_port``.
-        0: none.
     """
 
     aggregator_port: int = 4242
@@ -89,7 +86,6 @@ class TelemetrySettings:
     max_answer_series: int = 2000
     reading_needs_token: bool = False
     server_names: str = ""
-    telnet_port: int = 0
 
     @property
     def tier_windows_s(self) -> dict[int, float]:
@@ -108,7 +104,6 @@ class TelemetrySettings:
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "aggregator_port": (1, 65535),
-    "telnet_port": (0, 65535),
     "collector_rate": (0.05, 3600),
     "default_tmdb_window": (10, 7 * 86_400),
     "second_window": (10, 366 * 86_400),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -60,8 +61,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests into the order of their groups."""
+    """Put the tests into the order of their groups, and mark those of clusters."""
+    for item in items:
+        if item.nodeid.startswith("tests/clusters/"):
+            item.add_marker(pytest.mark.root("to make network namespaces"))
     items.sort(key=lambda item: _place_of(item.nodeid))  # which leaves the tests of a group in theirs
 
 
@@ -74,7 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that comes too late for --begin-within."""
+    """Skip a test that needs root, or comes too late for --begin-within."""
+    if (root := item.get_closest_marker("root")) is not None and os.geteuid() != 0:
+        pytest.skip(f"needs root {root.args[0]}")
     limit = item.config.getoption("--begin-within")
     if limit is not None and time.monotonic() - BEGAN_S > limit * 60:
         pytest.skip(f"not begun within {limit:g} min")

@@ -48,9 +48,9 @@ _COMMAND = re.compile(
     r"""
     (\w+=\S+\ )*
     ((\.venv/bin/|\./)\S+
-    |apt|apt-get|cat|cd|chrt|collectd|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
+    |apt|apt-get|cat|cd|chrt|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
     |laggard|lint-imports|mkdir|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
-    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|telegraf|torchrun|uv|valkey-cli|wget|zcat
+    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|uv|valkey-cli|wget|zcat
     )(\ |$)
     """,
     re.VERBOSE,

@@ -2,6 +2,10 @@
 
 The agent talks to the controller, and to the state server only to raise its count there (:mod:`.second_path`); it does
 not import Ray. The helpers (``detect``, ``reserve_probe``) are processes of their own that use the state server.
+
+Words: a *task* is a process that an agent starts, a *sidecar* one that outlives launches, a *leftover* a process that
+outlived its own; a *channel* is the two streams to the controller, which outlive their connections; the *awake* clock
+stops while this process is not scheduled.
 """
 
 import os

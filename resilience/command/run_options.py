@@ -224,8 +224,6 @@ _DETECTION = (
     ),
     click.option(
         "--inline-probes",
-        "--in-gaps",
-        "inline_probes",
         is_flag=True,
         help="With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
     ),

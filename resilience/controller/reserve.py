@@ -9,9 +9,7 @@ node slow.
 
 from __future__ import annotations
 
-import importlib
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,14 +48,9 @@ class Reserve:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._series = Series(endpoint.connect(), endpoint, launch=0)
-        self._prepared = False
 
     def probe(self, cluster: Cluster, roster: Roster) -> None:
         """Start probing the nodes that are not in use, and stop on the active ones; does not wait."""
-        if roster.reserve and not self._prepared:
-            self._prepared = True
-            # the analysis needs it, and its half second of loading must not lengthen a relaunch
-            threading.Thread(target=importlib.import_module, args=["scipy.special"], daemon=True).start()
         for host in roster.active:
             cluster.nodes[host].stop_sidecar(NAME)
         for host in (*roster.reserve, *(exclusion.host for exclusion in roster.excluded)):

@@ -11,9 +11,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC
 from typing import Any, Protocol
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import orjson
@@ -36,7 +34,6 @@ from laggard.telemetry.query.engine import (
 )
 from laggard.telemetry.query.merging import Partial
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
-from laggard.telemetry.query.times import parse_zone
 from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import Downsampled, History, Summarized
 from laggard.telemetry.store.program_metrics import answer_program
@@ -173,13 +170,9 @@ class NodesSource:
     def _ask(
         self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str], meanwhile: Callable[[], object]
     ) -> Replies:
-        calendar = query.downsample.calendar if query.downsample is not None else None
-        zone = calendar[2] if calendar is not None else UTC
         question = {
             "kind": kind,
             "query": dict(query.source),
-            "zone": zone.key if isinstance(zone, ZoneInfo) else "",
-            "calendar": calendar is not None,
             "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
             **asdict(span),
         }
@@ -200,8 +193,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
     match question["kind"]:
         case "parts" | "series" as kind:
             span = Span(question["start_us"], question["end_us"], question["milliseconds"])
-            zone = parse_zone(question["zone"])
-            query = sub_query_from_json(question["query"], 0, zone, use_calendar=question["calendar"])
+            query = sub_query_from_json(question["query"], 0)
             until_s = question.get("until_s", math.inf)
             found = _downsampled(history, query, span, until_s)
             downsampled, about = found.series, {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}

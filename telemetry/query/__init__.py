@@ -5,7 +5,7 @@ from __future__ import annotations
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query.engine import Answer, evaluate
-from laggard.telemetry.query.parsing import Query, SubQuery, query_from_json, query_from_url
+from laggard.telemetry.query.parsing import Query, SubQuery, query_from_json
 
 __all__ = [
     "Answer",
@@ -16,5 +16,4 @@ __all__ = [
     "TimeSeries",
     "evaluate",
     "query_from_json",
-    "query_from_url",
 ]

@@ -9,7 +9,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,6 @@ __all__ = [
 MAX_BUCKETS = 200_000
 _MAX_CELLS = 2_000_000
 _ALL = re.compile(r"\d*all")
-_CALENDAR = re.compile(r"(\d+(?:ms|[smhdwny]))c")
 # What clients send if their user has not chosen anything.
 _UNCHOSEN = {"", "undefined"}
 _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
@@ -50,23 +48,20 @@ class Downsample:
         Name of the aggregator that combines the values of a bucket.
     fill
         Value of an empty bucket; NaN: it is shown as missing; None: it is left out.
-    calendar
-        For buckets that begin with days, weeks, months or years: number, unit and time zone.
     """
 
     interval_us: int
     function: str
     fill: float | None = None
-    calendar: tuple[int, str, tzinfo] | None = None
 
     @property
     def is_whole_seconds(self) -> bool:
         """Whether all buckets begin at whole seconds."""
-        return self.calendar is None and self.interval_us > 0 and self.interval_us % SECOND_US == 0
+        return self.interval_us > 0 and self.interval_us % SECOND_US == 0
 
 
-def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = False) -> Downsample | None:
-    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``1dc-sum``, ``0all-last``; None if it is empty.
+def parse_downsample(text: str) -> Downsample | None:
+    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``0all-last``; None if it is empty.
 
     Raises
     ------
@@ -84,14 +79,7 @@ def parse_downsample(text: str, *, zone: tzinfo = UTC, use_calendar: bool = Fals
         raise BadQueryError(f"{function[:80]!r} is not a downsampling function, in {text[:80]!r}")
     if _ALL.fullmatch(interval):
         return Downsample(0, function, _parse_fill(fill, text))
-    calendar = None
-    if match := _CALENDAR.fullmatch(interval):
-        interval, use_calendar = match[1], True
-    length_us = parse_duration(interval)
-    if use_calendar:
-        number, unit = re.fullmatch(r"(\d+)(\w+)", interval).groups()  # type: ignore[union-attr]
-        calendar = (int(number), unit, zone)
-    return Downsample(length_us, function, _parse_fill(fill, text), calendar)
+    return Downsample(parse_duration(interval), function, _parse_fill(fill, text))
 
 
 def _parse_fill(name: str, text: str) -> float | None:
@@ -99,13 +87,7 @@ def _parse_fill(name: str, text: str) -> float | None:
         return None
     if name in _FILLS:
         return _FILLS[name]
-    try:
-        number = float(name)
-    except ValueError:
-        number = float("nan")
-    if not np.isfinite(number):
-        raise BadQueryError(f"unknown fill policy {name[:80]!r} in {text[:80]!r}: use {', '.join(_FILLS)} or a number")
-    return number
+    raise BadQueryError(f"unknown fill policy {name[:80]!r} in {text[:80]!r}: use {', '.join(_FILLS)}")
 
 
 def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
@@ -120,8 +102,6 @@ def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
         return np.array([start_us], dtype=np.int64)
     if (end_us - start_us) // spec.interval_us > MAX_BUCKETS:
         raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
-    if spec.calendar is not None:
-        return _calendar_starts(spec.calendar, start_us, end_us)
     first = start_us - start_us % spec.interval_us
     return np.arange(first, end_us + 1, spec.interval_us, dtype=np.int64)
 
@@ -172,7 +152,7 @@ def downsample_together(
         For each of ``grids`` the indices of the buckets that have samples, and for each series their values.
     """
     times_us, offsets = np.concatenate(grids), _offsets(map(len, grids))
-    if spec.calendar is None and spec.interval_us:
+    if spec.interval_us:
         bucket = (times_us - starts[0]) // spec.interval_us
     else:
         bucket = np.searchsorted(starts, times_us, side="right") - 1
@@ -237,46 +217,3 @@ _BY_SEGMENT: dict[str, Callable[[Floats, NDArray[np.intp]], Floats]] = {
     "first": lambda values, begins: values[begins],
     "last": _lasts,
 }
-
-
-def _calendar_starts(calendar: tuple[int, str, tzinfo], start_us: int, end_us: int) -> Times:
-    number, unit, zone = calendar
-    try:
-        moment = datetime.fromtimestamp(start_us / SECOND_US, zone)
-        starts = [_floor(moment, number, unit)]
-        while len(starts) <= MAX_BUCKETS and starts[-1].timestamp() * SECOND_US <= end_us:
-            starts.append(_next(starts[-1], number, unit))
-    except (OverflowError, ValueError) as error:
-        raise BadQueryError("the range exceeds the calendar") from error
-    if len(starts) > MAX_BUCKETS:
-        raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
-    times = np.array([round(each.timestamp() * SECOND_US) for each in starts[:-1]], dtype=np.int64)
-    return np.unique(times)
-
-
-def _floor(moment: datetime, number: int, unit: str) -> datetime:
-    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    match unit:
-        case "y":
-            return midnight.replace(month=1, day=1, year=moment.year - moment.year % number or 1)
-        case "n":
-            return midnight.replace(month=moment.month - (moment.month - 1) % min(number, 12), day=1)
-        case "w":
-            return midnight - timedelta(days=(midnight.weekday() + 1) % 7)  # OpenTSDB's weeks begin on Sunday
-        case "d":
-            return midnight
-    step_s = number * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}[unit]
-    since_s = (moment - midnight).total_seconds()
-    return midnight + timedelta(seconds=since_s // step_s * step_s)
-
-
-def _next(moment: datetime, number: int, unit: str) -> datetime:
-    match unit:
-        case "y":
-            return moment.replace(year=moment.year + number)
-        case "n":
-            months = moment.month - 1 + number
-            return moment.replace(year=moment.year + months // 12, month=months % 12 + 1)
-        case "w" | "d":
-            return moment + timedelta(days=number * (7 if unit == "w" else 1))
-    return moment + timedelta(seconds=number * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}[unit])

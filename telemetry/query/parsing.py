@@ -1,4 +1,4 @@
-"""Parsing of queries, sent as JSON or in a URL, into validated records.
+"""Parsing of queries into validated records.
 
 https://opentsdb.net/docs/build/html/api_http/query/index.html
 Clients are sloppy in known ways (an empty fill policy, ``undefined`` as a function, numbers as text): what has only one
@@ -7,10 +7,8 @@ possible meaning is accepted.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
 from typing import Any
 
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
@@ -18,16 +16,14 @@ from laggard.telemetry.query.aggregators import Aggregator, aggregator
 from laggard.telemetry.query.downsampling import Downsample, parse_downsample
 from laggard.telemetry.query.filters import TagFilter, filter_from_tag
 from laggard.telemetry.query.rates import MAX_COUNTER, Rate
-from laggard.telemetry.query.times import parse_time, parse_zone
+from laggard.telemetry.query.times import parse_time
 
-__all__ = ["Query", "SubQuery", "query_from_json", "query_from_url", "sub_query_from_json"]
+__all__ = ["Query", "SubQuery", "query_from_json", "sub_query_from_json"]
 
 MAX_SUB_QUERIES = 100
 MAX_FILTERS = 50
 MAX_METRIC = 1024
 _FALSE = {"false", "0", "no"}
-_RATE = re.compile(r"rate(?:\{(.*)\})?")
-_METRIC = re.compile(r"([^{}]+)(?:\{([^{}]*)\})?(?:\{([^{}]*)\})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class Query:
         Answer in milliseconds, else in whole seconds.
     nulls
         Whether missing values may be ``null``: the client draws a gap for it.
-    arrays, show_query, annotations, global_annotations
+    arrays, show_query, global_annotations
         As in OpenTSDB's API.
     """
 
@@ -90,7 +86,6 @@ class Query:
     nulls: bool
     arrays: bool
     show_query: bool
-    annotations: bool
     global_annotations: bool
 
 
@@ -103,30 +98,30 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
         If a part is missing or not valid; the message names it.
     """
     fields = _mapping(body, "the body")
-    zone = parse_zone(fields.get("timezone"))
-    calendar = _flag(fields.get("useCalendar"), "useCalendar")
+    for name in ("timezone", "useCalendar"):
+        if fields.get(name):
+            raise BadQueryError(f"{name!r} is not supported: times are in UTC, and intervals multiples of their length")
     listed = fields.get("queries")
     if not isinstance(listed, list) or not listed:
         raise BadQueryError("missing 'queries': give a list of at least one query")
     if len(listed) > MAX_SUB_QUERIES:
         raise QueryTooLargeError(f"{len(listed)} sub-queries: at most {MAX_SUB_QUERIES} are allowed")
-    start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us, zone)
-    milliseconds = any(_flag(fields.get(name), name) for name in ("msResolution", "ms"))
+    start_us, end_us = _range(fields.get("start"), fields.get("end"), now_us)
+    milliseconds = _flag(fields.get("msResolution"), "msResolution")
     return Query(
         start_us,
         end_us,
-        tuple(sub_query_from_json(each, index, zone, use_calendar=calendar) for index, each in enumerate(listed)),
+        tuple(sub_query_from_json(each, index) for index, each in enumerate(listed)),
         milliseconds=milliseconds,
         # Grafana's Go back end, which sends no msResolution at all, would draw a null as 0.
         nulls="msResolution" in fields,
         arrays=arrays,
         show_query=_flag(fields.get("showQuery"), "showQuery"),
-        annotations=not _flag(fields.get("noAnnotations"), "noAnnotations"),
         global_annotations=_flag(fields.get("globalAnnotations"), "globalAnnotations"),
     )
 
 
-def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_calendar: bool = False) -> SubQuery:
+def sub_query_from_json(body: object, index: int) -> SubQuery:
     """Parse one element of ``queries``."""
     fields = _mapping(body, f"query {index}")
     names = _names(fields.get("metric"))
@@ -147,93 +142,12 @@ def sub_query_from_json(body: object, index: int, zone: tzinfo = UTC, *, use_cal
         names,
         aggregator("avg" if name in {"", "undefined"} else name),
         filters,
-        parse_downsample(_text(fields, "downsample"), zone=zone, use_calendar=use_calendar),
+        parse_downsample(_text(fields, "downsample")),
         _rate(_mapping(options or {}, "rateOptions")) if _flag(fields.get("rate"), "rate") else None,
         _flag(fields.get("explicitTags"), "explicitTags"),
         index,
         fields,
     )
-
-
-def query_from_url(parameters: Mapping[str, Sequence[str]], now_us: int) -> Query:
-    """Parse the parameters of ``GET /api/query``.
-
-    ``m`` is ``<aggregator>:[rate[{counter[,max[,reset]]}]:][<downsampling>:][explicit_tags:]metric[{...}[{...}]]``:
-    tags in the first braces form groups, those in the second only filter.
-
-    Raises
-    ------
-    BadQueryError
-        If a part is missing or not valid; the message names it.
-    """
-
-    def one(*names: str) -> str | None:
-        return next((parameters[name][-1] for name in names if parameters.get(name)), None)
-
-    def flagged(*names: str) -> bool:
-        return any(name in parameters and parameters[name][-1].lower() not in _FALSE for name in names)
-
-    if not parameters.get("m"):
-        raise BadQueryError("missing 'm': name a metric, for example m=avg:cpu_percent{host=*}")
-    body = {
-        "start": one("start"),
-        "end": one("end"),
-        "queries": [_from_m(text) for text in parameters["m"]],
-        "timezone": one("tz", "timezone"),
-        "useCalendar": flagged("use_calendar", "useCalendar"),
-        "showQuery": flagged("show_query", "showQuery"),
-        "noAnnotations": flagged("no_annotations", "noAnnotations"),
-        "globalAnnotations": flagged("global_annotations", "globalAnnotations"),
-        "ms": flagged("ms", "msResolution"),
-    }
-    return query_from_json(body, now_us, arrays=flagged("arrays"))
-
-
-def _from_m(text: str) -> dict[str, Any]:
-    head, brace, rest = text.partition("{")
-    if head.split(":")[-1] == "rate":  # these braces belong to the rate
-        options, end, rest = rest.partition("}")
-        parts = [*head.split(":")[:-1], f"rate{brace}{options}{end}"]
-        head, brace, rest = rest.removeprefix(":").partition("{")
-        parts += head.split(":")
-    else:
-        parts = head.split(":")
-    match = _METRIC.fullmatch(parts[-1] + brace + rest)
-    if len(parts) < 2 or match is None:
-        raise BadQueryError(f"m={text[:120]!r} is not <aggregator>:[...:]<metric>[{{tag=value,...}}]")
-    fields: dict[str, Any] = {"aggregator": parts[0], "metric": match[1]}
-    fields["filters"] = [
-        {"type": f.kind, "tagk": f.key, "filter": f.expression, "groupBy": f.group_by}
-        for braces, group_by in ((match[2], True), (match[3], False))
-        for f in _tag_filters(braces or "", group_by=group_by)
-    ]
-    for part in parts[1:-1]:
-        if rate := _RATE.fullmatch(part):
-            fields |= {"rate": True, "rateOptions": _rate_options(rate[1] or "")}
-        elif part in {"explicit_tags", "pre-agg"}:
-            fields["explicitTags"] = part == "explicit_tags"
-        else:
-            fields["downsample"] = part
-    return fields
-
-
-def _tag_filters(text: str, *, group_by: bool) -> list[TagFilter]:
-    filters = []
-    for pair in filter(None, text.split(",")):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise BadQueryError(f"{pair[:80]!r} is not tag=value")
-        filters.append(filter_from_tag(key.strip(), value.strip(), group_by=group_by))
-    return filters
-
-
-def _rate_options(text: str) -> dict[str, Any]:
-    names = ("counterMax", "resetValue")
-    kind, *numbers = text.split(",") if text else [""]
-    if kind not in {"", "counter", "dropcounter"} or len(numbers) > len(names):
-        raise BadQueryError(f"rate{{{text[:80]}}} is not rate{{counter[,max[,reset]]}}")
-    given = {name: number for name, number in zip(names, numbers, strict=False) if number}
-    return {"counter": kind != "", "dropResets": kind == "dropcounter", **given}
 
 
 def _rate(options: Mapping[str, Any]) -> Rate:
@@ -245,11 +159,11 @@ def _rate(options: Mapping[str, Any]) -> Rate:
     )
 
 
-def _range(start: object, end: object, now_us: int, zone: tzinfo) -> tuple[int, int]:
+def _range(start: object, end: object, now_us: int) -> tuple[int, int]:
     if start is None or start == "":
         raise BadQueryError("missing 'start': give a time, for example 1h-ago")
-    start_us = parse_time(start, now_us, zone)
-    end_us = now_us if end is None or end == "" else parse_time(end, now_us, zone)
+    start_us = parse_time(start, now_us)
+    end_us = now_us if end is None or end == "" else parse_time(end, now_us)
     if end_us < start_us:
         raise BadQueryError("the end of the range is before its start")
     return start_us, end_us

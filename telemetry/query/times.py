@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from laggard.telemetry.errors import BadQueryError
 
-__all__ = ["ALL_TIME_US", "SECOND_US", "UNITS_US", "parse_duration", "parse_time", "parse_zone"]
+__all__ = ["ALL_TIME_US", "SECOND_US", "UNITS_US", "parse_duration", "parse_time"]
 
 SECOND_US = 1_000_000
 _DAY_US = 86_400 * SECOND_US
@@ -29,7 +27,6 @@ UNITS_US = {
 _DURATION = re.compile(r"(\d{1,15})(ms|[smhdwny])")
 _NUMBER = re.compile(r"\d{1,14}(\.\d{1,9})?")
 _MILLISECONDS = re.compile(r"(\d{1,14})ms")
-_DATE_FORMATS = ("%Y/%m/%d", "%Y/%m/%d-%H:%M", "%Y/%m/%d-%H:%M:%S", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S")
 # OpenTSDB's own rule: a number that needs more than 32 bits is in milliseconds.
 _MAX_SECONDS = 2**32 - 1
 ALL_TIME_US = 10**14 * 1000
@@ -53,18 +50,16 @@ def parse_duration(text: str) -> int:
     return length_us
 
 
-def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
+def parse_time(value: object, now_us: int) -> int:
     """Return a time as Unix time in microseconds.
 
     Parameters
     ----------
     value
         A number of seconds or milliseconds (distinguished by magnitude), or text: such a number, ``1h-ago``, ``now``,
-        ``1700000000123ms``, ``2026/01/31-12:00:00``.
+        ``1700000000123ms``.
     now_us
         What ``now`` means.
-    zone
-        Time zone of a date.
 
     Raises
     ------
@@ -84,44 +79,13 @@ def parse_time(value: object, now_us: int, zone: tzinfo = UTC) -> int:
         return int(milliseconds[1]) * 1000
     if _NUMBER.fullmatch(text):
         return _from_number(float(text) if "." in text else int(text))
-    return _from_date(text, zone)
+    raise BadQueryError(f"{_shown(text)} is not a time: give Unix seconds or milliseconds, or 1h-ago")
 
 
 def _from_number(number: float) -> int:
     if not math.isfinite(number) or not 0 <= number <= ALL_TIME_US / 1000:
         raise BadQueryError(f"{_shown(number)} is not a Unix time in seconds or milliseconds")
     return round(number * (SECOND_US if number <= _MAX_SECONDS else 1000))
-
-
-def _from_date(text: str, zone: tzinfo) -> int:
-    for date_format in _DATE_FORMATS:
-        try:
-            date = datetime.strptime(text, date_format)
-        except ValueError:
-            continue
-        try:
-            moment_s = date.replace(tzinfo=zone).timestamp()
-        except (OverflowError, ValueError):
-            break
-        if moment_s >= 0:
-            return round(moment_s * SECOND_US)
-    raise BadQueryError(f"{_shown(text)} is not a time: give Unix seconds, 1h-ago or 2026/01/31-12:00:00")
-
-
-def parse_zone(name: object) -> tzinfo:
-    """Return a time zone by its IANA name; UTC if none is given.
-
-    Raises
-    ------
-    BadQueryError
-        If there is no such zone.
-    """
-    if name is None or name == "":
-        return UTC
-    try:
-        return ZoneInfo(name if isinstance(name, str) else "?")
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadQueryError(f"{_shown(name)} is not a time zone") from error
 
 
 def _shown(value: object) -> str:

@@ -86,8 +86,7 @@ def make_app(service: Service) -> Starlette:
     routes = []
     for path, (methods, handler) in {**ROUTES, **PAGE_ROUTES}.items():
         endpoint = partial(_answer, service, handler, queries if handler is query else others, recent)
-        paths = [path, path.replace("/api/", "/api/v1/")] if path.startswith("/api/") else [path]
-        routes += [Route(each, endpoint, methods=list(methods)) for each in paths]
+        routes.append(Route(path, endpoint, methods=list(methods)))
     handlers: Any = {RequestError: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
     own = Middleware(_OwnPlaceOnly, names=service.names)
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[own])

@@ -12,19 +12,19 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
-from laggard.kvstore.series.sample_store import Newest, SeriesKey
+from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
 from laggard.telemetry.nodes.sources import Found, Source
-from laggard.telemetry.query import SubQuery, query_from_json, query_from_url
+from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
 from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
 from laggard.telemetry.query.filters import FILTER_TYPES
-from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, parse_time
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch
-from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, annotation, answers_to_json, metrics_to_text
+from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, answers_to_json, metrics_to_text
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
 from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
@@ -83,8 +83,6 @@ class Service:
         How long nodes keep samples, in seconds; older ones are not stored.
     room
         Returns how many more series can be stored.
-    add_event
-        Stores an event; None if nothing can be stored.
     token
         Required of a request that changes something.
     reading_needs_token
@@ -105,7 +103,6 @@ class Service:
     put: Callable[[Batch], bool] | None
     window_s: float
     room: Callable[[], int]
-    add_event: Callable[[Event], None] | None
     token: str = field(repr=False)
     reading_needs_token: bool
     max_series: int
@@ -131,14 +128,11 @@ Handler = Callable[[Service, Call], Reply]
 def query(service: Service, call: Call) -> Reply:
     """``/api/query``: points."""
     now_us = _now_us()
-    if call.method == "POST":
-        arrays = "arrays" in call.parameters and call.one("arrays").lower() != "false"
-        asked = query_from_json(call.json(), now_us, arrays=arrays)
-    else:
-        asked = query_from_url(call.parameters, now_us)
+    arrays = "arrays" in call.parameters and call.one("arrays").lower() != "false"
+    asked = query_from_json(call.json(), now_us, arrays=arrays)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
     # Events are read once, while the nodes work on the first sub-query.
-    events = cache(partial(service.events.between, asked.start_us, asked.end_us)) if asked.annotations else list[Event]
+    events = cache(partial(service.events.between, asked.start_us, asked.end_us))
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
     approximate: list[str] = []
@@ -176,61 +170,22 @@ def _require_known(service: Service, sub_query: SubQuery) -> None:
             raise BadQueryError(f"No such name for 'metrics': {metric[:80]!r}")
 
 
-def last(service: Service, call: Call) -> Reply:
-    """``/api/query/last``: the newest point of each series."""
-    names = [call.one("timeseries")] if call.method == "GET" else _metrics_of_last(call.json())
-    wanted = [parse_lookup(name) for name in names if name]
-    if not wanted:
-        raise RequestError(400, "missing 'timeseries': name a metric")
-    found = [
-        {"metric": each.metric, "tags": each.tags, "timestamp": each.time_us // 1000, "value": str(each.value)}
-        for each in service.source.newest()
-        if any(lookup([_key(each.metric, each.tags)], metric, pairs, 0)["results"] for metric, pairs in wanted)
-    ]
-    return Reply(found)
-
-
-def _metrics_of_last(body: Any) -> list[str]:
-    if not isinstance(body, dict) or not isinstance(body.get("queries"), list):
-        raise RequestError(400, "missing 'queries'")
-    return [str(each.get("metric", "")) for each in body["queries"] if isinstance(each, dict)]
-
-
-def _key(metric: str, tags: Mapping[str, str]) -> SeriesKey:
-    return metric, tuple(sorted(tags.items()))
-
-
 def suggestions(service: Service, call: Call) -> Reply:
     """``/api/suggest``: names that begin with a prefix."""
-    if call.method == "POST":
-        body = _object(call.json())
-        kind, prefix, limit = body.get("type", ""), body.get("q", ""), body.get("max", 0)
-        if not isinstance(kind, str) or not isinstance(prefix, str) or not isinstance(limit, int):
-            raise RequestError(400, "type and q must be text, and max an integer")
-    else:
-        kind, prefix, limit = call.one("type"), call.one("q"), call.number("max", 0)
+    kind = call.one("type")
     keys = service.source.series_keys()
     if kind == "metrics":
         keys = [*keys, (EVENTS, ())]
-    return Reply(suggest(keys, kind, prefix, limit))
+    return Reply(suggest(keys, kind, call.one("q"), call.number("max", 0)))
 
 
 def lookups(service: Service, call: Call) -> Reply:
     """``/api/search/lookup``: series by metric and tags."""
-    if call.method == "POST":
-        body = _object(call.json())
-        metric, limit, tags = body.get("metric") or "", body.get("limit", DEFAULT_LIMIT), body.get("tags") or []
-        sound = isinstance(metric, str) and isinstance(limit, int) and isinstance(tags, list)
-        if not sound or not all(isinstance(tag, dict) for tag in tags):
-            raise RequestError(400, "metric must be text, limit an integer and tags a list of objects")
-        pairs = [(str(tag.get("key") or "*"), str(tag.get("value") or "*")) for tag in tags]
-    else:
-        metric, pairs = parse_lookup(call.one("m"))
-        limit = call.number("limit", DEFAULT_LIMIT)
+    metric, pairs = parse_lookup(call.one("m"))
     name = "" if metric == "*" else metric
     keys = [] if name == EVENTS else service.source.series_keys(name)
     events = service.events.between(0, ALL_TIME_US) if name in {"", EVENTS} else []
-    return Reply(lookup([*keys, *keys_of_events(events)], name, pairs, limit))
+    return Reply(lookup([*keys, *keys_of_events(events)], name, pairs, call.number("limit", DEFAULT_LIMIT)))
 
 
 def aggregators(_: Service, __: Call) -> Reply:
@@ -243,21 +198,9 @@ def filters(_: Service, __: Call) -> Reply:
     return Reply(FILTER_TYPES)
 
 
-def config(service: Service, _: Call) -> Reply:
-    """``/api/config``: the settings that clients ask for."""
-    return Reply({"tsd.mode": "ro" if service.put is None else "rw", "tsd.http.query.allow_delete": "false"})
-
-
 def about(_: Service, __: Call) -> Reply:
     """``/api/version``: the version of OpenTSDB's API, and laggard's."""
     return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {VERSION}"})
-
-
-def stats(service: Service, _: Call) -> Reply:
-    """``/api/stats``: the number of series."""
-    count = len(service.source.series_keys())
-    point = {"metric": "laggard.series", "timestamp": _now_us() // SECOND_US, "value": str(count), "tags": {}}
-    return Reply([point])
 
 
 def put(service: Service, call: Call) -> Reply:
@@ -299,24 +242,6 @@ def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[
     return points, errors
 
 
-def notes(service: Service, call: Call) -> Reply:
-    """``/api/annotation``: return the events in a time range, or add one."""
-    if call.method == "GET":
-        start_us = parse_time(call.one("start_time", "1h-ago"), _now_us())
-        end_us = parse_time(call.one("end_time"), _now_us()) if call.one("end_time") else ALL_TIME_US
-        return Reply([annotation(event) for event in service.events.between(start_us, end_us)])
-    authorize(service, call.headers)
-    if service.add_event is None:
-        raise RequestError(403, "a dump is read-only: no annotations can be added")
-    body = _object(call.json())
-    text, start = body.get("description"), body.get("startTime", _now_us() // SECOND_US)
-    if not isinstance(text, str) or not text:
-        raise RequestError(400, "missing 'description'")
-    event = Event(parse_time(start, _now_us()), "note", text)
-    service.add_event(event)
-    return Reply(annotation(event))
-
-
 def metrics(service: Service, call: Call) -> Reply:
     """``/metrics``: the newest values, for Prometheus."""
     classic = "application/openmetrics-text" not in call.headers.get("accept", "")
@@ -334,17 +259,13 @@ def health(service: Service, _: Call) -> Reply:
 
 
 ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
-    "/api/query": (("GET", "POST"), query),
-    "/api/query/last": (("GET", "POST"), last),
-    "/api/suggest": (("GET", "POST"), suggestions),
-    "/api/search/lookup": (("GET", "POST"), lookups),
-    "/api/aggregators": (("GET", "POST"), aggregators),
-    "/api/config/filters": (("GET", "POST"), filters),
-    "/api/config": (("GET", "POST"), config),
-    "/api/version": (("GET", "POST"), about),
-    "/api/stats": (("GET", "POST"), stats),
+    "/api/query": (("POST",), query),
+    "/api/suggest": (("GET",), suggestions),
+    "/api/search/lookup": (("GET",), lookups),
+    "/api/aggregators": (("GET",), aggregators),
+    "/api/config/filters": (("GET",), filters),
+    "/api/version": (("GET",), about),
     "/api/put": (("POST",), put),
-    "/api/annotation": (("GET", "POST"), notes),
     "/metrics": (("GET",), metrics),
     "/health": (("GET",), health),
 }
@@ -369,12 +290,6 @@ def authorize(service: Service, headers: Mapping[str, str]) -> None:
             shown = ""
     if not secrets.compare_digest(shown.encode("utf-8", "surrogateescape"), service.token.encode()):
         raise RequestError(401, "this needs the token in the file telemetry-token")
-
-
-def _object(body: Any) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise RequestError(400, "the body must be a JSON object")
-    return body
 
 
 def _now_us() -> int:

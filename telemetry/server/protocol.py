@@ -1,7 +1,7 @@
 """Connections that must make progress: a client that sends or reads too slowly is disconnected.
 
 A new client is always accepted: if there are too many connections, the one whose client has kept the server waiting the
-longest is closed. A connection that begins with a lower-case letter carries OpenTSDB's lines instead of HTTP.
+longest is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.telemetry.server.answers import to_json
-from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler
 from laggard.telemetry.server.requests import error_body
 
 __all__ = ["BoundedProtocol"]
@@ -24,22 +23,12 @@ READ_DEADLINE_S = 30.0
 
 
 class BoundedProtocol(H11Protocol):
-    """Uvicorn's protocol, with deadlines for sending a request's head and for reading an answer.
+    """Uvicorn's protocol, with deadlines for sending a request's head and for reading an answer."""
 
-    Parameters
-    ----------
-    arguments
-        Passed on to uvicorn's class.
-    handle_lines
-        Handles connections that carry lines; None: such connections are bad requests.
-    """
-
-    def __init__(self, *arguments: Any, handle_lines: LineHandler | None = None, **more: Any) -> None:
+    def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._handle_lines = handle_lines
         self._deadline: asyncio.TimerHandle | None = None
         self._heard_s = self.loop.time()
-        self._is_new = True
 
     def connection_made(self, transport: Any) -> None:
         """Make room for the connection, and wait for its first request."""
@@ -59,10 +48,6 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process what arrived, and wait for the rest of the head if it is incomplete."""
-        is_first, self._is_new = self._is_new, False
-        if is_first and self._handle_lines is not None and data[:1].islower():
-            self._change_to_lines(self._handle_lines, data)
-            return
         self._heard_s = self.loop.time()
         super().data_received(data)
         cycle: Any = self.cycle
@@ -107,15 +92,6 @@ class BoundedProtocol(H11Protocol):
             parts = [self.conn.send(event) for event in (response, h11.Data(data=body), h11.EndOfMessage())]
             self.transport.write(b"".join(part for part in parts if part))
         self.transport.close()
-
-    def _change_to_lines(self, handle: LineHandler, data: bytes) -> None:
-        self._stop_waiting()
-        self.connections.discard(self)
-        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES, loop=self.loop)
-        lines = asyncio.StreamReaderProtocol(reader, handle, loop=self.loop)
-        self.transport.set_protocol(lines)
-        lines.connection_made(self.transport)
-        lines.data_received(data)
 
     def _wait(self, deadline_s: float) -> None:
         self._deadline = self.loop.call_later(deadline_s, self.transport.abort)

@@ -1,15 +1,11 @@
-"""Samples from outside: ``POST /api/put``, and lines of ``put`` as telegraf, collectd and tcollector send them.
-
-Lines come over a plain connection without a password, so the port for them is off by default.
-"""
+"""Samples from outside: ``POST /api/put``."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,34 +15,15 @@ from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError, PointError
 from laggard.telemetry.query.times import SECOND_US, parse_time
-from laggard.telemetry.sending.batches import Batch
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "LineHandler",
-    "Point",
-    "batch_of",
-    "line_handler",
-    "point_from_json",
-    "point_from_line",
-    "require_recent",
-]
+__all__ = ["Point", "batch_of", "point_from_json", "require_recent"]
 
 MAX_TAGS = 8
 MAX_AHEAD_S = 60.0
 MAX_NAME = 256
 # OpenTSDB's rule for names; \w is any letter or digit of any script, and _.
 _NAME = re.compile(r"[\w\-./]+")
-_HTTP = re.compile(r" HTTP/[0-9.]+$")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-MAX_LINE_BYTES = 1024
-LINE_IDLE_S = 300.0
-MAX_LINE_CONNECTIONS = 64
-LINE_HELP = b"available commands: exit help put stats version\n"
-LINE_VERSION = b"laggard, with the put and version commands of OpenTSDB 2.4.0\n"
-LineHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
-"""Handles a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +49,6 @@ def point_from_json(body: object) -> Point:
     if not isinstance(tags, dict):
         raise PointError("tags must be a JSON object")
     return _point(body.get("metric"), body.get("timestamp"), body.get("value"), tags)
-
-
-def point_from_line(line: str) -> Point:
-    """Parse ``put <metric> <time> <value> <tag>=<value> ...``; words are separated by any white space.
-
-    Raises
-    ------
-    PointError
-        If it is not a valid sample; the message says why.
-    """
-    words = line.split()
-    if len(words) < 5 or words[0] != "put":
-        raise PointError("not put <metric> <time> <value> <tag>=<value> ...")
-    pairs = [word.partition("=") for word in words[4:]]
-    if not all(equals for _, equals, _ in pairs):
-        raise PointError("a tag must be <tag>=<value>")
-    return _point(words[1], words[2], words[3], {key: value for key, _, value in pairs})
 
 
 def require_recent(point: Point, window_s: float) -> Point:
@@ -143,70 +103,3 @@ def _number(value: object) -> float:
     if not readable or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
         raise PointError(f"the value {str(value)[:40]!r} is not a finite number")
     return number
-
-
-def line_handler(put: Callable[[Batch], bool], window_s: float) -> LineHandler:
-    """Return a handler of connections that carry lines. As in OpenTSDB, success is silent and an error is one line.
-
-    Parameters
-    ----------
-    put
-        Stores samples and returns whether that worked.
-    window_s
-        How long nodes keep samples; older ones are refused.
-    """
-    open_connections = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal open_connections
-        open_connections += 1
-        try:
-            if open_connections > MAX_LINE_CONNECTIONS:
-                writer.write(b"too many connections\n")
-            else:
-                await _read_lines(reader, writer, put, window_s)
-        except (OSError, ValueError, TimeoutError):
-            pass  # the client disconnected, was idle, or sent too long a line
-        finally:
-            open_connections -= 1
-            writer.close()
-
-    return handle
-
-
-async def _read_lines(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, put: Callable[[Batch], bool], window_s: float
-) -> None:
-    while True:
-        async with asyncio.timeout(LINE_IDLE_S):
-            line = (await reader.readline()).decode("utf-8", "replace").strip()
-        if line == "exit" or (not line and reader.at_eof()):
-            return
-        if _HTTP.search(line):  # a browser, in whose request's body any page could put lines
-            writer.write(b"this is not a port for HTTP\n")
-            return
-        if answer := await _answer(line, put, window_s):
-            writer.write(answer)
-            await writer.drain()
-
-
-async def _answer(line: str, put: Callable[[Batch], bool], window_s: float) -> bytes:
-    match line.split(maxsplit=1)[:1]:
-        case []:
-            return b""
-        case ["put"]:
-            try:
-                batch = batch_of([require_recent(point_from_line(line), window_s)])
-            except PointError as error:
-                return f"put: illegal argument: {error}\n".encode()
-            stored = await asyncio.to_thread(put, batch)
-            return b"" if stored else b"put: the node's store is not accepting samples\n"
-        case ["version"]:
-            return LINE_VERSION
-        case ["stats"]:
-            return b"laggard.up 1\n"
-        case ["help"]:
-            return LINE_HELP
-        case [word]:
-            return f"unknown command: {word[:40]}. Try `help'.\n".encode()
-    raise AssertionError(line)

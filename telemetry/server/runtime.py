@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import redis
 import uvicorn
@@ -37,7 +36,6 @@ from laggard.telemetry.server.handlers import Reach, Service
 from laggard.telemetry.server.job import FollowedJob
 from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.server.protocol import BoundedProtocol
-from laggard.telemetry.server.put import MAX_LINE_BYTES, LineHandler, line_handler
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
 
@@ -77,7 +75,6 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         put=store.put,
         window_s=settings.default_tmdb_window,
         room=partial(_room, asker, session.environment.node),
-        add_event=events.add,
         token=_token(directory),
         reading_needs_token=settings.reading_needs_token,
         max_series=settings.max_answer_series,
@@ -124,7 +121,6 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         put=None,
         window_s=0.0,
         room=lambda: 0,
-        add_event=None,
         token=secrets.token_hex(32),
         reading_needs_token=False,
         max_series=settings.max_answer_series,
@@ -139,14 +135,9 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
 def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
     with _bound(host, port) as listener:
         chosen = listener.getsockname()[1]
-        handle_lines = (
-            None if service.put is None or not settings.telnet_port else line_handler(service.put, service.window_s)
-        )
-        own_port = settings.telnet_port != chosen
-        protocol: Any = partial(BoundedProtocol, handle_lines=None if own_port else handle_lines)
         config = uvicorn.Config(
             make_app(service),
-            http=protocol,
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_level="error",
@@ -161,18 +152,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
         sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
-        if handle_lines is None or not own_port:
-            asyncio.run(server.serve(sockets=[listener]))
-        else:
-            with _bound(host, settings.telnet_port) as line_listener:
-                asyncio.run(_serve_both(server, listener, handle_lines, line_listener))
-
-
-async def _serve_both(
-    server: uvicorn.Server, listener: socket.socket, handle_lines: LineHandler, line_listener: socket.socket
-) -> None:
-    async with await asyncio.start_server(handle_lines, sock=line_listener, limit=MAX_LINE_BYTES):
-        await server.serve(sockets=[listener])
+        asyncio.run(server.serve(sockets=[listener]))
 
 
 def _end_with_input(server: uvicorn.Server) -> None:

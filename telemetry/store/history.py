@@ -287,7 +287,7 @@ def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Su
         return []
     if starts is None:
         bucket_us = rows["start_us"] - rows["start_us"] % spec.interval_us
-    elif spec.calendar is None and spec.interval_us:
+    elif spec.interval_us:
         bucket_us = np.maximum(rows["start_us"], starts[0])
         bucket_us -= bucket_us % spec.interval_us
     else:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from laggard.kvstore.series.timeseries import Times
 from laggard.telemetry.query.downsampling import Downsample
 from laggard.telemetry.query.times import SECOND_US
@@ -76,7 +74,7 @@ class Grid:
 
 def grid_of(spec: Downsample, starts: Times, end_us: int) -> Grid:
     """Return the grid of a downsampling whose buckets begin at ``starts`` and that ends with ``end_us`` (included)."""
-    step_us = spec.interval_us if spec.calendar is None else int(np.gcd.reduce(starts[1:], initial=0))
+    step_us = spec.interval_us
     return Grid(int(starts[0]), end_us + 1, step_us, spec.function)
 
 

@@ -139,9 +139,10 @@ def _marked(marker: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def ask(port: int, path: str) -> Any:
+def ask(port: int, path: str, body: object = None) -> Any:
     """Ask a job's telemetry server."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=10) as answer:
         return json.load(answer)
 
 

@@ -94,7 +94,6 @@ def by_secret(job: dict[str, Any], certified: ssl.SSLContext) -> dict[str, Calla
         "end the state server": command("SHUTDOWN", "NOSAVE"),
         "put a sample": post(telemetry + "/api/put", sample, {}),
         "put a sample with a guessed token": post(telemetry + "/api/put", sample, wrong),
-        "write a note": post(telemetry + "/api/annotation", {"description": "x"}, {}),
         "call Ray without TLS": call(None),
         "call Ray with TLS and no certificate": call(trusting_anybody()),
         "call Ray with a self-made certificate": call(certified),

@@ -34,7 +34,6 @@ class Served:
 
     port: int
     token: str
-    telnet_port: int
     directory: Path
     node: NodeTelemetry
 
@@ -112,9 +111,8 @@ def serve(
     directory.chmod(0o700)
     endpoint = state_server.endpoint
     endpoint.save(directory / "endpoint.json")
-    telnet_port = free_port() if port == 0 else port
     window = f"default_tmdb_window: {WINDOW_S}\n"
-    (directory / "telemetry.yaml").write_text(f"telnet_port: {telnet_port}\n{window}{settings}")
+    (directory / "telemetry.yaml").write_text(f"{window}{settings}")
     variables = {ENDPOINT_FILE: str(directory / "endpoint.json"), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
     with endpoint.connect() as client, contextlib.ExitStack() as stack:
         session = Session(JobEnvironment.current(variables), endpoint, client)
@@ -126,7 +124,7 @@ def serve(
         port = int(server.stdout.readline().rsplit(":", 1)[1])
         assert f"ssh command: ssh -NL localhost:{port}:localhost:{port}" in server.stdout.readline()
         token = (directory / "telemetry-token").read_text()
-        yield Served(port, token, telnet_port, directory, node)
+        yield Served(port, token, directory, node)
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ COMPLETIONS = {
     "_LAGGARD_COMPLETE=fish_source laggard | source": "fish",
 }
 PICTURE = "python -m benchmarks.detection_picture docs/images/detection.png"
-WITH_RAY = "pip install -q '.[ray,plot]'"
+WITH_RAY = "pip install '.[ray,plot]'"
 PIP = {
     WITH_RAY,
     "pip install .",
@@ -200,7 +200,8 @@ def run_by_ci() -> set[str]:
     printed = printed_commands()
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
     given = commands_in(f"```sh\n{(ROOT / '.ci' / 'run').read_text()}```")
-    lines = {line.partition(" --begin-within=")[0] for line in given} & printed
+    of_readme = re.findall(r"^    python3 .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    lines = {line.partition(" --begin-within=")[0] for line in [*given, *commands_in("\n".join(of_readme))]} & printed
     steps = {f"poe {step}" for line in lines if line == "poe test" for step in tasks["test"]["sequence"]}
     tests = {each: each for each in printed} | {f"poe {name}": task.get("cmd", "") for name, task in tasks.items()}
     parts = {each for each, command in tests.items() if _runs_tests(command)} if "poe test-wheel" in steps else set()
@@ -374,8 +375,8 @@ def assert_serves(command: str, n_devices: int) -> None:
             while not (line := server.stdout.readline()).startswith("telemetry at"):
                 assert line, "the server has ended"
             port = int(line.rsplit(":", 1)[1])
-            asked = f"/api/query?start={T0:.0f}&m=none:gpu-probe-time"
-            assert len(ask(port, asked)) == n_devices
+            asked = {"start": round(T0), "queries": [{"metric": "gpu-probe-time", "aggregator": "none"}]}
+            assert len(ask(port, "/api/query", asked)) == n_devices
             server.send_signal(signal.SIGINT)
             assert server.wait(DEADLINE_S) == 130
         finally:

@@ -68,6 +68,7 @@ def agents_on(machine: Machine) -> set[int]:
     return {process.pid for process in machine.processes() if module in command_line(process)}
 
 
+@pytest.mark.root("to make network namespaces")
 def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(network: Network, tmp_path: Path) -> None:
     transport = SshFromLogin(network.login, tmp_path / "id")
     addresses = {"here": network.login.address, "far": network.nodes["far"].address}

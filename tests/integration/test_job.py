@@ -6,7 +6,6 @@ process behind.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -261,7 +260,7 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
     assert_nothing_is_left(job)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_state_is_kept_if_its_server_is_lost_for_good(start_job: Start) -> None:
     program = """
         import signal

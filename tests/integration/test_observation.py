@@ -70,7 +70,9 @@ def test_telemetry_is_served_across_launches_and_dumped_at_the_end(
     replay = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: wanted <= metrics_of(port), lambda: "the dumps are not served")
-        launches = ask(port, "/api/query?start=1h-ago&ms=true&m=none:launch")  # a relaunch takes less than a second
+        queries = [{"metric": "launch", "aggregator": "none"}]
+        # in milliseconds, since a relaunch takes less than a second
+        launches = ask(port, "/api/query", {"start": "1h-ago", "msResolution": True, "queries": queries})
     finally:
         replay.terminate()
         replay.wait(30)

@@ -186,7 +186,7 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     assert [(entry["host"], entry["kind"]) for entry in failures] == [("node2", "hardware")] * 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_node_that_is_found_bad_after_a_failure_is_left_out_at_once(start_job: Start, tmp_path: Path) -> None:
     program = """
         import os

@@ -147,7 +147,7 @@ def test_a_folder_that_every_user_can_write_to_is_refused(tmp_path: Path) -> Non
         StateServer.start(tmp_path, job="a")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+@pytest.mark.root("to give a file away")
 def test_a_password_file_of_another_user_is_refused(tmp_path: Path) -> None:
     StateServer.start(tmp_path, job="a").stop()
     shutil.chown(tmp_path / "state.json", "nobody")

@@ -494,7 +494,7 @@ def test_a_server_is_given_a_limit_on_its_memory(tmp_path: Path) -> None:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_full_disk_under_everysec_is_reported_and_the_last_commit_is_kept(tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(tmp_path)], capture_output=True

@@ -346,7 +346,7 @@ def test_flushing_a_dead_server_raises_an_error(tmp_path: Path) -> None:
         server.flush_to_disk()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_full_disk_is_named_and_the_last_commit_is_kept(tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(tmp_path)], capture_output=True

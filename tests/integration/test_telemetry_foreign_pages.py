@@ -8,15 +8,13 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.server.handlers import ROUTES
 from laggard.telemetry.server.page import PAGE_ROUTES
-from tests.integration.serving import DEADLINE_S, Served, free_port, serve
-from tests.waiting import wait_until
+from tests.integration.serving import DEADLINE_S, Served, serve
 
 SECRET = "only_for_the_owner"
 PATHS = sorted(
@@ -44,26 +42,20 @@ OWN = ["localhost", "LocalHost:1", "localhost.", "localhost.:80", "127.0.0.1", "
 def served(
     request: pytest.FixtureRequest, state_server: StateServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """Serve telemetry; lines may come to the same port, which is the harder case."""
-    with serve(state_server, tmp_path_factory.mktemp("node1"), port=free_port(), settings=request.param) as served:
+    with serve(state_server, tmp_path_factory.mktemp("node1"), settings=request.param) as served:
         served.node.store.add(SECRET, {"host": "node1"}, round(time.time() * 1e6), 1.0)
         yield served
 
 
-def sent(served: Served, message: str, port: int = 0) -> bytes:
+def sent(served: Served, message: str) -> bytes:
     """Send bytes, and return all that comes until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port or served.port), timeout=DEADLINE_S) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=DEADLINE_S) as connection:
         connection.sendall(message.encode())
         found = b""
         with contextlib.suppress(ConnectionError):
             while piece := connection.recv(1 << 16):
                 found += piece
     return found
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def status_of(served: Served, line: str, *headers: str) -> int:
@@ -167,25 +159,3 @@ KEPT = [("localhost", ""), ("evil.example", "Connection: close\r\n")]
 def test_pages_of_others_are_refused_by_their_origin(served: Served, origin: str, status: int) -> None:
     assert status_of(served, "GET /health HTTP/1.1", "Host: localhost:4242", f"Origin: {origin}") == status
     assert status_of(served, "OPTIONS /health HTTP/1.1", "Host: localhost:4242", f"Origin: {origin}") in {status, 405}
-
-
-@pytest.mark.parametrize("request_line", ["patch / HTTP/1.1", "put / HTTP/1.1", "post /api/put HTTP/1.0"])
-def test_a_page_cannot_put_samples_as_lines_in_the_body_of_a_request(served: Served, request_line: str) -> None:
-    before = served.node.store.size().samples
-    line = f"put {SECRET} {int(time.time())} 1 host=planted\n"
-    head = f"{request_line}\r\nHost: evil.example\r\nContent-Length: {len(line)}\r\n\r\n"
-
-    assert sent(served, head + line) == b"this is not a port for HTTP\n"
-
-    assert sent(served, line + "exit\n") == b"", "a line alone is taken"
-    wait_until(lambda: served.node.store.size().samples == before + 1)
-
-
-def test_a_port_for_lines_takes_no_http_at_all(state_server: StateServer, tmp_path: Path) -> None:
-    with serve(state_server, tmp_path) as own:
-        line = f"put {SECRET} {int(time.time())} 1 host=planted\n"
-        wait_until(lambda: listens(own.telnet_port))
-        found = sent(own, f"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n{line}", own.telnet_port)
-
-        assert found == b"this is not a port for HTTP\n"
-        assert own.node.store.size().samples == 0

@@ -27,6 +27,7 @@ from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.filters import FILTER_TYPES
 from tests.integration.serving import DEADLINE_S, SECOND_US, Served, go_strict, serve, strict
+from tests.queries import sub_query
 from tests.waiting import wait_until
 
 T0 = int(time.time()) - 120
@@ -154,12 +155,6 @@ def test_an_unknown_metric_is_an_empty_answer(served: Served) -> None:
     assert served.json("/api/query", {"start": START, "queries": [{"metric": "nobody", "aggregator": "sum"}]}) == []
 
 
-def test_a_get_query_means_the_same(served: Served) -> None:
-    url = f"/api/query?start={START}&end={END}&m=avg:10s-avg:DeviceUtilization%7Bhost=*%7D"
-
-    assert served.json(url) == served.json("/api/query", {"start": START, "end": END, "queries": [TARGET]})
-
-
 def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
     wait_until(lambda: served.json("/health")["missing"] == ["node2"])
 
@@ -169,10 +164,8 @@ def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
 
 
 def test_events_come_as_annotations_of_the_first_element(served: Served) -> None:
-    wait_until(
-        lambda: any("launch" in each["description"] for each in served.json("/api/annotation?start_time=1h-ago"))
-    )
-    body = {"start": START, "end": int(time.time()) + 1, "queries": [{"aggregator": "sum", "metric": "laggard.events"}]}
+    body = {"start": START, "queries": [{"aggregator": "sum", "metric": "laggard.events"}]}
+    wait_until(lambda: b"launch: 0 began" in served.request("/api/query", body)[2])
 
     elements = go_strict(served.request("/api/query", body)[2])
 
@@ -190,7 +183,6 @@ def test_events_come_as_annotations_of_the_first_element(served: Served) -> None
         ("/api/suggest?type=tagk&q=&max=1000", ["gpu", "host"]),
         ("/api/suggest?type=tagv&q=node&max=1000", ["node1", "node2"]),
         ("/api/suggest?q=cpu&type=metrics", []),
-        ("/api/v1/suggest?q=Device&type=metrics", ["DeviceUtilization"]),
         ("/api/aggregators", list(AGGREGATORS)),
     ],
 )
@@ -244,19 +236,20 @@ def test_an_answer_is_compressed_on_request(served: Served) -> None:
         ("/other", None, "GET", 404),
         ("/api/query", None, "DELETE", 405),
         ("/api/put", None, "GET", 405),
-        ("/api/query", None, "GET", 400),
+        ("/api/query?start=1h-ago&m=sum:m", None, "GET", 405),
+        ("/api/suggest", {"type": "metrics"}, "POST", 405),
+        ("/api/query/last?timeseries=m", None, "GET", 404),
+        ("/api/annotation", {"description": "x"}, "POST", 404),
         ("/api/query", b"{", "POST", 400),
         ("/api/query", b"[" * 100_000, "POST", 400),
         ("/api/query", b"\xff\xfe", "POST", 400),
         ("/api/query", b'{"start": NaN, "queries": [{"metric": "m"}]}', "POST", 400),
         ("/api/query", {"start": START, "queries": [{"metric": "m", "downsample": "1m-magic"}]}, "POST", 400),
         ("/api/query", {"start": 1, "queries": [{"metric": "m", "downsample": "1ms-avg"}]}, "POST", 413),
-        ("/api/query?start=1h-ago&m=nonsense", None, "GET", 400),
         ("/api/suggest?type=magic", None, "GET", 400),
         ("/api/suggest?type=metrics&max=x", None, "GET", 400),
         ("/api/search/lookup?m=%7Bx%7D", None, "GET", 400),
         ("/api/put", [], "POST", 401),
-        ("/api/annotation", {"description": "x"}, "POST", 401),
     ],
 )
 def test_a_bad_request_is_refused_with_opentsdbs_error_body(
@@ -316,9 +309,9 @@ def test_samples_are_put_with_the_token_and_found(served: Served) -> None:
     assert second[0] == 400
     assert {key: strict(second[2])[key] for key in ("success", "failed")} == {"success": 2, "failed": 1}
     assert third[0] == 400
-    query = f"/api/query?start={T0}&m=sum:1s-last:put.one%7Bhost=other%7D&ms=true"
-    wait_until(lambda: served.json(query))
-    assert list(served.json(query)[0]["dps"].values()) == [1.5, 2.0]
+    query = {"start": T0, "queries": [sub_query("sum:1s-last:put.one{host=other}")]}
+    wait_until(lambda: served.json("/api/query", query))
+    assert list(served.json("/api/query", query)[0]["dps"].values()) == [1.5, 2.0]
 
 
 def test_series_beyond_the_stores_limit_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,30 +338,6 @@ def test_more_points_than_can_be_drawn_are_refused(served: Served) -> None:
     assert "points" in strict(content)["error"]["message"]
 
 
-def test_put_lines_are_accepted_with_any_white_space_and_bad_ones_are_named(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.telnet_port), DEADLINE_S) as connection:
-        lines = connection.makefile("rwb")
-        lines.write(f"put put.line {T0} 4 fqdn=node01  job=123\n".encode())
-        lines.write(b"put bad\nversion\nunknown\n")
-        lines.flush()
-        answers = [lines.readline() for _ in range(3)]
-        lines.write(b"exit\n")
-        lines.flush()
-        assert lines.read() == b""
-
-    assert answers[0].startswith(b"put: illegal argument")
-    assert b"2.4" in answers[1]
-    assert answers[2].startswith(b"unknown command")
-    wait_until(lambda: served.json(f"/api/query?start={T0}&m=sum:put.line%7Bjob=123%7D"))
-
-
-def test_a_note_can_be_added_with_the_token(served: Served) -> None:
-    status, _, _ = served.request("/api/annotation", {"description": "here", "startTime": T0 + 5}, bearer(served))
-
-    assert status == 200
-    assert any("here" in note["description"] for note in served.json(f"/api/annotation?start_time={T0}"))
-
-
 def test_prometheus_reads_the_newest_values(served: Served) -> None:
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     now_us = round(time.time() * SECOND_US)
@@ -385,12 +354,6 @@ def test_prometheus_reads_the_newest_values(served: Served) -> None:
     assert families["laggard_node_network_errors"].type == "counter"
     classic = served.request("/metrics")[2].decode()
     assert "# TYPE laggard_node_network_errors_total counter\n" in classic
-
-
-def test_the_newest_point_of_a_series_can_be_queried(served: Served) -> None:
-    (point,) = served.json("/api/query/last?timeseries=DeviceUtilization%7Bhost=node2,gpu=1%7D")
-
-    assert (point["value"], point["timestamp"]) == ("21.0", (T0 + 99) * 1000 + 500)
 
 
 def test_a_client_that_sends_nothing_does_not_keep_others_waiting(served: Served) -> None:

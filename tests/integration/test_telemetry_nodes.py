@@ -392,8 +392,8 @@ def test_filters_stop_when_the_answer_is_no_longer_waited_for() -> None:
     history, run = make_history(1e9, time.time), Run.new("node1", 0)
     history.samples.add("m", {"host": "node1"}, 1, 1.0)
     host = {"type": "regexp", "tagk": "host", "filter": "n.*1"}
-    question = {"kind": "series", "query": {"metric": "m", "filters": [host]}, "zone": "", "calendar": False}
-    question |= {"samples": 1000, "start_us": 0, "end_us": 2, "milliseconds": False}
+    question: dict[str, Any] = {"kind": "series", "query": {"metric": "m", "filters": [host]}, "samples": 1000}
+    question |= {"start_us": 0, "end_us": 2, "milliseconds": False}
 
     assert answer_question(history, run, {**question, "until_s": time.monotonic() + DEADLINE_S})["series"]
     with pytest.raises(QueryTooLargeError, match="too long"):
@@ -503,6 +503,7 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
     assert missing.startswith("node7 could not write its dump: ")
 
 
+@pytest.mark.root("to mount a small file system")
 def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
     state_server: StateServer, tmp_path: Path, asker: NodeAsker
 ) -> None:

@@ -12,6 +12,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.store.history import Summarized
 from laggard.telemetry.store.summaries import merged, of_samples
+from tests.queries import sub_query
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -62,23 +64,29 @@ def get(port: int, path: str) -> Any:
         return json.loads(answer.read())
 
 
+def query(port: int, line: str, start: object, end: object = None) -> tuple[Any, Message]:
+    """Return the answer to a query, and its headers."""
+    body = json.dumps({"start": start, "end": end, "queries": [sub_query(line)]}).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/query", body, timeout=DEADLINE_S) as answer:
+        return json.loads(answer.read()), answer.headers
+
+
 def test_dumps_of_several_nodes_and_times_are_served_as_one(tmp_path: Path) -> None:
     for host in ("node1", "node2"):
         dump(tmp_path, host, 0, 100)
         dump(tmp_path, host, 50, 100)  # overlaps: what both hold counts once
 
     with served("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path) as port:
-        query = f"/api/query?start={T0}&end={T0 + 200}&m=sum:10s-count:power"
-        (element,) = get(port, query)
+        (element,), _ = query(port, "sum:10s-count:power", T0, T0 + 200)
         names = get(port, "/api/suggest?type=metrics&q=p")
-        notes = get(port, f"/api/annotation?start_time={T0}")
+        events, _ = query(port, "none:laggard.events", T0)
         health = get(port, "/health")
 
     assert set(element["dps"].values()) == {40.0}
     assert len(element["dps"]) == 15
     assert element["aggregateTags"] == ["gpu", "host"]
     assert names == ["power"]
-    assert [note["custom"]["host"] for note in notes] == ["node1", "node2"]
+    assert [event["tags"]["host"] for event in events] == ["node1", "node2"]
     assert health["samples"] == 4 * 150 + 2
 
 
@@ -91,10 +99,8 @@ def test_an_answer_that_is_only_approximate_says_so(tmp_path: Path) -> None:
     with served("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path) as port:
         said = {}
         for function in ("max", "p95"):
-            path = f"/api/query?start={T0 // 60 * 60}&end={T0 // 60 * 60 + 599}&m=none:2m-{function}:power"
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
-                (element,) = json.loads(answer.read())
-                said[function] = answer.headers["X-Laggard-Approximate"], set(element["dps"].values())
+            (element,), headers = query(port, f"none:2m-{function}:power", T0 // 60 * 60, T0 // 60 * 60 + 599)
+            said[function] = headers["X-Laggard-Approximate"], set(element["dps"].values())
         first, last = T0 // 60 * 60_000, (T0 // 60 * 60 + 600) * 1000
         curve = get(port, f"/page/curve?metric=power&start={first}&end={last}&points=600")
 
@@ -178,7 +184,7 @@ def test_the_example_makes_up_a_job_and_serves_it(tmp_path: Path) -> None:
         tmp_path / "grafana",
     ]
     with served(*command) as served_port:
-        found = get(served_port, "/api/query?start=15m-ago&m=max:0all-max:gpu-probe-time%7Bhost=*%7D")
+        found, _ = query(served_port, "max:0all-max:gpu-probe-time{host=*}", "15m-ago")
 
     assert served_port == port
     slowest = {element["tags"]["host"]: max(element["dps"].values()) for element in found}

@@ -175,7 +175,7 @@ def test_a_state_directory_without_permission(capfd: pytest.CaptureFixture[str])
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_state_directory_without_space(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(tmp_path)], capture_output=True

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,17 +288,25 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> Iterator[Runs]:
-    """Start all runs."""
+def runs(folder: Path, request: pytest.FixtureRequest) -> Iterator[Runs]:
+    """Start the runs of the tests that were chosen."""
+    tests = [test for test in request.session.items if isinstance(test, pytest.Function) and hasattr(test, "callspec")]
+    chosen = {test.callspec.params.get("command") for test in tests}
     with ThreadPoolExecutor(2, "benchmark") as pool:
         runs = Runs(folder, pool)
-        for command in COMMANDS:
+        for command in filter(chosen.__contains__, COMMANDS):
             runs.of(command)
         yield runs
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def marked(command: str) -> Any:
+    """Return a command as a parameter of a test."""
+    marks = [pytest.mark.root("to make network namespaces")] if "--wires" in command else []
+    return pytest.param(command, marks=marks)
+
+
+@pytest.mark.parametrize("command", [marked(command) for command in COMMANDS])
 def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
     if words_of(command)[0] == "checkpoint":
         pytest.importorskip("torch", reason="needs the extra `torch`")

@@ -85,8 +85,8 @@ def test_the_rank_that_the_others_wait_for_is_named(hang: Hang, kind: str, where
 @pytest.fixture
 def frozen(tmp_path: Path) -> Iterator[Path]:
     """A file system on which every write waits in the kernel."""
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4", path="/usr/sbin:/sbin") is None:
-        pytest.skip("needs root and mkfs.ext4 to make a file system that can be frozen")
+    if shutil.which("mkfs.ext4", path="/usr/sbin:/sbin") is None:
+        pytest.skip("needs mkfs.ext4")
     image, mount = tmp_path / "image", tmp_path / "mount"
     mount.mkdir()
     image.write_bytes(bytes(32 << 20))
@@ -99,6 +99,7 @@ def frozen(tmp_path: Path) -> Iterator[Path]:
     wait_until(lambda: subprocess.run(["umount", str(mount)], capture_output=True).returncode == 0)
 
 
+@pytest.mark.root("to make a file system that can be frozen")
 def test_a_rank_that_the_kernel_holds_costs_its_node_and_not_the_job(hang: Hang, frozen: Path) -> None:
     """No signal ends it before its file system goes on."""
     job = hang("frozen", frozen / "checkpoint")

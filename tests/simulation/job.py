@@ -26,7 +26,6 @@ from laggard.resilience.agent.node_check import SHARED_MEMORY
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.controller import controller as controller_module
 from laggard.resilience.controller import launches as launches_module
-from laggard.resilience.controller import reserve as reserve_module
 from laggard.resilience.controller import resource_manager, state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.shard_servers import ShardServers
@@ -364,7 +363,6 @@ def _exit_by_sigterm(*_: object) -> None:
 def simulated_world() -> Iterator[Path]:
     """Put the simulated machine in place of the real one; yield a folder for the few files that are written."""
     libc = type("Libc", (), {"prctl": staticmethod(lambda *_: 0)})
-    importlib = type("Importlib", (), {"import_module": staticmethod(lambda _: None)})
     with contextlib.ExitStack() as stack:
         in_memory = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else None
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lt-sim-", dir=in_memory)))
@@ -382,7 +380,6 @@ def simulated_world() -> Iterator[Path]:
             (launches_module, "port_for_later", lambda: 29500),
             (launches_module, "save_logs", lambda *_: None),
             (ShardServers, "files", lambda *_: {}),
-            (reserve_module, "importlib", importlib),
             (program_module, "StderrTee", _StderrTee),
             (resource_manager, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),

@@ -92,20 +92,6 @@ def test_what_documents_and_examples_import_is_public(module: str, name: str) ->
     assert name in importlib.import_module(module).__all__
 
 
-def new_names() -> list[str]:
-    """Return the names in the second column of the guide's tables; a ``.name`` is a sibling of the one before it."""
-    found: list[str] = []
-    for row in re.findall(r"^\|(.+)\|$", (ROOT / "docs/guides/new-names.md").read_text(), re.MULTILINE):
-        for name in re.findall(r"`(laggard[\w.]*|\.\w+)`", row.split("|")[1]):
-            found.append(name if name[0] != "." else found[-1].rpartition(".")[0] + name)
-    return sorted(set(found))
-
-
-@pytest.mark.parametrize("name", new_names())
-def test_the_new_names_of_the_guide_exist(name: str) -> None:
-    assert pkgutil.resolve_name(name) is not None
-
-
 def test_examples_in_docstrings_give_what_they_say() -> None:
     tried = failed = 0
     for name in modules():

@@ -35,7 +35,7 @@ def test_only_the_owner_can_read_the_file_whatever_the_umask(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.root("to become another user")
 def test_another_user_cannot_read_the_file(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.json"
     ENDPOINT.save(path)

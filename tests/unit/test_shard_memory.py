@@ -274,6 +274,7 @@ def test_a_file_that_comes_back_meanwhile_takes_the_place_of_the_one_that_is_pre
     assert memory.numbers() == [old.number, other.number]
 
 
+@pytest.mark.root("to mount a small file system")
 def test_a_full_file_system_ends_a_preparation_and_not_the_process(
     small_file_system: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_the_files_of_two_servers_have_different_numbers(tmp_path: Path) -> None
     assert one.number != other.number
 
 
+@pytest.mark.root("to mount a small file system")
 def test_a_small_file_system_in_memory_is_not_used(small_file_system: Path) -> None:
     folder, alone_bytes = default_memory(small_file_system, 1)
     assert folder is None
@@ -323,6 +325,7 @@ def test_a_small_file_system_in_memory_is_not_used(small_file_system: Path) -> N
     assert folder == Path("/")
 
 
+@pytest.mark.root("to mount a small file system")
 def test_a_full_file_system_is_refused_before_anything_is_written(small_file_system: Path) -> None:
     memory = ShardMemory(small_file_system, 100 * SIZE)
     first = memory.take(3 * SIZE, "a")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json, query_from_url
+from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
+from tests.queries import sub_query
 
 T0 = 1_356_998_400
 NA = None
@@ -46,7 +47,7 @@ def single(metric: str, data: list[tuple[dict[str, str], float]]) -> list[TimeSe
 
 
 def ask(m: str, data: list[TimeSeries], end: int = T0 + 60) -> list[Answer]:
-    query = query_from_url({"start": [str(T0)], "end": [str(end)], "m": [m]}, now_us=0)
+    query = query_from_json({"start": T0, "end": end, "queries": [sub_query(m)]}, now_us=0)
     return evaluate(query.queries[0], Span(query.start_us, query.end_us, query.milliseconds), data)
 
 
@@ -210,20 +211,6 @@ def test_0all_makes_one_point_at_the_beginning_of_the_range() -> None:
     (answer,) = ask("sum:0all-sum:m", [series("A", [1, 2, 3])])
 
     assert (offsets(answer), answer.values.tolist()) == ([0], [6])
-
-
-def test_calendar_days_begin_at_midnight_of_the_time_zone() -> None:
-    query = query_from_url(
-        {"start": ["2026/01/01"], "end": ["2026/01/04"], "tz": ["America/New_York"], "m": ["sum:1dc-count:m"]}, 0
-    )
-    hours = np.arange(query.start_us, query.end_us, 3_600_000_000, dtype=np.int64)
-
-    (answer,) = evaluate(
-        query.queries[0], Span(query.start_us, query.end_us), [TimeSeries("m", {}, hours, np.ones(len(hours)))]
-    )
-
-    assert answer.values.tolist() == [24, 24, 24]
-    assert answer.times_us[0] == query.start_us
 
 
 def test_points_within_one_second_are_collapsed_with_the_aggregator() -> None:
