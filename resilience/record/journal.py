@@ -46,7 +46,11 @@ class JournalError(LaggardError, ValueError):
 
 
 class OtherFormatError(LaggardError, ValueError):
-    """A journal was written by another version of laggard; the message says in which format, and which is read."""
+    """A journal was written by another version of laggard; ``found`` is its format, ``reads`` the one that is read."""
+
+    found: object
+    reads: int
+    template = "format {found!r}, and this version of laggard reads {reads}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Entry:
         found = json.loads(text)
         time_s, name = record_of(_Time, found).time_s, str(found.get("is"))
         if name == JobBegan.__name__ and (version := found.get("format")) != FORMAT:
-            raise OtherFormatError(f"format {version!r}, and this version of laggard reads {FORMAT}")
+            raise OtherFormatError(version, FORMAT)
         if name not in KINDS:
             raise ValueError(f"there is no entry {name!r}")
         if not 0 <= time_s < LATEST_S:
