@@ -191,6 +191,6 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     roles = [(node.host, node.role) for node in snapshot.nodes], [device.verdict for device in snapshot.devices]
     page = write_report(inputs, folder).read_text()
     # The timeline has verdicts in words, as they are shown; everything else in it is the same.
-    silent = [replace(verdict, evidence="", cause="") for verdict in timeline.verdicts]
+    silent = tuple(replace(verdict, evidence="", cause="") for verdict in timeline.verdicts)
     found = (replace(timeline, verdicts=silent), costs, (list(accused(shown)), of_dump, severities), roles)
     return found, page, story(timeline, costs.times, running=False)
