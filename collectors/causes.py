@@ -17,26 +17,14 @@ from laggard.collectors.faults import links_fault, narrow_link, repair_fault
 if TYPE_CHECKING:
     from laggard.collectors.symptoms import Symptoms
 
-__all__ = ["RULES", "TEMPERATURE", "UNKNOWN", "UTILISATION", "WARMED", "Cause", "Rule", "cause_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The likely cause of a slowness.
-
-    Attributes
-    ----------
-    kind
-        Name of the rule that holds; ``unknown`` if none does.
-    detail
-        The cause with its numbers.
-    n_alike, n_devices
-        Of a whole node: how many of how many devices have a cause of this kind.
-    """
+    """The likely cause of a slowness."""
 
     kind: str
-    detail: str = ""
-    n_alike: int = 0
+    detail: str = ""  # the cause with its numbers
+    n_alike: int = 0  # of a whole node: how many of how many devices have a cause of this kind
     n_devices: int = 0
 
     def __str__(self) -> str:
@@ -76,21 +64,11 @@ _XIDS = "NVIDIA, XID Errors: "
 
 @dataclass(frozen=True)
 class Rule:
-    """One cause.
+    """One cause."""
 
-    Attributes
-    ----------
-    name
-        The cause in a word or two.
-    source
-        The document that gives the symptoms this meaning.
-    sentence
-        Returns the cause with its numbers, or None if the rule does not hold.
-    """
-
-    name: str
-    source: str
-    sentence: Callable[[Symptoms], str | None]
+    name: str  # the cause in a word or two
+    source: str  # the document that gives the symptoms this meaning
+    sentence: Callable[[Symptoms], str | None]  # returns the cause with its numbers, or None if the rule does not hold
 
 
 def cause_of(symptoms: Symptoms) -> Cause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laggard.errors import LaggardError
-from laggard.kvstore.client.environment import NotInJobError
+from laggard.kvstore.errors import NotInJobError
 
 OLDEST_RAY = (2, 55)
 """The oldest version of Ray that is tested; the extra ``laggard[ray]`` asks for it."""
@@ -83,18 +83,10 @@ class UnknownNodeError(CollectorError, LookupError):
 
 
 class RayMissingError(CollectorError, ImportError):
-    """Ray is not installed, or it is older than :data:`OLDEST_RAY`.
+    """Ray is not installed, or it is older than :data:`OLDEST_RAY`."""
 
-    Attributes
-    ----------
-    installed
-        The version of Ray that is installed, or None.
-    alternative
-        What the user can do without Ray, or an empty string.
-    """
-
-    installed: str | None = None
-    alternative: str = ""
+    installed: str | None = None  # the version of Ray that is installed, or None
+    alternative: str = ""  # what the user can do without Ray, or an empty string
     template = "{_found}: pip install 'laggard[ray]'{_other}"
 
     @property

@@ -32,40 +32,21 @@ ReasonKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A device or node takes longer than what it was compared with.
+    """A device or node takes longer than what it was compared with."""
 
-    Attributes
-    ----------
-    slowdown
-        Reading over reference.
-    reference, n_peers
-        What it was compared with, and how many others that are.
-    rounds
-        Rounds since the first slow one.
-    e_value
-        Evidence after all corrections, to be compared with ``1 / budget``; ``None`` for a single cross-section.
-    since_s, now_s
-        Unix time of the first slow round and of the last one; ``None`` if unknown.
-    share
-        Of its last rounds, if it is slow at times only.
-    n_devices, are_together
-        Of a whole node: its devices, and whether they were judged as one.
-    is_other_kind
-        Whether it looks like another model, and not like a slow device.
-    """
-
-    slowdown: float
-    reference: Reference
+    slowdown: float  # reading over reference
+    reference: Reference  # what it was compared with, and how many others that are
     n_peers: int = 0
-    rounds: int = 1
+    rounds: int = 1  # rounds since the first slow one
+    # Evidence after all corrections, to be compared with `1 / budget`; `None` for a single cross-section
     e_value: float | None = None
     budget: float = 0.0
-    since_s: float | None = None
+    since_s: float | None = None  # Unix time of the first slow round and of the last one; `None` if unknown
     now_s: float | None = None
-    share: float | None = None
-    n_devices: int = 0
+    share: float | None = None  # of its last rounds, if it is slow at times only
+    n_devices: int = 0  # of a whole node: its devices, and whether they were judged as one
     are_together: bool = False
-    is_other_kind: bool = False
+    is_other_kind: bool = False  # whether it looks like another model, and not like a slow device
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,45 +59,24 @@ class StillSlow:
 
 @dataclass(frozen=True, slots=True)
 class WellAgain:
-    """An incident ended by itself.
+    """An incident ended by itself."""
 
-    Attributes
-    ----------
-    slow_s, lost_s
-        For how long the device was slow, and what the job lost by it.
-    count, sum_s
-        How many of the device's incidents have ended so, and what they lost together.
-    expected
-        Whether the next one is expected to do so, too.
-    instead_of
-        The device in whose place this one is slow in the same way, as is now known.
-    """
-
-    slow_s: float
+    slow_s: float  # for how long the device was slow, and what the job lost by it
     lost_s: float
-    count: int
+    count: int  # how many of the device's incidents have ended so, and what they lost together
     sum_s: float
-    expected: bool
-    instead_of: Subject | None = None
+    expected: bool  # whether the next one is expected to do so, too
+    instead_of: Subject | None = None  # the device in whose place this one is slow in the same way, as is now known
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A node's NIC, a leaf switch, the path of a pair, or the only link of two nodes is slow.
+    """A node's NIC, a leaf switch, the path of a pair, or the only link of two nodes is slow."""
 
-    Attributes
-    ----------
-    kind
-        ``link`` is the only link of two nodes: one of them is at fault, but nothing tells which.
-    names
-        The node or leaf; of a pair or link, the sender and the receiver.
-    side
-        Which direction of a node or leaf is slow; of a pair or link ``both``, or empty for that from the first name to
-        the second.
-    """
-
-    kind: LinkKind
-    names: tuple[str, ...]
+    kind: LinkKind  # `link` is the only link of two nodes: one of them is at fault, but nothing tells which
+    names: tuple[str, ...]  # the node or leaf; of a pair or link, the sender and the receiver
+    # Which direction of a node or leaf is slow; of a pair or link `both`, or empty for that from the first name to the
+    # second
     side: Side
     slowdown: float
     n_peers: int
@@ -150,21 +110,14 @@ Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | A
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a restart costs, and how that is known.
-
-    Attributes
-    ----------
-    start_s, since_commit_s
-        What it is made of if it was measured: the time to the first progress, and since the last commit, if any.
-    is_least
-        Whether less was measured than is assumed at least.
-    """
+    """What a restart costs, and how that is known."""
 
     cost_s: float
     source: Literal["given", "assumed", "measured"] = "given"
+    # What it is made of if it was measured: the time to the first progress, and since the last commit, if any
     start_s: float = 0.0
     since_commit_s: float | None = None
-    is_least: bool = False
+    is_least: bool = False  # whether less was measured than is assumed at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,26 +131,15 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What was decided about a restart.
+    """What was decided about a restart."""
 
-    Attributes
-    ----------
-    price
-        What it costs.
-    lost_s, slow_s
-        What the job has lost, and in what time.
-    in_s, now_s
-        How long until a restart if it goes on like this (``None``: none is made), and the Unix time of the decision.
-    why
-        Why it is not a matter of time alone.
-    """
-
-    price: Price
-    lost_s: float
+    price: Price  # what it costs
+    lost_s: float  # what the job has lost, and in what time
     slow_s: float
+    # How long until a restart if it goes on like this (`None`: none is made), and the Unix time of the decision
     in_s: float | None
     now_s: float
-    why: Reason | None = None
+    why: Reason | None = None  # why it is not a matter of time alone
 
     @property
     def restart(self) -> bool:
@@ -207,32 +149,16 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is based on; its text is one sentence.
+    """What a verdict is based on; its text is one sentence."""
 
-    Attributes
-    ----------
-    host, gpu
-        Whom it is about; ``gpu`` is ``None`` for a whole node.
-    found
-        What was found.
-    own_past
-        Whether it has become slower than it was; if not, it may have been so from the start.
-    worker, section
-        Which rank is slow in which of the program's sections; empty if it was not found so.
-    probe
-        Which of the probes that run in turn has found it; empty for the main test.
-    weighed
-        What was decided about a restart; ``None`` if there was nothing to decide.
-    """
-
-    host: str
+    host: str  # whom it is about; `gpu` is `None` for a whole node
     gpu: str | None
-    found: Found
-    own_past: bool = False
-    worker: str = ""
+    found: Found  # what was found
+    own_past: bool = False  # whether it has become slower than it was; if not, it may have been so from the start
+    worker: str = ""  # which rank is slow in which of the program's sections; empty if it was not found so
     section: str = ""
-    probe: str = ""
-    weighed: Weighed | None = None
+    probe: str = ""  # which of the probes that run in turn has found it; empty for the main test
+    weighed: Weighed | None = None  # what was decided about a restart; `None` if there was nothing to decide
 
     def __str__(self) -> str:
         from laggard.detectors import wording  # it imports the records

@@ -27,8 +27,6 @@ from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Series
 from laggard.kvstore.state.mapping import State
 
-__all__ = ["SECTION_MIN_SLOWDOWN", "SectionDetector", "budget_share"]
-
 _log = logging.getLogger("laggard.detectors")
 
 # The work of a step varies more than that of a test kernel.
@@ -40,13 +38,7 @@ _FIRST = "-"  # the id before that of a stream's first sample
 
 
 def budget_share(launch: int, section: int) -> float:
-    """Return the share of the false-alarm budget that a section gets; those of all sections and launches sum to 1.
-
-    Parameters
-    ----------
-    launch, section
-        Their numbers, from 0: the section's is its place among those of the launch.
-    """
+    """Return the share of the false-alarm budget that a section gets; those of all sections and launches sum to 1."""
     return 1 / ((launch + 1) * (launch + 2) * (section + 1) * (section + 2))
 
 

@@ -34,8 +34,6 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.state.mapping import State
 
-__all__ = ["SlowGPUDetector"]
-
 GPU_MAX_INTRUSION = 0.005
 # Virtual devices are for trying things out, and a slow one is only found if the probe is as large as its kernels.
 VIRTUAL_MAX_INTRUSION = 0.25

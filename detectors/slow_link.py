@@ -27,8 +27,6 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
 
-__all__ = ["SlowLinkDetector"]
-
 LINK_MIN_SLOWDOWN = 1.05
 MAX_INTRUSION = 0.005
 # Virtual devices are for trying things out.

@@ -118,25 +118,13 @@ class DamagedCheckpointError(KVStoreError):
 
 
 class ShardMemoryError(KVStoreError):
-    """A shard of a checkpoint does not fit into the memory of its node; earlier checkpoints are untouched.
+    """A shard of a checkpoint does not fit into the memory of its node; earlier checkpoints are untouched."""
 
-    Attributes
-    ----------
-    host
-        The node.
-    need_bytes
-        Size of the shard.
-    bound_bytes, used_bytes
-        How much there may be there, and how much of that is in use.
-    reason
-        Whose limit it is: ``bound`` (of the job's setting) or ``file system``.
-    """
-
-    host: str
-    need_bytes: int
-    bound_bytes: int
+    host: str  # the node
+    need_bytes: int  # size of the shard
+    bound_bytes: int  # how much there may be there, and how much of that is in use
     used_bytes: int
-    reason: str
+    reason: str  # whose limit it is: `bound` (of the job's setting) or `file system`
     template = "a shard of {_need} does not fit: {host} {_limit}"
 
     @property

@@ -9,51 +9,27 @@ from laggard.kvstore.control import NodeRecord
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """A job began, and its record: the first entry.
-
-    Attributes
-    ----------
-    name, id
-        Name of the program, and what distinguishes jobs of the same name.
-    command
-        The program's command line.
-    nodes
-        All nodes of the allocation.
-    level, port
-        Level of the telemetry, and port of its server.
-    pid, machine
-        The controller's process, and the host name of its machine.
-    folder
-        Folder of the record; None: there is none.
-    """
+    """A job began, and its record: the first entry."""
 
     name: str
     id: str
-    command: tuple[str, ...]
-    nodes: tuple[NodeRecord, ...]
-    level: int
+    command: tuple[str, ...]  # the program's command line
+    nodes: tuple[NodeRecord, ...]  # all nodes of the allocation
+    level: int  # level of the telemetry, and port of its server
     port: int
-    pid: int = 0
+    pid: int = 0  # the controller's process, and the host name of its machine
     machine: str = ""
-    folder: str | None = None
+    folder: str | None = None  # folder of the record; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The time from the decision to relaunch to the start of the next program, in seconds.
+    """The time from the decision to relaunch to the start of the next program, in seconds."""
 
-    Attributes
-    ----------
-    stop_s
-        Until the old program had ended.
-    fence_s
-        Then, until it could write no more, what it wrote was on disk, and nothing of it ran on the primary.
-    nodes_s
-        Then, until the bad node had left the cluster, the new one had joined, and nothing of the old launch was left.
-    """
-
-    stop_s: float
+    stop_s: float  # until the old program had ended
+    # Then, until it could write no more, what it wrote was on disk, and nothing of it ran on the primary
     fence_s: float
+    # Then, until the bad node had left the cluster, the new one had joined, and nothing of the old launch was left
     nodes_s: float
 
     @property

@@ -20,8 +20,6 @@ from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
-__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
-
 STREAM = "telemetry-events"
 REQUESTS = "requests"
 """The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
@@ -35,34 +33,18 @@ _LISTS = ("nodes", "excluded")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one time, for example a verdict; its words are made last.
+    """Something that happened at one time, for example a verdict; its words are made last."""
 
-    Attributes
-    ----------
-    time_us
-        Unix time in microseconds.
-    kind
-        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice`` or ``request``.
-    text
-        What happened, of a verdict the evidence, of the end of a launch the reason; empty if other fields say it all.
-    host, gpu
-        The node and device it is about; empty if it is about none in particular.
-    launch
-        Of a launch and its end: its number.
-    nodes, excluded
-        Of a launch: its nodes, and those that it does without.
-    severity, cause, action, probe
-        Of a verdict; without a cause that is known, or a probe other than the main test, these are empty.
-    """
-
-    time_us: int
-    kind: str
+    time_us: int  # Unix time in microseconds
+    kind: str  # `launch`, `launch-end`, `verdict`, `failure`, `xid`, `notice` or `request`
+    # What happened, of a verdict the evidence, of the end of a launch the reason; empty if other fields say it all
     text: str = ""
-    host: str = ""
+    host: str = ""  # the node and device it is about; empty if it is about none in particular
     gpu: str = ""
-    launch: int | None = None
-    nodes: tuple[str, ...] = ()
+    launch: int | None = None  # of a launch and its end: its number
+    nodes: tuple[str, ...] = ()  # of a launch: its nodes, and those that it does without
     excluded: tuple[str, ...] = ()
+    # Of a verdict; without a cause that is known, or a probe other than the main test, these are empty
     severity: str = ""
     cause: str = ""
     action: str = ""
@@ -71,66 +53,37 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpan:
-    """What one launch ran on, and when.
+    """What one launch ran on, and when."""
 
-    Attributes
-    ----------
-    number
-        The launch's number.
-    nodes, reserve
-        Host names; the primary comes first.
-    began_us, ended_us
-        Unix times in microseconds; ``ended_us`` is None if it runs, or if nobody saw its end.
-    """
-
-    number: int
+    number: int  # the launch's number
     nodes: tuple[str, ...]
     reserve: tuple[str, ...]
-    began_us: int
+    began_us: int  # Unix times in microseconds; `ended_us` is None if it runs, or if nobody saw its end
     ended_us: int | None = None
 
 
 class EventSource(Protocol):
-    """Provides events.
+    """Provides events."""
 
-    Attributes
-    ----------
-    launches
-        The launches so far, as far as they are known.
-    """
-
-    launches: list[LaunchSpan]
+    launches: list[LaunchSpan]  # the launches so far, as far as they are known
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:
-    """A job's events: those of the log, of the job's record, and the requests of detectors and programs.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-
-    Attributes
-    ----------
-    job
-        Name of the job; empty until events have been read, or if nobody records the job.
-    launches
-        The launches so far; none until events have been read, or if nobody records the job.
-    progress_s
-        Unix time of the last progress; None until there was some, and until events have been read.
-    """
+    """A job's events: those of the log, of the job's record, and the requests of detectors and programs."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        self._client = client
+        self._client = client  # the job's state server
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
         self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
         self.job = ""
+        # The launches so far; none until events have been read, or if nobody records the job
         self.launches: list[LaunchSpan] = []
+        # Unix time of the last progress; None until there was some, and until events have been read
         self.progress_s: float | None = None
 
     def add(self, event: Event) -> None:

@@ -18,8 +18,6 @@ import pynvml as nvml
 from laggard.collectors.errors import DeviceLostError
 from laggard.collectors.metrics.reading_loop import Reading
 
-__all__ = ["NvmlReader", "field_values", "nvml_handle", "nvml_readers"]
-
 _log = logging.getLogger("laggard.collectors")
 
 EVENT_WAIT_MS = 1000
@@ -63,25 +61,15 @@ Query = Callable[[], Iterator[Reading]]
 
 
 class NvmlReader:
-    """Reads one NVIDIA device.
-
-    Parameters
-    ----------
-    gpu
-        Its name on the node.
-    handle
-        NVML's handle of it.
-    driver, clock
-        What answers for NVML, and tells the time.
-    """
+    """Reads one NVIDIA device."""
 
     def __init__(
         self, gpu: str, handle: Any, *, driver: Any = nvml, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.gpu = gpu
-        self._driver = driver
+        self._driver = driver  # what answers for NVML, and tells the time
         self._clock = clock
-        self.handle = handle
+        self.handle = handle  # nVML's handle of it
         self.xids = 0
         self._fields = {(field, 0): what for field, what in _FIELDS.items()}
         self._fields |= {(field, _ALL_LINKS): what for field, what in _LINK_FIELDS.items()}
@@ -92,13 +80,7 @@ class NvmlReader:
         self._seen_us = 0
 
     def read(self) -> Iterator[Reading]:
-        """Yield the device's readings.
-
-        Raises
-        ------
-        DeviceLostError
-            If the device is gone.
-        """
+        """Yield the device's readings."""
         for query in list(self._queries):
             try:
                 yield from query()
@@ -200,17 +182,7 @@ class NvmlReader:
 def nvml_readers(
     names: Sequence[str] | None, on_xid: Callable[[str, int], None], driver: Any = nvml
 ) -> list[NvmlReader]:
-    """Return a reader for each NVIDIA device; none without a driver.
-
-    Parameters
-    ----------
-    names
-        Devices by their CUDA names, which are NVML's indices or UUIDs; None: all.
-    on_xid
-        Called in a thread with a device's name and the number of each XID error.
-    driver
-        What answers for NVML.
-    """
+    """Return a reader for each NVIDIA device; none without a driver."""
     try:
         driver.nvmlInit()
         chosen = [str(number) for number in range(driver.nvmlDeviceGetCount())] if names is None else names

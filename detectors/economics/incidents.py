@@ -56,18 +56,12 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A restart that was asked for, for a device in some place.
-
-    Attributes
-    ----------
-    longest_s
-        The longest of its incidents that ended by themselves; 0: it was for one that did not.
-    """
+    """A restart that was asked for, for a device in some place."""
 
     subject: Subject
     identity: str
     slowdown: float
-    longest_s: float
+    longest_s: float  # the longest of its incidents that ended by themselves; 0: it was for one that did not
 
 
 def key_of(subject: Subject) -> str:
@@ -105,19 +99,7 @@ class Incidents:
         place: str,
         at_times: bool = False,
     ) -> None:
-        """Begin an incident with the episode that is its evidence; one that is open goes on.
-
-        Parameters
-        ----------
-        slowdown
-            Of the whole episode.
-        identity
-            The device's name that stays with it when it moves.
-        place
-            Its place in the launch, where another device may take over.
-        at_times
-            Whether it is slow again and again: then it goes on while the device is well for a while.
-        """
+        """Begin an incident with the episode that is its evidence; one that is open goes on."""
         if subject in self._open:
             self._open[subject].slowdown = slowdown
             self._open[subject].at_times &= at_times
@@ -143,14 +125,7 @@ class Incidents:
         )
 
     def advance(self, slowdowns: Mapping[Subject, float | None], now_s: float) -> dict[Subject, WellAgain]:
-        """Add a round; return the incidents that are over.
-
-        Parameters
-        ----------
-        slowdowns
-            How slow each device is that has an open incident: ``None`` if it is well again; left out if it was not
-            judged, which costs nothing.
-        """
+        """Add a round; return the incidents that are over."""
         shares = {
             subject: share_lost(slowdown)
             for subject, each in self._open.items()
@@ -184,10 +159,8 @@ class Incidents:
     def decide(
         self, subject: Subject, stakes: Stakes, now_s: float, why_not: Reason | None = None, *, holds_up: bool = True
     ) -> Decision:
-        """Return whether to restart for an open incident: not twice, and not if there is a reason not to.
-
-        ``holds_up``: whether the job waits for the device.
-        """
+        """Return whether to restart for an open incident: not twice, and not if there is a reason not to."""
+        # `holds_up`: whether the job waits for the device.
         each = self._open[subject]
         if each.is_asked:
             why_not = Reason("asked before")

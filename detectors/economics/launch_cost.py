@@ -15,26 +15,13 @@ from laggard.kvstore.control import LaunchRecord, Signs
 
 
 class LaunchCost:
-    """What a launch shows of its cost.
-
-    Parameters
-    ----------
-    launch
-        The launch.
-    kept
-        What :meth:`to_state` returned in an earlier one.
-
-    Attributes
-    ----------
-    has_progress
-        Whether it has shown any.
-    """
+    """What a launch shows of its cost."""
 
     def __init__(self, launch: LaunchRecord, kept: Mapping[str, Any] | None = None) -> None:
-        self._launch = launch
+        self._launch = launch  # the launch
         self._start_s: float | None = None if kept is None else kept["start_s"]
         self._commits = launch.commits
-        self.has_progress = False
+        self.has_progress = False  # whether it has shown any
         self._committed_s: float | None = None
         if kept is not None and kept["commits"]:  # what this launch does until its first commit could be lost
             self._committed_s = launch.began_s

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LEAST_COST_S", "UNKNOWN_COST_S", "RestartCost", "cost_in_use", "share_lost"]
-
 UNKNOWN_COST_S = 60.0  # what a restart is taken to cost as long as nothing was measured
 # What it is taken to cost at least: a relaunch within seconds would be paid for every phase of the program.
 LEAST_COST_S = 30.0

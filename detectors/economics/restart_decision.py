@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from laggard.detectors.economics.restart_cost import RestartCost, share_lost
 from laggard.detectors.evidence import Reason
 
-__all__ = ["PHASES_FROM", "PHASE_MARGIN", "Decision", "Incident", "Past", "Stakes", "decide"]
-
 PHASES_FROM = 3  # incidents that have ended by themselves, after which another one is expected to
 PHASE_MARGIN = 1.5  # times the longest of them
 _ALONE = 2 / 3  # of the cost: what one incident may lose
@@ -31,24 +29,13 @@ _UNMEASURED_S = 600.0  # what a restart to find out is taken to cost at least as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stakes:
-    """What a restart costs at this moment, and what there is to gain.
+    """What a restart costs at this moment, and what there is to gain."""
 
-    Attributes
-    ----------
-    cost
-        The cost, and the remaining time if it is known.
-    is_measured
-        Whether the cost was measured or given, and not just assumed.
-    n_nodes, n_reserve
-        Nodes in use and in reserve; ``None``: not known.
-    min_slowdown
-        The smallest slowdown that matters: a healthy device may differ so much from its typical peer.
-    """
-
-    cost: RestartCost
-    is_measured: bool = True
-    n_nodes: int | None = None
+    cost: RestartCost  # the cost, and the remaining time if it is known
+    is_measured: bool = True  # whether the cost was measured or given, and not just assumed
+    n_nodes: int | None = None  # nodes in use and in reserve; `None`: not known
     n_reserve: int | None = None
+    # The smallest slowdown that matters: a healthy device may differ so much from its typical peer
     min_slowdown: float = 1.0
 
     def shrinking_loses(self, slowdown: float) -> bool:
@@ -59,51 +46,27 @@ class Stakes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """A device's present slowness: how slow it is, for how long it has been so, and what the job has lost by it.
-
-    Attributes
-    ----------
-    span_s
-        Time since it began.
-    at_times
-        Whether it is slow again and again, and well in between.
-    """
+    """A device's present slowness: how slow it is, for how long it has been so, and what the job has lost by it."""
 
     slowdown: float
     slow_s: float
     lost_s: float
-    span_s: float = 0.0
-    at_times: bool = False
+    span_s: float = 0.0  # time since it began
+    at_times: bool = False  # whether it is slow again and again, and well in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known of earlier incidents of the device, and of its place in the launch.
+    """What is known of earlier incidents of the device, and of its place in the launch."""
 
-    Attributes
-    ----------
-    n_passed
-        Incidents that ended by themselves.
-    longest_s
-        The longest of the last of them.
-    lost_s
-        What they lost in sum.
-    span_s
-        Time since the first of them.
-    n_asked
-        Restarts that were asked for on this account.
-    n_in_vain
-        Restarts that were made for other devices in the same place, and after which this one is slow in the same way.
-    is_programs_own
-        Whether such incidents came again on another device in the same place: they are phases of the program.
-    """
-
-    n_passed: int = 0
-    longest_s: float = 0.0
-    lost_s: float = 0.0
-    span_s: float = 0.0
-    n_asked: int = 0
+    n_passed: int = 0  # incidents that ended by themselves
+    longest_s: float = 0.0  # the longest of the last of them
+    lost_s: float = 0.0  # what they lost in sum
+    span_s: float = 0.0  # time since the first of them
+    n_asked: int = 0  # restarts that were asked for on this account
+    # Restarts that were made for other devices in the same place, and after which this one is slow in the same way
     n_in_vain: int = 0
+    # Whether such incidents came again on another device in the same place: they are phases of the program
     is_programs_own: bool = False
 
     @property
@@ -114,21 +77,11 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to restart.
-
-    Attributes
-    ----------
-    restart
-        Now.
-    in_s
-        How long until then if the incident goes on as it is, in seconds; infinite: never.
-    why
-        Why it is not a matter of time alone; ``None`` if it is.
-    """
+    """Whether to restart."""
 
     restart: bool
-    in_s: float
-    why: Reason | None = None
+    in_s: float  # how long until then if the incident goes on as it is, in seconds; infinite: never
+    why: Reason | None = None  # why it is not a matter of time alone; `None` if it is
 
 
 def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:

@@ -26,46 +26,23 @@ _SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ 
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What is known of the devices, besides the verdicts.
+    """What is known of the devices, besides the verdicts."""
 
-    Attributes
-    ----------
-    episodes
-        Gives the episode that a device is in.
-    identities
-        The names of devices that stay with them when they move, of those that have one.
-    min_slowdown
-        The smallest slowdown that matters.
-    why_not
-        Given the newest verdict on a device, returns why no restart should be made now, whatever it costs, if there is
-        such a reason.
-    holds_up
-        Whether the job waits for the devices for which there is such a reason.
-    """
-
-    episodes: Episodes
+    episodes: Episodes  # gives the episode that a device is in
+    # The names of devices that stay with them when they move, of those that have one
     identities: Mapping[DeviceId, str] = field(default_factory=dict)
-    min_slowdown: float = 1.0
+    min_slowdown: float = 1.0  # the smallest slowdown that matters
+    # Given the newest verdict on a device, returns why no restart should be made now, whatever it costs, if there is
+    # such a reason
     why_not: Callable[[Verdict], Reason | None] = lambda _: None
-    holds_up: bool = True
+    holds_up: bool = True  # whether the job waits for the devices for which there is such a reason
 
 
 class Restarts:
-    """Weighs what the job loses by each slow device against what a restart costs, round by round.
-
-    Parameters
-    ----------
-    given
-        The cost, if the user has said it; 0: restart at once.
-
-    Attributes
-    ----------
-    given
-        As the parameter; may be changed while the job runs.
-    """
+    """Weighs what the job loses by each slow device against what a restart costs, round by round."""
 
     def __init__(self, given: RestartCost | None = None) -> None:
-        self.given = given
+        self.given = given  # as the parameter; may be changed while the job runs
         self.begin(LaunchRecord(0, (), ()))
         self._incidents = Incidents()
         self._newest: dict[Subject, Verdict] = {}
@@ -77,13 +54,7 @@ class Restarts:
         self._cost = LaunchCost(launch)
 
     def restore(self, kept: Mapping[str, Any], now_s: float, *, same_run: bool) -> None:
-        """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one.
-
-        Raises
-        ------
-        StateVersionError
-            If it was written by another version of laggard.
-        """
+        """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one."""
         if kept["version"] != _VERSION:
             raise StateVersionError(kept["version"], _VERSION)
         self._cost = LaunchCost(self._launch, kept["cost"])
@@ -117,15 +88,7 @@ class Restarts:
     def weigh(
         self, verdicts: Sequence[Verdict], grounds: Grounds, judged: Collection[DeviceId], now_s: float
     ) -> list[Verdict]:
-        """Return the round's verdicts: those given, with what to do about them, and those on open incidents.
-
-        Parameters
-        ----------
-        verdicts
-            What is new in the evidence; the action ``restart`` says that it is enough for one.
-        judged
-            The devices that were judged in this round.
-        """
+        """Return the round's verdicts: those given, with what to do about them, and those on open incidents."""
         price = self._price(now_s)
         stakes = self._stakes(price, grounds.min_slowdown, now_s)
         slowdowns = {subject: self._slowdown(subject, grounds.episodes, judged) for subject in self._incidents.open}
@@ -228,10 +191,8 @@ def _is_incident(verdict: Verdict) -> bool:
 
 
 def _episode_of(devices: Collection[DeviceId], episodes: Episodes) -> Episode | None:
-    """Return the episode of a device, or that of a node's typical device; ``None`` if none of them is slow.
-
-    A node is only as slow as its slowest device if that is slower than a healthy one may be.
-    """
+    """Return the episode of a device, or that of a node's typical device; ``None`` if none of them is slow."""
+    # A node is only as slow as its slowest device if that is slower than a healthy one may be.
     found = [episodes(device) for device in devices]
     if not any(found):
         return None

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from laggard.kvstore.control import PhaseRecord
 
-__all__ = ["LONGEST_PHASE_S", "DeclaredPhases"]
-
 # A process that is killed in a phase never says that it is over.
 LONGEST_PHASE_S = 3600.0
 

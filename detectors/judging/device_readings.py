@@ -27,28 +27,17 @@ HISTORY_KEY = "laggard/slow-gpu-history"
 
 
 class Peers:
-    """What the devices' tags say: which devices are peers, and what may be wrong with them.
-
-    Attributes
-    ----------
-    labels
-        Of all devices seen so far; only devices with the same label are compared.
-    uuids
-        Of the devices that have one.
-    causes
-        Each device's likely cause of a slowdown.
-    wrong
-        Which results were wrong, for the devices that computed any.
-    """
+    """What the devices' tags say: which devices are peers, and what may be wrong with them."""
 
     def __init__(self, groups: Groups | None = None) -> None:
         self._groups: Groups = groups or {}
+        # Of all devices seen so far; only devices with the same label are compared
         self.labels: dict[DeviceId, Hashable] = {
             key: label for key, label in self._groups.items() if isinstance(key, tuple)
         }
-        self.uuids: dict[DeviceId, str] = {}
-        self.causes: dict[DeviceId, Cause] = {}
-        self.wrong: dict[DeviceId, str] = {}
+        self.uuids: dict[DeviceId, str] = {}  # of the devices that have one
+        self.causes: dict[DeviceId, Cause] = {}  # each device's likely cause of a slowdown
+        self.wrong: dict[DeviceId, str] = {}  # which results were wrong, for the devices that computed any
         self._has_new_labels = False
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
@@ -71,15 +60,7 @@ class Peers:
 
 
 class DeviceReadings(Analysis):
-    """The readings of one probe.
-
-    Parameters
-    ----------
-    min_slowdown, false_alarm_budget, groups
-        As for :class:`SlowGPUAnalysis`; a device without a label is grouped by its model.
-    probe
-        Name of the probe if it is one of those that run in turn; empty: it is the main test.
-    """
+    """The readings of one probe."""
 
     holds_up = False  # a device that is slow for lack of work keeps nobody waiting
 
@@ -206,11 +187,9 @@ class DeviceReadings(Analysis):
 def more_to_do(
     devices: Collection[DeviceId], analysis: SlowGPUAnalysis, states: DeviceStates, peers: Peers
 ) -> Reason | None:
-    """Return why a restart would not help for devices that only their peers accuse; ``None`` if it may.
-
-    A device that was hardly slower than its peers when idle, and is busier than they are, has more to do, unless the
-    driver says what slows it down.
-    """
+    """Return why a restart would not help for devices that only their peers accuse; ``None`` if it may."""
+    # A device that was hardly slower than its peers when idle, and is busier than they are, has more to do, unless the
+    # driver says what slows it down.
 
     def shares(device: DeviceId) -> tuple[float, float] | None:
         if not analysis.slow_in_this_state(device) or analysis.became_slow(device):

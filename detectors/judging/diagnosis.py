@@ -12,8 +12,6 @@ from laggard.collectors.device_check import DeviceCheck
 from laggard.detectors import wording
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 
-__all__ = ["Condition", "Diagnosis", "Past", "diagnose", "remembered"]
-
 Past = Mapping[str, Mapping[str, Sequence[float]]]
 """By UUID and probe: the fastest reading of each earlier check in seconds, oldest first."""
 
@@ -29,20 +27,13 @@ _VIRTUAL = "virtual"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The diagnosis of one device.
+    """The diagnosis of one device."""
 
-    Attributes
-    ----------
-    condition
-        ``faulty``: it computes wrong results, does not answer, or its driver reports a fault. ``slow``: slower than its
-        peers, or than in earlier checks, by more than a single check may show by chance. ``suspect``: possibly slow.
-        ``unchecked``: the check failed, for a reason that says nothing about the device. Otherwise ``ok``.
-    reasons
-        One sentence for each finding.
-    """
-
+    # `faulty`: it computes wrong results, does not answer, or its driver reports a fault. `slow`: slower than its
+    # peers, or than in earlier checks, by more than a single check may show by chance. `suspect`: possibly slow.
+    # `unchecked`: the check failed, for a reason that says nothing about the device. Otherwise `ok`.
     condition: Condition
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # one sentence for each finding
 
 
 def diagnose(checks: Mapping[DeviceId, DeviceCheck], past: Past) -> dict[DeviceId, Diagnosis]:

@@ -12,8 +12,6 @@ import yaml
 from laggard.collectors.device import DeviceId
 from laggard.detectors.errors import GroupsError
 
-__all__ = ["GroupKey", "Groups", "label_of", "parse_groups", "read_groups"]
-
 GroupKey = int | DeviceId | str
 """What a label is given to: a rank, a device ``(host, gpu)``, or all devices of a host."""
 Groups = Mapping[GroupKey, Hashable] | Mapping[DeviceId, Hashable] | Mapping[int, Hashable] | Mapping[str, Hashable]
@@ -31,13 +29,7 @@ def label_of(groups: Groups, rank: int | None, host: str, gpu: str) -> Hashable 
 
 
 def read_groups(path: Path) -> dict[GroupKey, Hashable]:
-    """Read labels from a YAML file, see :func:`parse_groups`.
-
-    Raises
-    ------
-    GroupsError
-        If the file cannot be read or is not valid.
-    """
+    """Read labels from a YAML file, see :func:`parse_groups`."""
     try:
         return parse_groups(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:

@@ -10,8 +10,6 @@ from laggard.collectors.boards import Board, Boards
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 
-__all__ = ["Inventory", "KnownBoard", "inventoried", "with_faults"]
-
 
 class KnownBoard(TypedDict):
     """What is remembered of a board: its name, and the most NVLinks that were active."""
@@ -25,10 +23,8 @@ Inventory = Mapping[str, Mapping[str, KnownBoard]]
 
 
 def inventoried(inventory: Inventory, boards: Mapping[str, Boards]) -> dict[str, dict[str, KnownBoard]]:
-    """Return the inventory with the boards that were found now, by host; one that has moved is its new host's alone.
-
-    A board that is gone stays in it, so that the next visit misses it as well.
-    """
+    """Return the inventory with the boards that were found now, by host; one that has moved is its new host's alone."""
+    # A board that is gone stays in it, so that the next visit misses it as well.
     now_at = {board.uuid: host for host, listed in boards.items() for board in listed.found if board.uuid}
     kept = {
         host: {uuid: known for uuid, known in known_boards.items() if now_at.get(uuid, host) == host}
@@ -48,21 +44,8 @@ def with_faults(
     inventory: Inventory,
     expected: int = 0,
 ) -> dict[DeviceId, DeviceCheck]:
-    """Return the checks with what the driver and the inventory say is wrong.
-
-    What concerns no device that was checked stands in a check of all devices of its host.
-
-    Parameters
-    ----------
-    checks
-        By device.
-    boards
-        By host, for each host that was to be checked.
-    inventory
-        What was there before.
-    expected
-        How many devices each host should have.
-    """
+    """Return the checks with what the driver and the inventory say is wrong."""
+    # What concerns no device that was checked stands in a check of all devices of its host.
     found = dict(checks)
     for host, listed in boards.items():
         here = {device: check for device, check in checks.items() if device[0] == host and device[1] != ALL_DEVICES}

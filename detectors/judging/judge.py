@@ -39,15 +39,9 @@ class Moment:
 
 
 class Analysis(Protocol):
-    """One kind of reading: compares it, and says whom a finding accuses and what speaks against a restart.
+    """One kind of reading: compares it, and says whom a finding accuses and what speaks against a restart."""
 
-    Attributes
-    ----------
-    holds_up
-        Whether the job waits for devices for which no restart is made.
-    """
-
-    holds_up: bool = True
+    holds_up: bool = True  # whether the job waits for devices for which no restart is made
 
     def begin(self, launch: LaunchRecord) -> None:
         """Prepare for a launch."""
@@ -118,23 +112,14 @@ class Analysis(Protocol):
 
 
 class Judge:
-    """Judges rounds by an analysis.
-
-    Parameters
-    ----------
-    analysis
-        Compares the readings.
-    restarts
-        Weighs what slow devices cost; ``None``: what is found is only reported.
-    keeper, key
-        Where what is known is kept from launch to launch, and under which name; an empty one: nowhere.
-    """
+    """Judges rounds by an analysis."""
 
     def __init__(
         self, analysis: Analysis, restarts: Restarts | None = None, keeper: Keeps | None = None, key: str = ""
     ) -> None:
-        self._analysis = analysis
-        self._restarts = restarts
+        self._analysis = analysis  # compares the readings
+        self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported
+        # Where what is known is kept from launch to launch, and under which name; an empty one: nowhere
         self._keeper = keeper or Keeper(None)
         self._key = key
         self._phases = DeclaredPhases()
@@ -143,15 +128,7 @@ class Judge:
         self._has_read = False
 
     def begin(self, launch: LaunchRecord, run: str = "", read_signs: ReadSigns = lambda: None) -> None:
-        """Prepare for a launch.
-
-        Parameters
-        ----------
-        run
-            Identifies the job: launches of one job share the false-alarm budget.
-        read_signs
-            Returns what the program has shown of itself by now; ``None`` if that is not known.
-        """
+        """Prepare for a launch."""
         self._run, self._read_signs = run, read_signs
         self._analysis.begin(launch)
         if self._restarts is not None:

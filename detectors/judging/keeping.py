@@ -9,7 +9,7 @@ from laggard.kvstore.errors import StateUnavailableError
 
 if TYPE_CHECKING:
     from laggard.kvstore.state.mapping import State
-    from laggard.kvstore.values.codec import Value
+    from laggard.kvstore.values.decoding import Value
 
 _log = logging.getLogger("laggard.detectors")
 
@@ -67,17 +67,12 @@ class Keeper:
 
 
 class SectionKeeper:
-    """Keeps the values of all sections under one key.
-
-    Attributes
-    ----------
-    asked
-        For which ranks any section has asked for a restart, and on which node that was.
-    """
+    """Keeps the values of all sections under one key."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._sections: dict[str, Any] = {}
+        # For which ranks any section has asked for a restart, and on which node that was
         self.asked: dict[str, str] = {}
 
     def begin(self) -> None:

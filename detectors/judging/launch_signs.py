@@ -9,8 +9,6 @@ from laggard.kvstore.control import Control, Signs
 from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.state.mapping import State
 
-__all__ = ["LaunchSigns"]
-
 
 class LaunchSigns:
     """The signs of the launch that this process belongs to."""

@@ -32,26 +32,14 @@ _MAX_CALIBRATIONS = 3
 
 
 class LinkReadings(Analysis):
-    """The nodes' reports of their links; each node is a device without a name.
-
-    Parameters
-    ----------
-    analysis
-        Finds slow links.
-    min_slowdown
-        The smallest slowdown that matters.
-    tell_bytes
-        Tells the nodes how many bytes a transfer has from now on.
-    begun_s
-        Unix time at which the nodes began to probe.
-    """
+    """The nodes' reports of their links; each node is a device without a name."""
 
     def __init__(
         self, analysis: SlowLinkAnalysis, min_slowdown: float, tell_bytes: Callable[[int], None], begun_s: float
     ) -> None:
         self._compared = analysis
-        self._min_slowdown = min_slowdown
-        self._tell_bytes = tell_bytes
+        self._min_slowdown = min_slowdown  # the smallest slowdown that matters
+        self._tell_bytes = tell_bytes  # tells the nodes how many bytes a transfer has from now on
         self._episodes = LinkEpisodes(min_slowdown)
         self._losses = LinkLosses()
         self._lost: list[Verdict] = []

@@ -9,8 +9,6 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.group import SENT_WITHIN
 from laggard.collectors.probe_schedule import JITTER
 
-__all__ = ["Round", "RoundAssembler", "WatchClock"]
-
 Round = dict[DeviceId, list[float]]
 """Each device's repeats in one round, in seconds; a device that did not answer is missing."""
 
@@ -38,22 +36,7 @@ class WatchClock:
 
 
 class RoundAssembler:
-    """Collects readings until every expected device has answered, or the wait is over.
-
-    Parameters
-    ----------
-    devices
-        The devices that are expected to answer.
-    interval_s
-        Seconds from one round to the next. A round waits for missing devices for two intervals. A device that has not
-        answered for three rounds is silent, and no round waits for it until it answers again.
-    start_s
-        When the collectors were started.
-    start_allowance_s
-        How long they may take to start.
-    shortest_silence_s
-        No device is called silent before: on a busy machine, any process may be delayed by a few seconds.
-    """
+    """Collects readings until every expected device has answered, or the wait is over."""
 
     def __init__(
         self,
@@ -63,7 +46,10 @@ class RoundAssembler:
         start_allowance_s: float = 15.0,
         shortest_silence_s: float = 5.0,
     ) -> None:
+        # Seconds from one round to the next. A round waits for missing devices for two intervals. A device that has not
+        # answered for three rounds is silent, and no round waits for it until it answers again.
         self._interval_s = interval_s
+        # No device is called silent before: on a busy machine, any process may be delayed by a few seconds
         self._shortest_silence_s = shortest_silence_s
         self._readings: Round = {}
         self._opened_s = start_s
@@ -73,10 +59,8 @@ class RoundAssembler:
         self._silence_from_s = -math.inf  # before this no device can become silent
 
     def add(self, device: DeviceId, values: Sequence[float], now_s: float) -> None:
-        """Add one device's reading; a second reading in the same round adds repeats.
-
-        A device whose readings are all NaN or infinite becomes silent too, although it answers.
-        """
+        """Add one device's reading; a second reading in the same round adds repeats."""
+        # A device whose readings are all NaN or infinite becomes silent too, although it answers.
         if not self._readings:
             self._opened_s = now_s
         self._readings.setdefault(device, []).extend(values)

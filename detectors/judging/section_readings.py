@@ -31,24 +31,12 @@ Condition = Literal["not probed", "not known", "well", "slow"]
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that times sections, as its samples describe it.
+    """A process that times sections, as its samples describe it."""
 
-    Attributes
-    ----------
-    host
-        Its node.
-    name
-        ``rank 3``, else ``gpu 1``, else ``process 4711``.
-    rank
-        ``None`` if it has none.
-    gpu
-        Its device; empty if it has none, or if that is not known.
-    """
-
-    host: str
-    name: str
-    rank: int | None
-    gpu: str
+    host: str  # its node
+    name: str  # `rank 3`, else `gpu 1`, else `process 4711`
+    rank: int | None  # `None` if it has none
+    gpu: str  # its device; empty if it has none, or if that is not known
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> Worker:
@@ -70,40 +58,16 @@ def worker_of(tags: Mapping[str, str]) -> DeviceId:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the test kernels say of a device; without probes, nothing.
+    """What the test kernels say of a device; without probes, nothing."""
 
-    Attributes
-    ----------
-    condition
-        Whether they find it slower than before or than its peers, by readings since a moment (Unix time).
-    model
-        Its model; empty if not known.
-    cause
-        The likely cause of a slowdown.
-    """
-
+    # Whether they find it slower than before or than its peers, by readings since a moment (Unix time)
     condition: Callable[[DeviceId, float], Condition] = lambda *_: "not probed"
-    model: Callable[[DeviceId], str] = lambda _: ""
-    cause: Callable[[DeviceId], Cause] = lambda _: UNKNOWN
+    model: Callable[[DeviceId], str] = lambda _: ""  # its model; empty if not known
+    cause: Callable[[DeviceId], Cause] = lambda _: UNKNOWN  # the likely cause of a slowdown
 
 
 class SectionReadings(Analysis):
-    """The times of one section.
-
-    Parameters
-    ----------
-    section
-        Its name.
-    analysis
-        Compares the workers.
-    groups
-        Labels of ranks, devices and hosts; only workers with the same label are compared.  A label that the program
-        gives itself comes first; without any, the model of the device is the label.
-    probes
-        What the test kernels say.
-    asked
-        For which ranks any section has asked for a restart, and on which node that was; shared by all sections.
-    """
+    """The times of one section."""
 
     def __init__(
         self,
@@ -115,8 +79,11 @@ class SectionReadings(Analysis):
     ) -> None:
         self._section = section
         self._compared = analysis
+        # Labels of ranks, devices and hosts; only workers with the same label are compared. A label that the program
+        # gives itself comes first; without any, the model of the device is the label.
         self._groups = groups
-        self._probes = probes
+        self._probes = probes  # what the test kernels say
+        # For which ranks any section has asked for a restart, and on which node that was; shared by all sections
         self._asked = asked
         self._workers: dict[DeviceId, Worker] = {}
         self._given: dict[DeviceId, Hashable] = {}  # labels, for those that were given one

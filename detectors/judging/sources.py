@@ -19,8 +19,6 @@ from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 
-__all__ = ["AnySource", "FedSource", "Source", "StreamSource", "device_of"]
-
 # Small enough for the server to answer others meanwhile, and for neither side to hold a large job's round in one reply.
 READ_LIMIT = 5000
 # How late a sample may reach its node's store, and how far the nodes' clocks may be apart, together.
@@ -41,21 +39,7 @@ def device_of(tags: Mapping[str, str]) -> DeviceId:
 
 
 class StreamSource:
-    """What collectors write.
-
-    Parameters
-    ----------
-    session
-        The job.
-    metric
-        Which metric.
-    after
-        Id of the last sample to skip; ``None``: what is there now, which may be of an earlier launch, is skipped.
-    place
-        Returns the device of a sample from its tags.
-    only
-        Tags that a sample must have; others are skipped.
-    """
+    """What collectors write."""
 
     def __init__(
         self,
@@ -67,10 +51,10 @@ class StreamSource:
         only: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._series = Series(session.client, session.endpoint, session.environment.launch)
-        self._metric = metric
+        self._metric = metric  # which metric
         self._last_id = self._series.last_id(metric) if after is None else after
-        self._place = place
-        self._only = only.items()
+        self._place = place  # returns the device of a sample from its tags
+        self._only = only.items()  # tags that a sample must have; others are skipped
 
     def read(self) -> Iterator[tuple[DeviceId, Sample]]:
         """Yield new samples."""
@@ -88,23 +72,14 @@ class FedSource:
 
     A sample's device is its host and the values of its other tags, for instance ``("node1", "3")`` for a metric with a
     tag ``rank``.
-
-    Parameters
-    ----------
-    session
-        The job.
-    metric
-        Which metric.
-    interval_s
-        How often to ask the nodes.
     """
 
     def __init__(self, session: Session, metric: str, interval_s: float) -> None:
         self._endpoint = session.endpoint
         self._asker: NodeAsker | None = None
         self._client = session.client
-        self._metric = metric
-        self._interval_s = interval_s
+        self._metric = metric  # which metric
+        self._interval_s = interval_s  # how often to ask the nodes
         self._due_s = time.monotonic()
         self._begun_us = self._newest_us = _now_us()  # what was fed before is not judged
         self._seen_us: dict[SeriesKey, int] = {}
@@ -141,13 +116,7 @@ def _now_us() -> int:
 
 
 class AnySource:
-    """What collectors write; as long as they write nothing, what programs feed.
-
-    Parameters
-    ----------
-    session, metric, interval_s
-        As for the other two.
-    """
+    """What collectors write; as long as they write nothing, what programs feed."""
 
     def __init__(self, session: Session, metric: str, interval_s: float) -> None:
         self._stream = StreamSource(session, metric)

@@ -46,26 +46,6 @@ class Watcher:
     """A thread that assembles a metric's samples into rounds, has them judged, and sends verdicts to the controller.
 
     It survives a restart of the state server: its requests wait.
-
-    Parameters
-    ----------
-    metric_name
-        The metric to watch.
-    interval_s
-        Seconds from one round to the next.
-    judge
-        Judges each round.
-    reports_silence
-        Whether to send a notice about devices that give no good reading.
-    failure_on
-        Returns why there is no collector on a host; empty if there is one, or if it is not known.
-    source
-        Where the samples come from; ``None``: what collectors write.
-    expected
-        The devices that must give readings; ``None``: those of the launch.  If it is empty, a notice is sent if there
-        is no reading at all.
-    why_blind
-        What may be the reason then.
     """
 
     def __init__(
@@ -82,19 +62,23 @@ class Watcher:
     ) -> None:
         session = current_session()
         self._control = Control(session.client, session.endpoint, session.environment.launch)
-        self._metric_name = metric_name
-        self._interval_s = interval_s
-        self._judge = judge
-        self._reports_silence = reports_silence
+        self._metric_name = metric_name  # the metric to watch
+        self._interval_s = interval_s  # seconds from one round to the next
+        self._judge = judge  # judges each round
+        self._reports_silence = reports_silence  # whether to send a notice about devices that give no good reading
+        # Returns why there is no collector on a host; empty if there is one, or if it is not known
         self._failure_on = failure_on
+        # Where the samples come from; `None`: what collectors write
         self._source = source or StreamSource(session, metric_name)
         if expected is None:
             expected = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
+        # The devices that must give readings; `None`: those of the launch. If it is empty, a notice is sent if there is
+        # no reading at all.
         self._expected = frozenset(expected)
         now_s = time.monotonic()
         self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
         self._rounds = RoundAssembler(expected, interval_s, now_s)
-        self._why_blind = why_blind
+        self._why_blind = why_blind  # what may be the reason then
         self._blind_from_s = math.inf if expected else now_s + max(FIRST_READING_S, 3 * interval_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
         self._requests: deque[tuple[RequestKind, list[Any]]] = deque()  # not sent yet

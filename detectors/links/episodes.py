@@ -11,8 +11,6 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 
-__all__ = ["LinkEpisodes"]
-
 ROUNDS = 3
 """After as many rounds in which it is as fast as others, a node is well."""
 
@@ -25,28 +23,14 @@ class _Slow:
 
 
 class LinkEpisodes:
-    """The episodes of nodes, each from the verdict until its links are as fast as those of others.
-
-    Parameters
-    ----------
-    min_slowdown
-        The smallest slowdown that matters.
-    """
+    """The episodes of nodes, each from the verdict until its links are as fast as those of others."""
 
     def __init__(self, min_slowdown: float) -> None:
-        self._min_slowdown = min_slowdown
+        self._min_slowdown = min_slowdown  # the smallest slowdown that matters
         self._slow: dict[str, _Slow] = {}
 
     def begin(self, host: str, side: str, slowdown: float, since_s: float) -> None:
-        """Begin an episode, or go on with one of which more is known.
-
-        Parameters
-        ----------
-        side
-            ``sends``, ``receives`` or ``both``.
-        since_s
-            Unix time of its first slow round.
-        """
+        """Begin an episode, or go on with one of which more is known."""
         known = self._slow.setdefault(host, _Slow(side, since_s))
         known.side = side
         known.slowdowns.append(slowdown)

@@ -11,29 +11,18 @@ from numpy.typing import NDArray
 from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.statistics.estimates import Floats
 
-__all__ = ["MOST_FOREIGN", "Flows", "flows_of", "other_fastest", "ranked"]
-
 _DISTURBED = 1.15  # times as long as the least of a round
 MOST_FOREIGN = 0.05  # of a reading's bytes, that others may have carried on the NIC meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """One round's transfers; each array is ``(n_flows,)``.
+    """One round's transfers; each array is ``(n_flows,)``."""
 
-    Attributes
-    ----------
-    sender, receiver
-        Numbers of the nodes.
-    log_time
-        Log of the seconds per byte.
-    foreign
-        Bytes that others carried on the NIC meanwhile, over those of the transfer; the larger of both ends.
-    """
-
-    sender: NDArray[np.intp]
+    sender: NDArray[np.intp]  # numbers of the nodes
     receiver: NDArray[np.intp]
-    log_time: Floats
+    log_time: Floats  # log of the seconds per byte
+    # Bytes that others carried on the NIC meanwhile, over those of the transfer; the larger of both ends
     foreign: Floats
 
     def __len__(self) -> int:
@@ -91,22 +80,7 @@ def flows_of(readings: Sequence[LinkReading], number_of: Mapping[str, int]) -> F
 
 
 def ranked(owner: NDArray[np.intp], count: int, values: Floats) -> tuple[Floats, NDArray[np.intp], NDArray[np.intp]]:
-    """Return each owner's values in ascending order.
-
-    Parameters
-    ----------
-    owner
-        Which of ``count`` owners each value belongs to.
-
-    Returns
-    -------
-    table
-        Shape ``(count, most)``, ``NaN`` where an owner has fewer.
-    rank
-        The column of each value.
-    sizes
-        How many values each owner has.
-    """
+    """Return each owner's values in ascending order."""
     order = np.lexsort((values, owner))
     sizes = np.bincount(owner, minlength=count)
     begins = np.cumsum(sizes) - sizes

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["LinkLosses", "Losses"]
-
 ROUNDS = 2
 MIN_PEERS = 2
 
@@ -16,17 +14,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What is new with a round.
+    """What is new with a round."""
 
-    Attributes
-    ----------
-    nodes
-        Nodes that none of their peers has reached for two rounds, though some had before: why, by node.
-    pairs
-        Pairs that have not reached each other for two rounds, though both reach others: why, by pair.
-    """
-
+    # Nodes that none of their peers has reached for two rounds, though some had before: why, by node
     nodes: Mapping[str, str]
+    # Pairs that have not reached each other for two rounds, though both reach others: why, by pair
     pairs: Mapping[Pair, str]
 
 
@@ -39,13 +31,7 @@ class LinkLosses:
         self._unreached_by: dict[str, set[str]] = defaultdict(set)
 
     def add_round(self, done: Iterable[Pair], failed: Mapping[Pair, str]) -> Losses:
-        """Return the losses that are new.
-
-        Parameters
-        ----------
-        done, failed
-            Sender and receiver of the transfers that were made, and of those that were not, with the reason.
-        """
+        """Return the losses that are new."""
         well = {_ordered(pair) for pair in done}
         lost = {_ordered(pair): why for pair, why in failed.items()}
         reaching = {host for pair in well for host in pair}

@@ -17,8 +17,6 @@ from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Action, Severity, Verdict
 
-__all__ = ["SlowLinkAnalysis"]
-
 _NODES, _LEAVES, _PAIRS = 0.8, 0.1, 0.1  # of the budget
 _SIDES: tuple[Side, Side] = "sends", "receives"
 _FEWEST_PARTNERS = 2  # with undisturbed transfers to one partner only, the pair may be to blame
@@ -38,29 +36,6 @@ class SlowLinkAnalysis:
     the fastest quarter of the transfers that leave or enter it.  A flow is as slow as it is beyond what its sender, its
     receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on either NIC
     is none, and so is that of the other direction, whose acknowledgements waited.
-
-    Parameters
-    ----------
-    nodes
-        All nodes of the launch.
-    leaves
-        The leaf switch of each node, ``None`` if unknown.
-    budget
-        Bound on the probability of any false verdict over the whole run: 80 % for nodes, 10 % each for leaves and
-        pairs.
-    min_slowdown
-        The smallest slowdown of a node or leaf that matters, as a ratio of times.
-
-    Raises
-    ------
-    ValueError
-        If ``budget`` is no probability, or ``min_slowdown`` no ratio above 1.
-
-    Notes
-    -----
-    With two nodes there is one link, and each transfer is one's sending and the other's receiving.  So the direction is
-    told, the one that became slower than it was or is twice as slow as the other, and no node is accused.  Two
-    leaves are not judged.
     """
 
     def __init__(
@@ -72,12 +47,12 @@ class SlowLinkAnalysis:
     ) -> None:
         if not 0 < budget < 1:
             raise ValueError(f"budget must be a probability between 0 and 1, got {budget}")
-        self._nodes = tuple(nodes)
+        self._nodes = tuple(nodes)  # all nodes of the launch
         self._number_of = {node: number for number, node in enumerate(self._nodes)}
         self._round = 0
         labels = [(leaves or {}).get(node, "") for node in self._nodes]
         self._leaf = codes_of(labels).astype(np.intp)
-        self._leaves = tuple(dict.fromkeys(labels))
+        self._leaves = tuple(dict.fromkeys(labels))  # the leaf switch of each node, `None` if unknown
         has_leaves = len(self._leaves) > 1
         self._below = np.bincount(self._leaf, minlength=1)
         self._is_link = len(self._nodes) == 2
@@ -126,10 +101,8 @@ class SlowLinkAnalysis:
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
     def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], is_bad_path: NDArray[np.bool_]) -> Floats:
-        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first.
-
-        A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
-        """
+        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first."""
+        # A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
         owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
@@ -185,10 +158,8 @@ class SlowLinkAnalysis:
     # -- flows ---------------------------------------------------------------------------------------------------------
 
     def _unexplained(self, flows: Flows, is_near: NDArray[np.bool_], by_leaf: Floats) -> Floats:
-        """Return by how much each flow is slower than its ends and their leaves explain, ``(n_flows,)``.
-
-        Unknown without another flow of the same sender, and one of the same receiver.
-        """
+        """Return by how much each flow is slower than its ends and their leaves explain, ``(n_flows,)``."""
+        # Unknown without another flow of the same sender, and one of the same receiver.
         count = len(self._nodes)
         explained = np.maximum(
             other_fastest(flows.sender, count, flows.log_time), other_fastest(flows.receiver, count, flows.log_time)

@@ -9,8 +9,6 @@ import numpy as np
 from laggard.detectors.statistics.estimates import Floats, median_and_deviation
 from laggard.detectors.statistics.history import WARM_UP
 
-__all__ = ["CommonMode", "Shift"]
-
 _ROUNDS = 5  # in a row that are as slow; then the new pace is the usual one
 _SMALLEST = 1.1  # a smaller shift may be the room's temperature
 _NOISES = 5.0
@@ -18,21 +16,11 @@ _NOISES = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A lasting change of a group's pace.
+    """A lasting change of a group's pace."""
 
-    Attributes
-    ----------
-    group
-        The group's number.
-    ratio
-        Its time over its usual time.
-    since_s
-        Unix time of the first such round; ``NaN`` if unknown.
-    """
-
-    group: int
-    ratio: float
-    since_s: float
+    group: int  # the group's number
+    ratio: float  # its time over its usual time
+    since_s: float  # Unix time of the first such round; `NaN` if unknown
 
 
 class CommonMode:

@@ -23,18 +23,14 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import REPORT, RESTART
 from laggard.detectors.verdict import Verdict
 
-__all__ = ["slow_devices", "slow_nodes", "with_nodes"]
-
 _USUAL_NOISES = 4.0  # the usual sample of a healthy device is more often disturbed than its fastest
 _FEWEST_NODES = 3
 _NODE_PART = 4  # of a node's devices, one in so many may be faster than what the node is judged by
 
 
 def slow_devices(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Verdict]:
-    """Return the devices that are slower than their peers, by ``(n_repeats, n_probes, n_devices)`` samples.
-
-    Each is judged by its fastest sample, and by its usual one: it may be slow most of the time only.
-    """
+    """Return the devices that are slower than their peers, by ``(n_repeats, n_probes, n_devices)`` samples."""
+    # Each is judged by its fastest sample, and by its usual one: it may be slow most of the time only.
     noise = repeat_noise(repeats)
     slowdown, level = born_slow(log_fastest(repeats), noise, grouping.groups, terms.thresholds)
     usual, usual_level = born_slow(log_usual(repeats), noise, grouping.groups, terms.thresholds, _USUAL_NOISES)
@@ -51,10 +47,8 @@ def slow_devices(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms:
 
 
 def slow_nodes(repeats: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms) -> list[Verdict]:
-    """Return the nodes that are slower than the others.
-
-    Each is judged by what three quarters of its devices exceed: chips differ, but those of a node not all in one way.
-    """
+    """Return the nodes that are slower than the others."""
+    # Each is judged by what three quarters of its devices exceed: chips differ, but those of a node not all in one way.
     sizes = np.bincount(index.hosts)
     if len(sizes) < _FEWEST_NODES or sizes.min() < 2:
         return []

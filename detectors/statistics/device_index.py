@@ -29,13 +29,7 @@ def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
 
 
 def check_names(devices: Collection[Any]) -> None:
-    """Check that each device is named by its host and its GPU.
-
-    Raises
-    ------
-    DeviceNameError
-        If one is not.
-    """
+    """Check that each device is named by its host and its GPU."""
     are_pairs = set(map(type, devices)) <= {tuple} and set(map(len, devices)) <= {2}
     if are_pairs and set(map(type, chain.from_iterable(devices))) <= {str}:
         return  # the loop takes a few times as long
@@ -48,15 +42,7 @@ def check_names(devices: Collection[Any]) -> None:
 
 
 def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.floating]]:
-    """Convert a mapping to an array, with ``NaN`` where a device has fewer repeats or probes than another.
-
-    Returns
-    -------
-    devices, probes
-        Names, in the order of the mapping.
-    seconds
-        Shape ``(n_devices, n_probes, n_repeats)``.
-    """
+    """Convert a mapping to an array, with ``NaN`` where a device has fewer repeats or probes than another."""
     devices = tuple(readings)
     values: list[Any] = list(readings.values())
     try:
@@ -77,13 +63,7 @@ def _padded(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
 
 
 def _of_one_shape(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Convert readings that all have the shape of the first, in blocks that stay in the processor's cache.
-
-    Raises
-    ------
-    KeyError, IndexError, TypeError, ValueError, struct.error
-        If they do not.
-    """
+    """Convert readings that all have the shape of the first, in blocks that stay in the processor's cache."""
     has_probes = isinstance(values[0], Mapping)
     probes = tuple(values[0]) if has_probes else (ONLY_PROBE,)
     repeats = len(values[0][probes[0]] if has_probes else values[0])
@@ -111,16 +91,10 @@ def _flat(cells: list[Any], repeats: int) -> NDArray[np.float64]:
 
 
 class DeviceIndex:
-    """The devices that are expected. What most rounds do not need is computed on first use.
-
-    Attributes
-    ----------
-    devices
-        Each device once, in the order of the rows.
-    """
+    """The devices that are expected. What most rounds do not need is computed on first use."""
 
     def __init__(self, devices: Iterable[DeviceId] = ()) -> None:
-        self.devices = tuple(devices)
+        self.devices = tuple(devices)  # each device once, in the order of the rows
         self._last, self._last_rows = self.devices, np.arange(len(self.devices))
 
     def __len__(self) -> int:
@@ -155,13 +129,7 @@ class DeviceIndex:
         return self._rows.get(device)
 
     def extended(self, devices: Iterable[DeviceId]) -> DeviceIndex:
-        """Return an index that also has these devices: this one if none of them is new.
-
-        Raises
-        ------
-        DeviceNameError
-            If a device is not named by its host and its GPU.
-        """
+        """Return an index that also has these devices: this one if none of them is new."""
         new = list(dict.fromkeys(devices))
         if self.devices:
             new = [device for device in new if device not in self._rows]
@@ -174,13 +142,7 @@ class DeviceIndex:
         return np.array([row for row, (host, _) in enumerate(self.devices) if host not in excluded], np.intp)
 
     def rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
-        """Return the rows of devices; the same devices as last time are not looked up again.
-
-        Raises
-        ------
-        KeyError
-            If a device is not in the index.
-        """
+        """Return the rows of devices; the same devices as last time are not looked up again."""
         if devices is not self._last and devices != self._last:
             self._last_rows = np.fromiter(map(self._rows.__getitem__, devices), np.intp, len(devices))
         self._last = devices

@@ -14,8 +14,6 @@ from statistics import median
 from laggard.collectors.causes import TEMPERATURE, UTILISATION, WARMED
 from laggard.collectors.device import DeviceId
 
-__all__ = ["DeviceState", "DeviceStates"]
-
 _BUSY_FROM = 0.1  # utilisation
 _BUSY_ROUNDS = 2  # in a row: a copy or a test of the program is not yet its work
 _COLD_BY_C = 10.0  # colder than its peers
@@ -59,16 +57,7 @@ class DeviceStates:
     def of_round(
         self, devices: Collection[DeviceId], labels: Mapping[DeviceId, Hashable], *, has_progress: bool
     ) -> dict[DeviceId, DeviceState]:
-        """Return the states of a round's devices.
-
-        Parameters
-        ----------
-        labels
-            Which devices are peers.
-        has_progress
-            Whether the program has made progress in this launch: without a driver that reports utilisation, devices
-            are taken to be idle until then, and busy afterwards.
-        """
+        """Return the states of a round's devices."""
         usual_c = self._usual_temperatures(devices, labels)
         unknown = DeviceState.BUSY if has_progress else DeviceState(0)
         found = dict.fromkeys(devices, unknown)

@@ -18,13 +18,7 @@ from laggard.detectors.statistics.history import PEER, RESTART, History
 
 
 def episode_at(row: int, history: History, grouping: Grouping, typical: Floats) -> Episode | None:
-    """Return the episode that a device is in; ``None`` if it is not slow.
-
-    Parameters
-    ----------
-    typical
-        Where the typical device of each group is, relative to the group's common mode, ``(n_probes, n_groups)``.
-    """
+    """Return the episode that a device is in; ``None`` if it is not slow."""
     if not history.rounds[row]:
         return None
     evidence = history.evidence[:, RESTART, :, row]

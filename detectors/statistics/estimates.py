@@ -15,25 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Floats",
-    "Group",
-    "RollingMean",
-    "bet_on_none",
-    "bet_on_one",
-    "center_and_spread",
-    "count_of",
-    "deviation_per_distance",
-    "high_median",
-    "log_fastest",
-    "log_usual",
-    "low_median",
-    "median_and_deviation",
-    "onset_weight",
-    "repeat_noise",
-    "repeats_of",
-]
-
 Floats = NDArray[np.float32]
 Group = NDArray[np.intp] | slice
 
@@ -49,20 +30,7 @@ _SUM_OF_ONSET_POWERS = 10.584448464950803  # of n**-1.1 over n = 1, 2, ...: Riem
 
 
 def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32]]:
-    """Return a round's repeats, and how many of each device's readings were bad.
-
-    Parameters
-    ----------
-    seconds
-        Shape ``(n_devices, n_probes, n_repeats)``; ``NaN`` where there is no reading.
-
-    Returns
-    -------
-    repeats
-        Shape ``(n_repeats, n_probes, n_devices)``; infinite where there is no good reading.
-    bad
-        Shape ``(n_devices,)``: how many readings were zero, negative or infinite.
-    """
+    """Return a round's repeats, and how many of each device's readings were bad."""
     with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
         repeats = np.asarray(seconds.T, np.float32, order="C")
     bad = np.zeros(len(seconds), np.uint32)
@@ -74,14 +42,8 @@ def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32
 
 
 def log_fastest(repeats: Floats) -> Floats:
-    """Return the log of each device's fastest repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good.
-
-    The fastest repeat is the least disturbed one [1]_: a disturbance can only add time.
-
-    References
-    ----------
-    .. [1] Chen and Revels, "Robust benchmarking in noisy environments", 2016.
-    """
+    """Return the log of each device's fastest repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good."""
+    # The fastest repeat is the least disturbed one [1]_: a disturbance can only add time.
     fastest = np.min(repeats, axis=0, initial=np.inf)
     return np.asarray(np.log(np.where(np.isinf(fastest), np.float32(np.nan), fastest)), np.float32)
 
@@ -94,11 +56,9 @@ def log_usual(repeats: Floats) -> Floats:
 
 
 def repeat_noise(repeats: Floats) -> Floats:
-    """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats.
-
-    Slow outliers do not count. The shape ``(n_repeats, n_probes, n_devices)`` becomes ``(n_probes, n_devices)``; the
-    result is ``NaN`` with fewer than two good repeats.
-    """
+    """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats."""
+    # Slow outliers do not count. The shape `(n_repeats, n_probes, n_devices)` becomes `(n_probes, n_devices)`; the
+    # result is `NaN` with fewer than two good repeats.
     ordered = _sorted_rows(repeats)
     noise = np.full(repeats.shape[1:], np.nan, np.float32)
     left = np.ones(noise.shape, np.bool_)
@@ -115,13 +75,7 @@ def repeat_noise(repeats: Floats) -> Floats:
 
 
 def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
-    """Return the median along the first axis, and the standard deviation estimated from the median distance to it.
-
-    Parameters
-    ----------
-    rows
-        An even number of rows.
-    """
+    """Return the median along the first axis, and the standard deviation estimated from the median distance to it."""
     columns = rows.reshape(len(rows), -1)
     found = np.empty((2, columns.shape[1]), np.float32)
     for start in range(0, columns.shape[1], _BLOCK):  # blocks stay in the processor's cache
@@ -143,10 +97,8 @@ def _median_and_distance(rows: Floats) -> tuple[Floats, Floats]:
 
 
 def _sorted_rows(rows: Floats) -> list[Floats]:
-    """Sort along the first axis; a few rows by compare-and-exchange, all columns at once.
-
-    For eight rows of 300,000 values this is ten times as fast as sorting each column.
-    """
+    """Sort along the first axis; a few rows by compare-and-exchange, all columns at once."""
+    # For eight rows of 300,000 values this is ten times as fast as sorting each column.
     if len(rows) > _FEW_ROWS:
         return list(np.sort(rows, axis=0))
     ordered = list(rows)
@@ -158,12 +110,7 @@ def _sorted_rows(rows: Floats) -> list[Floats]:
 
 @cache
 def _exchanges(count: int) -> list[tuple[int, int]]:
-    """Return which positions to compare and exchange, in order, to sort this many values (Batcher's network [1]_).
-
-    References
-    ----------
-    .. [1] Knuth, "The Art of Computer Programming", volume 3, algorithm 5.2.2 M.
-    """
+    """Return which positions to compare and exchange, in order, to sort this many values (Batcher's network [1]_)."""
     found = []
     half = 1 << max(0, (count - 1).bit_length() - 1)
     step = half
@@ -177,18 +124,11 @@ def _exchanges(count: int) -> list[tuple[int, int]]:
 
 
 def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
-    """Return the low median of each group and probe, and the standard deviation estimated from its fast half.
-
-    The low median is the faster of the two middle values: with half the devices slow, it is still that of a good
-    device.  The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
-    normal distribution.  Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single fast
-    device.
-
-    Returns
-    -------
-    center, spread
-        Each ``(n_probes, n_groups)``; ``NaN`` for a group without readings.
-    """
+    """Return the low median of each group and probe, and the standard deviation estimated from its fast half."""
+    # The low median is the faster of the two middle values: with half the devices slow, it is still that of a good
+    # device. The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
+    # normal distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single
+    # fast device.
     if (together := _side_by_side(values, groups)) is not None:
         return _center_and_spread(together)
     found = [_center_and_spread(values[:, group]) for group in groups]
@@ -253,10 +193,8 @@ def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.in
 
 
 def onset_weight(round_number: int) -> float:
-    """Return the share of the false-alarm budget spent on slowdowns that begin in this round (1, 2, ...).
-
-    The shares sum to one over an endless run and fall slowly: round 1,000 costs 7.6 nats more than round 1.
-    """
+    """Return the share of the false-alarm budget spent on slowdowns that begin in this round (1, 2, ...)."""
+    # The shares sum to one over an endless run and fall slowly: round 1,000 costs 7.6 nats more than round 1.
     return float(round_number**-_ONSET_POWER / _SUM_OF_ONSET_POWERS)
 
 
@@ -271,12 +209,10 @@ def _normal_quantile(probability: float) -> float:
 
 
 def bet_on_one(rate: Floats) -> Floats:
-    """Return the factor by which an exceedance multiplies the evidence.
-
-    Together with :func:`bet_on_none` this is a likelihood ratio of two coins: ``rate``, the largest probability with
-    which a healthy device exceeds, against 0.8 (or half-way from ``rate`` to 1).  Its mean is at most 1 as long as the
-    probability of exceeding is at most ``rate``.
-    """
+    """Return the factor by which an exceedance multiplies the evidence."""
+    # Together with bet_on_none this is a likelihood ratio of two coins: `rate`, the largest probability with which a
+    # healthy device exceeds, against 0.8 (or half-way from `rate` to 1). Its mean is at most 1 as long as the
+    # probability of exceeding is at most `rate`.
     return np.asarray(np.maximum(np.float32(_SLOW_RATE), (1 + rate) / 2) / rate)
 
 

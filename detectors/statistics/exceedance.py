@@ -22,8 +22,6 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import REPORT, RESTART, WARM_UP, History
 from laggard.detectors.statistics.thresholds import SELF_NOISES, Thresholds
 
-__all__ = ["Exceedances", "Scales", "born_slow", "compare"]
-
 _NOISES = 2.1  # the fastest sample of a window varies less than that of one round
 _PASSES = 3
 _MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
@@ -46,25 +44,9 @@ _CHANGE_TO_NOISE = 1.06
 def born_slow(
     log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds, noises: float = _NOISES
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Judge each device against its group.
-
-    The reference is the group without the devices that the previous pass found slow: a slow quarter would move the
-    median by half a spread, and widen the spread by a fifth.
-
-    Parameters
-    ----------
-    log_seconds, noise
-        Each device's log time and its standard deviation, ``(n_probes, n_devices)``.
-    noises
-        By how many times the noise of its group a log time may be off.
-
-    Returns
-    -------
-    slowdown
-        Ratio to the group's median on the worst probe.
-    level
-        ``REPORT``, ``RESTART``, or ``-1`` for neither.
-    """
+    """Judge each device against its group."""
+    # The reference is the group without the devices that the previous pass found slow: a slow quarter would move the
+    # median by half a spread, and widen the spread by a fifth.
     counts = count_of(~np.isnan(log_seconds), groups)
     codes = np.zeros(log_seconds.shape[1], np.intp)
     for number, group in enumerate(groups):
@@ -93,50 +75,28 @@ def _interquartile_mean(noise: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Exceedances:
-    """The comparison of one round; each array is ``(n_probes, n_devices)``.
+    """The comparison of one round; each array is ``(n_probes, n_devices)``."""
 
-    Attributes
-    ----------
-    exceeds
-        By test and level: which readings exceed their limit.
-    far
-        By test: which readings exceed by so much that a device's own noise is no excuse.
-    tested
-        By test: which readings could be compared.
-    residual
-        Log time relative to the device's expected one.
-    level
-        The group's common mode, in log seconds.
-    pace
-        The same by group, ``(n_probes, n_groups)``.
-    typical
-        Where the typical device of each group is relative to it, ``(n_probes, n_groups)``.
-    """
-
+    # By test and level: which readings exceed their limit
     exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
+    # By test: which readings exceed by so much that a device's own noise is no excuse
     far: tuple[NDArray[np.bool_], NDArray[np.bool_]]
-    tested: tuple[NDArray[np.bool_], NDArray[np.bool_]]
-    residual: Floats
-    level: Floats
+    tested: tuple[NDArray[np.bool_], NDArray[np.bool_]]  # by test: which readings could be compared
+    residual: Floats  # log time relative to the device's expected one
+    level: Floats  # the group's common mode, in log seconds
     pace: Floats
-    typical: Floats
+    typical: Floats  # where the typical device of each group is relative to it, `(n_probes, n_groups)`
 
 
 class Scales:
-    """The groups' noise and spread, as learned so far.
-
-    Attributes
-    ----------
-    noise
-        Each device's own noise, or its group's if that is more; but never much more than that of its quieter peers.
-    wander
-        How far from their own past a group's devices typically are, over the last 64 rounds or so, as a standard
-        deviation: noise that lasts longer than eight rounds shows only here, ``(n_probes, n_groups)``.
-    """
+    """The groups' noise and spread, as learned so far."""
 
     def __init__(self, history: History, grouping: Grouping) -> None:
         self.spread, self.early = RollingMean(WARM_UP), RollingMean(WARM_UP)
+        # Each device's own noise, or its group's if that is more; but never much more than that of its quieter peers
         self.noise = history.noise
+        # How far from their own past a group's devices typically are, over the last 64 rounds or so, as a standard
+        # deviation: noise that lasts longer than eight rounds shows only here, `(n_probes, n_groups)`
         self.wander = np.zeros((len(history.baseline), len(grouping)), np.float32)
         self.change = np.zeros_like(self.wander)
         self._rounds = np.full_like(self.wander, _WANDER_PRIOR)
@@ -160,10 +120,8 @@ class Scales:
             mean += np.where(enough & ~np.isnan(more), more / self._rounds, np.float32(0))
 
     def allowed(self, unrest: Floats, grouping: Grouping) -> Floats:
-        """Return how far a healthy device may be from its past: five times its noise, ``(n_probes, n_devices)``.
-
-        If noise does not last, several small exceedances in a row are evidence: then it is twice its group's noise.
-        """
+        """Return how far a healthy device may be from its past: five times its noise, ``(n_probes, n_devices)``."""
+        # If noise does not last, several small exceedances in a row are evidence: then it is twice its group's noise.
         out, lasting = grouping.per_device, self.lasting()
         noise = np.fmax(
             out(self._typical) + out(lasting) * (self.noise - out(self._typical)), out(np.fmax(unrest, self.wander))
@@ -176,10 +134,8 @@ class Scales:
         return np.where(self._rounds < _WHITE_ROUNDS, 1, np.clip(lasting, 0, 1)).astype(np.float32)
 
     def blurred(self, smallest: float) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return what noise allows where that is more than ``smallest``, else 0; and where it lasts.
-
-        Both ``(n_probes, n_groups)``; 0 before noise is known.
-        """
+        """Return what noise allows where that is more than ``smallest``, else 0; and where it lasts."""
+        # Both `(n_probes, n_groups)`; 0 before noise is known.
         lasting = self.lasting()
         allowed = (_FEWEST_NOISES + np.float32(SELF_NOISES - _FEWEST_NOISES) * lasting) * self.wander
         is_known = (self._rounds >= _WANDER_ROUNDS) & (allowed > smallest)
@@ -194,10 +150,8 @@ def compare(
     grouping: Grouping,
     thresholds: Thresholds,
 ) -> Exceedances:
-    """Compare a round's log times ``(n_probes, n_devices)`` with the devices' past and with their peers.
-
-    ``repeat_noise`` is needed while a device is still learning its baseline.
-    """
+    """Compare a round's log times ``(n_probes, n_devices)`` with the devices' past and with their peers."""
+    # `repeat_noise` is needed while a device is still learning its baseline.
     out, groups = grouping.per_device, grouping.groups
     valid = ~np.isnan(log_seconds)
     learned = ~np.isnan(history.baseline)

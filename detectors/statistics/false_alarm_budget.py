@@ -19,8 +19,6 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import RESTART, SELF, History
 from laggard.detectors.statistics.shared_runs import SharedRuns
 
-__all__ = ["Rates", "accumulate"]
-
 _RATE_FLOOR = 0.005  # a healthy device may exceed this often, however quiet it has been so far
 _RATE_PRIOR = 1.0  # pseudo-count of exceedances that a rate starts with
 _RATE_START = 0.02  # the rate before anything is learned
@@ -44,16 +42,6 @@ class Rates:
     Each test, level, probe and group has a rate of first exceedances, and of one more after a run of 1, 2 to 3, 4 to 7,
     8 to 15 or more rounds, because what disturbs a device lasts.  A run that has not ended may be a real slowdown, so
     it is not counted yet; nor is one that only one device of the group has had (:class:`SharedRuns`).
-
-    Attributes
-    ----------
-    rounds, runs
-        Rounds without an exceedance in the round before, and runs that began in one, ``(2, 2, n_probes, n_groups)``.
-    held
-        Runs that no other device has had since, in the same shape.
-    tries, repeats
-        By age: rounds that followed an exceedance, and how many of them exceeded too,
-        ``(n_ages, 2, 2, n_probes, n_groups)``.
     """
 
     def __init__(self, probes: int, sizes: NDArray[np.integer]) -> None:
@@ -78,10 +66,8 @@ class Rates:
         return np.stack(found)
 
     def lasting(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return how many runs ended, and their mean length, where they last longer than chance: else 0.
-
-        For the slowdown that matters, against the own past, each ``(n_probes, n_groups)``.
-        """
+        """Return how many runs ended, and their mean length, where they last longer than chance: else 0."""
+        # For the slowdown that matters, against the own past, each `(n_probes, n_groups)`.
         runs, repeats = self.tries[0, SELF, RESTART], self.repeats[:, SELF, RESTART].sum(axis=0)
         rounds = self.rounds[SELF, RESTART]
         lasts = (runs >= _LASTING_RUNS) & (repeats > _LASTING_SHARE * runs) & (repeats * rounds > 4 * runs * runs)
@@ -90,10 +76,8 @@ class Rates:
     def learn_window(
         self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
     ) -> NDArray[np.uint8]:
-        """Learn from the rounds that made up the baselines, ``(n_rounds, n_probes, n_devices)``, for the self test.
-
-        Returns the length of each device's run that has not ended: it is not learned from yet.
-        """
+        """Learn from the rounds that made up the baselines, ``(n_rounds, n_probes, n_devices)``, for the self test."""
+        # Returns the length of each device's run that has not ended: it is not learned from yet.
         run = np.zeros(counted.shape, np.uint8)
         if not (exceeds & counted).any():
             self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
@@ -158,22 +142,7 @@ def accumulate(
     rounds_tested: NDArray[np.int64],
     budget: float,
 ) -> None:
-    """Add one round's exceedances to the history and the rates.
-
-    Parameters
-    ----------
-    exceeds
-        By test and level, each ``(n_probes, n_devices)``.
-    far
-        By test: which readings exceed by so much that a device's own noise is no excuse.
-    tested
-        By test; a device that is not tested keeps its evidence.
-    rounds_tested
-        By test: the number of rounds of the run, including this one, in which it was possible. Rounds before that
-        spend no budget.
-    budget
-        The false-alarm budget of the whole run.
-    """
+    """Add one round's exceedances to the history and the rates."""
     present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
     places = len(tested) * len(history.baseline) * max(1, present)
     cap = np.float32(_EVIDENCE_CAP / budget)
@@ -221,11 +190,9 @@ def _excused(of_group: Floats) -> Floats:
 
 
 def _factors(now: NDArray[np.bool_], far: NDArray[np.bool_], of_group: Floats, own: Floats) -> Floats:
-    """Return by how much each device's evidence is multiplied, given its group's rate and its own.
-
-    If a device has noise of its own, its exceedances that are too large for noise are bet on apart, at its group's
-    rate.
-    """
+    """Return by how much each device's evidence is multiplied, given its group's rate and its own."""
+    # If a device has noise of its own, its exceedances that are too large for noise are bet on apart, at its group's
+    # rate.
     rate = np.maximum(of_group, own)
     on_one = np.where(far, _FAR_SHARE * bet_on_one(of_group), (1 - _FAR_SHARE) * bet_on_one(rate))
     return np.where(now, np.where(own > of_group, on_one, bet_on_one(rate)), bet_on_none(rate)).astype(np.float32)

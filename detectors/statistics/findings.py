@@ -43,10 +43,8 @@ def rank_of(verdict: Verdict) -> int:
 
 
 def merged_by_node(verdicts: Iterable[Verdict], devices_of: Mapping[str, int], thresholds: Thresholds) -> list[Verdict]:
-    """If there are verdicts against all devices of a node, two or more, merge them into one against the node.
-
-    They stay apart if some devices are slow but half of them by less than matters: then the node as a whole is not.
-    """
+    """If there are verdicts against all devices of a node, two or more, merge them into one against the node."""
+    # They stay apart if some devices are slow but half of them by less than matters: then the node as a whole is not.
     by_host: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         by_host[verdict.host].append(verdict)

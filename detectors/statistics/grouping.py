@@ -20,30 +20,20 @@ _SAMPLED = 2048
 
 
 class Grouping:
-    """The groups of a set of devices.
-
-    Attributes
-    ----------
-    codes
-        Each device's group, ``(n_devices,)``.
-    groups
-        The devices of each group; adjacent rows are a slice, which needs no copy.
-    sizes
-        Number of devices of each group, ``(n_groups,)``.
-    samples
-        A thousand or two devices of each group, or all if it has fewer: enough for a median.
-    """
+    """The groups of a set of devices."""
 
     def __init__(self, codes: NDArray[np.int32]) -> None:
-        self.codes = codes
-        self.sizes = np.bincount(codes, minlength=1)
+        self.codes = codes  # each device's group, `(n_devices,)`
+        self.sizes = np.bincount(codes, minlength=1)  # number of devices of each group, `(n_groups,)`
         count = len(self.sizes)
+        # The devices of each group; adjacent rows are a slice, which needs no copy
         self.groups: list[Group] = [slice(None)]
         if count > 1:
             order = np.argsort(codes, kind="stable")
             members = np.split(order, np.searchsorted(codes[order], np.arange(1, count)))
             self.groups = [_slice_of(rows) if _are_adjacent(rows) else rows for rows in members]
         steps = (self.sizes // _SAMPLED + 1).tolist()
+        # A thousand or two devices of each group, or all if it has fewer: enough for a median
         self.samples = [_every(step, group) for step, group in zip(steps, self.groups, strict=True)]
 
     def __len__(self) -> int:
@@ -83,22 +73,11 @@ def joint_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = 
 
 
 def clear_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
-    """Return the class of each device of a group; the fastest class is 0.
-
-    Two GPU models, or pipeline stages, form two tight clusters far apart, each with several devices on several hosts.
-    A split needs a gap of six spreads, centers 30 % apart, and on either side three devices, a tenth of all devices and
-    two hosts; and it must follow the hosts, or the GPU names within them.  One slow device, one slow node, or a
-    minority that is only 20 % slower or scattered over the nodes is not a class, so it can still be accused.
-
-    Parameters
-    ----------
-    log_seconds
-        One probe's reading of each device, shape ``(n_devices,)``.
-    index
-        The devices' hosts and GPU names.
-    pairs_too
-        Whether two devices can be a class, wherever they are: if they differ by at most 3 % and are no whole node.
-    """
+    """Return the class of each device of a group; the fastest class is 0."""
+    # Two GPU models, or pipeline stages, form two tight clusters far apart, each with several devices on several hosts.
+    # A split needs a gap of six spreads, centers 30 % apart, and on either side three devices, a tenth of all devices
+    # and two hosts; and it must follow the hosts, or the GPU names within them. One slow device, one slow node, or a
+    # minority that is only 20 % slower or scattered over the nodes is not a class, so it can still be accused.
     ordered = np.sort(log_seconds)  # NaN sorts last
     missing = np.isnan(log_seconds)
     fastest_of_class = _splits(
@@ -111,10 +90,8 @@ def clear_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = 
 
 
 def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]:
-    """Return the slowdown of each device in a class that is smaller, and clearly slower, than the largest one.
-
-    Readings alone cannot distinguish another model from a minority that is slow because of a fault.
-    """
+    """Return the slowdown of each device in a class that is smaller, and clearly slower, than the largest one."""
+    # Readings alone cannot distinguish another model from a minority that is slow because of a fault.
     largest = int(np.argmax(grouping.sizes))
     center, _ = center_and_spread(log_seconds, grouping.groups)
     behind = np.fmax.reduce(center - center[:, [largest]], axis=0)

@@ -16,8 +16,6 @@ from laggard.detectors.errors import StateVersionError
 from laggard.detectors.statistics.baseline import usual_and_noise
 from laggard.detectors.statistics.estimates import Floats
 
-__all__ = ["PEER", "REPORT", "RESTART", "SELF", "WARM_UP", "History", "Saved"]
-
 _MEMORY = 64  # rounds after which the counts of a device's own noise are halved
 _MOST = 1000.0  # of such a count, which half precision still holds
 _LARGEST_STEP = 0.1  # log seconds: a device that is at times much slower must not move its past by that
@@ -54,57 +52,30 @@ _VERSIONS_READ = (2, 3, _VERSION)  # 2 had arrays, or nested lists of numbers; b
 
 @dataclass
 class History:
-    """Arrays whose last axis is the device and whose axis before, if any, the probe.
+    """Arrays whose last axis is the device and whose axis before, if any, the probe."""
 
-    Attributes
-    ----------
-    baseline
-        Log of a device's usual time relative to its group's, ``NaN`` until learned; refined until the 64th round.
-    common
-        The group's mean common mode while the baseline was learned, in log seconds.
-    noise
-        Standard deviation of the log time from round to round.
-    recent
-        Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position.
-    evidence
-        Weighted evidence, first axes ``(test, level)``.
-    intermittent
-        Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so.
-    run
-        Length of the current run of exceedances in rounds (saturates), first axes ``(test, level)``.
-    runs, exceedances
-        Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
-        rounds, first axes ``(test, level)``.
-    seen
-        Rounds with a good reading so far; less 32,768 on reaching 65,535.
-    state
-        The highest :class:`~laggard.detectors.DeviceState` so far: that of the baseline.
-    before
-        How far the device was from its typical peer in another state, in log seconds; ``NaN``: there was none.
-    since_s, rounds
-        When the current slow episode began, and how many rounds ago.
-    reported
-        Rank of the worst verdict given in this episode.
-    bad_readings
-        Number of readings that were zero, negative or infinite.
-    """
-
+    # Log of a device's usual time relative to its group's, `NaN` until learned; refined until the 64th round
     baseline: Floats
-    common: Floats
-    noise: Floats
+    common: Floats  # the group's mean common mode while the baseline was learned, in log seconds
+    noise: Floats  # standard deviation of the log time from round to round
+    # Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position
     recent: Floats
-    evidence: Floats
+    evidence: Floats  # weighted evidence, first axes `(test, level)`
+    # Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so
     intermittent: Floats
-    run: NDArray[np.uint8]
+    run: NDArray[np.uint8]  # length of the current run of exceedances in rounds (saturates), first axes `(test, level)`
+    # Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
+    # rounds, first axes `(test, level)`
     runs: NDArray[np.float16]
     exceedances: NDArray[np.float16]
-    seen: NDArray[np.uint16]
-    state: NDArray[np.uint8]
+    seen: NDArray[np.uint16]  # rounds with a good reading so far; less 32,768 on reaching 65,535
+    state: NDArray[np.uint8]  # the highest DeviceState so far: that of the baseline
+    # How far the device was from its typical peer in another state, in log seconds; `NaN`: there was none
     before: NDArray[np.float16]
-    since_s: NDArray[np.float64]
+    since_s: NDArray[np.float64]  # when the current slow episode began, and how many rounds ago
     rounds: NDArray[np.uint32]
-    reported: NDArray[np.uint8]
-    bad_readings: NDArray[np.uint32]
+    reported: NDArray[np.uint8]  # rank of the worst verdict given in this episode
+    bad_readings: NDArray[np.uint32]  # number of readings that were zero, negative or infinite
 
     @classmethod
     def empty(cls, devices: int, probes: int) -> History:
@@ -159,15 +130,7 @@ class History:
             setattr(self, name, getattr(blank, name))
 
     def enter(self, rows: NDArray[np.intp], state: NDArray[np.uint8], typical: Floats) -> None:
-        """Let devices learn a baseline anew, in another state than before.
-
-        Parameters
-        ----------
-        rows, state
-            Which devices, and the state of each.
-        typical
-            Where each one's typical peer is, relative to the group's common mode, ``(n_probes, n_rows)``.
-        """
+        """Let devices learn a baseline anew, in another state than before."""
         self.before[rows] = np.fmin(self.before[rows], np.fmax.reduce(self.baseline[:, rows] - typical, axis=0))
         self.state[rows] |= state
         blank = History.empty(len(rows), len(self.baseline))
@@ -177,13 +140,7 @@ class History:
             getattr(self, name)[SELF][..., rows] = 0
 
     def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
-        """Store one round's residuals (``NaN``: none); return which baselines this round completed.
-
-        Parameters
-        ----------
-        residual, level
-            Log time relative to the expected one, and the group's common mode, each ``(n_probes, n_devices)``.
-        """
+        """Store one round's residuals (``NaN``: none); return which baselines this round completed."""
         valid = ~np.isnan(residual)
         for position, here in self._positions(self.seen):
             np.copyto(self.recent[position], residual, where=valid & here)
@@ -215,10 +172,8 @@ class History:
         return np.asarray(_MEMORY * (1 - np.exp2(-halved.astype(np.float32))) + latest, np.float32)
 
     def _refine(self, residual: Floats, young: NDArray[np.bool_]) -> None:
-        """Move young baselines towards the mean of all their rounds, by no more than their noise.
-
-        The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
-        """
+        """Move young baselines towards the mean of all their rounds, by no more than their noise."""
+        # The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
         if young.any():
             most = np.minimum(self.noise, np.float32(_LARGEST_STEP))
             step = np.clip(residual, -most, most) / np.maximum(self.seen, 1)
@@ -317,26 +272,14 @@ def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDA
 
 @dataclass
 class Saved:
-    """Everything that an analysis remembers.
+    """Everything that an analysis remembers."""
 
-    Attributes
-    ----------
-    devices, probes
-        The devices and probes of the history's rows.
-    rounds_tested
-        Number of rounds of the run in which each test was possible, ``(2,)``.
-    reported_hosts
-        Rank of the worst verdict against each whole node.
-    codes
-        Each device's group.
-    """
-
-    devices: list[DeviceId]
+    devices: list[DeviceId]  # the devices and probes of the history's rows
     probes: list[str]
     history: History
-    rounds_tested: NDArray[np.int64]
-    reported_hosts: dict[str, int]
-    codes: NDArray[np.int32]
+    rounds_tested: NDArray[np.int64]  # number of rounds of the run in which each test was possible, `(2,)`
+    reported_hosts: dict[str, int]  # rank of the worst verdict against each whole node
+    codes: NDArray[np.int32]  # each device's group
 
     def to_state(self, identity: Mapping[DeviceId, str]) -> dict[str, Any]:
         """Return values of JSON; ``identity`` maps devices to names that stay with them when they move."""
@@ -353,13 +296,7 @@ class Saved:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], identity: Mapping[DeviceId, str], *, same_run: bool) -> Self:
-        """Read a state back, without devices whose place another device has taken.
-
-        Raises
-        ------
-        StateVersionError
-            If the state was written by another version of laggard.
-        """
+        """Read a state back, without devices whose place another device has taken."""
         if state["version"] not in _VERSIONS_READ:
             raise StateVersionError(state["version"], _VERSION)
         names = [(str(host), str(gpu)) for host, gpu in state["devices"]]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from laggard.detectors.statistics.grouping import Grouping
     from laggard.detectors.statistics.history import History
 
-__all__ = ["accumulate_intermittent", "typical_rate"]
 
 _RATE_FLOOR, _TYPICAL_RATES = 0.01, 2.0  # a healthy device exceeds as often, or so many times as often as is typical
 _RATE_CEILING = 0.5

@@ -17,22 +17,14 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
 from laggard.detectors.verdict import Verdict
 
-__all__ = ["NewVerdicts"]
-
 _TOP_RANK = 6
 
 
 class NewVerdicts:
-    """Finds what is new in the evidence, and remembers what was reported about whole nodes.
-
-    Attributes
-    ----------
-    reported_hosts
-        Rank of the worst verdict against each whole node.
-    """
+    """Finds what is new in the evidence, and remembers what was reported about whole nodes."""
 
     def __init__(self) -> None:
-        self.reported_hosts: dict[str, int] = {}
+        self.reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
 
     def of_round(
         self, history: History, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.history import History
 
-__all__ = ["enter_states", "without_lower"]
-
 
 def enter_states(
     history: History, rows: NDArray[np.intp], states: NDArray[np.uint8] | None, typical: Floats

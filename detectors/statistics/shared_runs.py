@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Counted", "SharedRuns"]
-
 Codes = NDArray[np.intp]
 Lengths = NDArray[np.integer]
 
@@ -26,27 +24,15 @@ class SharedRuns:
 
     Until then, further runs of the same device do not count at all.  So one slow device teaches its group next to
     nothing, however often it is slow; and of runs that all devices have alike, a known share counts.
-
-    Attributes
-    ----------
-    runs_for_each
-        How many runs each one that counts stands for, ``(n_groups,)``.
     """
 
     def __init__(self, sizes: NDArray[np.integer]) -> None:
+        # How many runs each one that counts stands for, `(n_groups,)`
         self.runs_for_each = sizes / np.maximum(sizes - 1, 1)
         self._held: dict[tuple[int, int, int], tuple[int, Lengths]] = {}  # a device's place, and its run's length
 
     def add(self, test: int, level: int, codes: Codes, places: NDArray[np.intp], lengths: Lengths) -> Counted:
-        """Take runs that have just ended; return those that count from now on.
-
-        Parameters
-        ----------
-        codes
-            Each run's probe and group.
-        places
-            Each run's probe and device.
-        """
+        """Take runs that have just ended; return those that count from now on."""
         order = np.argsort(codes, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(codes) else []
         groups = codes[[part[0] for part in parts]]

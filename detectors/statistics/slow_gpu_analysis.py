@@ -30,8 +30,6 @@ from laggard.detectors.statistics.references import enter_states, without_lower
 from laggard.detectors.statistics.thresholds import SELF_NOISES, SILICON_SLOW, Thresholds
 from laggard.detectors.verdict import Verdict
 
-__all__ = ["SlowGPUAnalysis"]
-
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from laggard.detectors.statistics.estimates import Floats
 
-__all__ = ["GPU_MIN_SLOWDOWN", "SELF_NOISES", "SILICON_SLOW", "VIRTUAL_MIN_SLOWDOWN", "Thresholds"]
-
 GPU_MIN_SLOWDOWN = 1.05
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
 VIRTUAL_MIN_SLOWDOWN = 1.5
@@ -29,21 +27,12 @@ _PAIR_RATIO = 2.0  # of two devices, only a slowdown by this factor shows which 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The user's thresholds, as ratios of times.
+    """The user's thresholds, as ratios of times."""
 
-    Attributes
-    ----------
-    min_slowdown
-        The smallest slowdown that matters: no smaller one yields a restart verdict.
-    very_slow
-        From this slowdown on, a verdict's severity is ``very slow``.
-    peer_slowdown
-        Healthy devices of one kind differ by less from their peers.
-    """
-
+    # The smallest slowdown that matters: no smaller one yields a restart verdict
     min_slowdown: float = GPU_MIN_SLOWDOWN
-    very_slow: float = 1.33
-    peer_slowdown: float = SILICON_SLOW
+    very_slow: float = 1.33  # from this slowdown on, a verdict's severity is `very slow`
+    peer_slowdown: float = SILICON_SLOW  # healthy devices of one kind differ by less from their peers
 
     def __post_init__(self) -> None:
         if not 1 < self.min_slowdown < np.inf:
@@ -80,21 +69,7 @@ class Thresholds:
         noises: float = _PEER_NOISES,
         per_device: Callable[[Floats], Floats] = lambda by_group: by_group,
     ) -> list[Floats]:
-        """Return the limit of the offset from the peers' median, by level.
-
-        Parameters
-        ----------
-        noise
-            Standard deviation of the log time from round to round, by device or by group.
-        spread
-            Standard deviation between the devices of a group, ``(n_probes, n_groups)``.
-        peers
-            Number of devices in the group, including the device itself, ``(n_probes, n_groups)``.
-        noises
-            By how many times ``noise`` a reading may be off.
-        per_device
-            Gives each device its group's value, if ``noise`` is by device.
-        """
+        """Return the limit of the offset from the peers' median, by level."""
         few = np.asarray(_FEW_PEERS / np.maximum(peers - 1, 1) ** 2, np.float32)
         chips = np.where(peers == 2, np.float32(0), np.float32(_PEER_SPREADS) * spread)
         chips = np.where(peers < _MANY_PEERS, np.minimum(chips, np.float32(_FEW_CHIPS)), chips)

@@ -217,14 +217,7 @@ class Agent:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the agent.
-
-    Parameters
-    ----------
-    arguments
-        ``--dials`` if the controller is on another machine: then it sends an invitation to standard input. Otherwise
-        standard input and output are the pipe to it, and the argument is for how many seconds it may be silent.
-    """
+    """Run the agent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller's to handle: it closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm's, some time before the end, to every step of the job

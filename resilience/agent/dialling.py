@@ -45,29 +45,17 @@ _LONGEST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What an agent needs to dial.
+    """What an agent needs to dial."""
 
-    Attributes
-    ----------
-    address, port
-        Where the controller listens.
-    authority
-        Certificate, as PEM text, that the controller's certificate is verified against.
-    agent
-        The agent's id, as hexadecimal digits; empty: of all agents that were started together, and each derives its own
-        (`of_node`).
-    secret
-        The same; never shown by ``repr``.
-    n_nodes
-        How many nodes the job has, whose agents all dial.
-    """
-
-    address: str
+    address: str  # where the controller listens
     port: int
+    # Certificate, as PEM text, that the controller's certificate is verified against
     authority: str = field(repr=False)
+    # The agent's id, as hexadecimal digits; empty: of all agents that were started together, and each derives its own
+    # (`of_node`)
     agent: str
     secret: str = field(repr=False)
-    n_nodes: int = 1
+    n_nodes: int = 1  # how many nodes the job has, whose agents all dial
 
     def of_node(self, name: str) -> Invitation:
         """Return a node's own invitation, derived from one for all. Pure."""
@@ -82,13 +70,7 @@ def proof_of(secret: bytes, agent: bytes, once: bytes) -> bytes:
 
 
 def read_invitation(descriptor: int) -> Invitation:
-    """Read the invitation, the only line that ever comes through that pipe.
-
-    Raises
-    ------
-    EOFError
-        If the pipe ends before: the controller is gone.
-    """
+    """Read the invitation, the only line that ever comes through that pipe."""
     text = b""
     while not text.endswith(b"\n"):
         piece = os.read(descriptor, _LONGEST_BYTES)
@@ -99,31 +81,16 @@ def read_invitation(descriptor: int) -> Invitation:
 
 
 class Dialler:
-    """An agent's end of a channel to the controller: dials whenever there is no connection.
-
-    Parameters
-    ----------
-    loop
-        In which it does so.
-    invitation
-        From the controller.
-    start_up
-        The pipe that it came through: once that has ended, too, the controller is gone.
-
-    Attributes
-    ----------
-    channel
-        What the agent and the controller say to each other.
-    """
+    """An agent's end of a channel to the controller: dials whenever there is no connection."""
 
     def __init__(self, loop: Loop, invitation: Invitation, start_up: int) -> None:
-        self._loop = loop
-        self._invitation = invitation
-        self._start_up = start_up
+        self._loop = loop  # in which it does so
+        self._invitation = invitation  # from the controller
+        self._start_up = start_up  # the pipe that it came through: once that has ended, too, the controller is gone
         self._is_alone = False
         self._n_failures = 0
         self._is_waiting = False
-        self.channel = Channel(loop, self._dial)
+        self.channel = Channel(loop, self._dial)  # what the agent and the controller say to each other
         loop.call(partial(loop.watch, start_up, selectors.EVENT_READ, self._read_start_up))
 
     def _read_start_up(self, _: int) -> None:
@@ -153,26 +120,16 @@ class Dialler:
 
 
 class _Attempt:
-    """One attempt to reach the controller: connects, greets, and shows the secret.
-
-    Parameters
-    ----------
-    loop, invitation
-        As of the `Dialler`.
-    channel
-        Which gets the connection.
-    settle
-        Called, once, with why there is no connection, or None.
-    """
+    """One attempt to reach the controller: connects, greets, and shows the secret."""
 
     def __init__(
         self, loop: Loop, invitation: Invitation, channel: Channel, settle: Callable[[OSError | None], None]
     ) -> None:
-        self._loop = loop
+        self._loop = loop  # as of the `Dialler`
         self._invitation = invitation
         self._pace = Pace(invitation.n_nodes)
-        self._channel = channel
-        self._settle = settle
+        self._channel = channel  # which gets the connection
+        self._settle = settle  # called, once, with why there is no connection, or None
         self._heard = b""
         self._is_connecting = True
         self._plain = socket.socket()
@@ -230,27 +187,12 @@ def _context(authority: str) -> ssl.SSLContext:
 
 
 class Dialled:
-    """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on.
-
-    Parameters
-    ----------
-    invitation
-        From the controller.
-    start_up
-        The pipe that it came through.
-
-    Attributes
-    ----------
-    answers
-        To which the agent's messages are written.
-    commands
-        Descriptor from which the controller's commands can be read.
-    """
+    """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on."""
 
     def __init__(self, invitation: Invitation, start_up: int) -> None:
         self._loop = Loop("channel")
         self._channel = Dialler(self._loop, invitation, start_up).channel
-        self.answers = self._channel
+        self.answers = self._channel  # to which the agent's messages are written
         self.commands, self._passing_on = os.pipe()
         os.set_blocking(self._passing_on, False)
         self._untaken = bytearray()

@@ -68,10 +68,8 @@ class NodeFolder:
 
 
 def _create_private(folder: Path) -> bool:
-    """Create a folder that only we can use; return False if there is one already.
-
-    Raises PermissionError if others can use it: its name is not secret, so somebody may have created it before us.
-    """
+    """Create a folder that only we can use; return False if there is one already."""
+    # Raises PermissionError if others can use it: its name is not secret, so somebody may have created it before us.
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

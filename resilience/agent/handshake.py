@@ -29,14 +29,7 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the handshake, and become the agent.
-
-    Parameters
-    ----------
-    arguments
-        ``--gpus``: the handshake has the names of the GPUs; ``--together``: it has the name of the node, and so has the
-        agent's mark.
-    """
+    """Print the handshake, and become the agent."""
     gpus = own_gpus() if "--gpus" in arguments else []
     node = own_name() if TOGETHER in arguments else ""
     if node:

@@ -9,16 +9,10 @@ from collections.abc import Callable
 
 
 class Later:
-    """Calls that are due at some monotonic time.
-
-    Parameters
-    ----------
-    clock
-        Monotonic seconds.
-    """
+    """Calls that are due at some monotonic time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock = clock  # monotonic seconds
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()  # calls cannot be compared
 

@@ -27,13 +27,7 @@ class _File(Protocol):
 
 
 class Loop:
-    """A thread that calls what is due, until it is closed. What it calls must not wait: everybody else would.
-
-    Parameters
-    ----------
-    name
-        Of the thread.
-    """
+    """A thread that calls what is due, until it is closed. What it calls must not wait: everybody else would."""
 
     def __init__(self, name: str) -> None:
         self._selector = selectors.DefaultSelector()

@@ -69,23 +69,9 @@ def end_descendants(
     *,
     deadline_s: float,
 ) -> int:
-    """Kill every chosen descendant of this process and return how many there were.
-
-    Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process does
-    that.
-
-    Parameters
-    ----------
-    chosen
-        Whether a process is to be ended.
-    deadline_s
-        How long to try, in seconds.
-
-    Raises
-    ------
-    ProcessesStillRunningError
-        If some still run at the deadline.
-    """
+    """Kill every chosen descendant of this process and return how many there were."""
+    # Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process
+    # does that.
     deadline = Deadline(deadline_s)
     ended: set[int] = set()
     while True:

@@ -17,8 +17,6 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
-__all__ = ["DialledAgent", "Pending", "PendingAgent", "await_handshakes", "last_line_of"]
-
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
 # An unreachable node has failed by then. Those that are only slow get until ANSWER_S, unless too many have failed.
@@ -33,18 +31,10 @@ Late = Callable[[Collection[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class DialledAgent:
-    """An agent on another machine: reached over its channel, ended with the process that started it.
+    """An agent on another machine: reached over its channel, ended with the process that started it."""
 
-    Attributes
-    ----------
-    process
-        The process of ``srun`` or ``ssh`` on this machine.
-    channel
-        What the agent and we say to each other.
-    """
-
-    process: subprocess.Popen[bytes]
-    channel: Channel
+    process: subprocess.Popen[bytes]  # the process of `srun` or `ssh` on this machine
+    channel: Channel  # what the agent and we say to each other
 
     @property
     def pid(self) -> int:
@@ -118,24 +108,12 @@ class Pending(Protocol):
 
 @dataclass(slots=True)
 class PendingAgent:
-    """An agent that was started and has not sent its handshake yet.
+    """An agent that was started and has not sent its handshake yet."""
 
-    Attributes
-    ----------
-    process
-        The process of ``srun`` or ``ssh`` on this machine.
-    stderr
-        A file with what that process has written to standard error.
-    channel
-        On which it will be reached.
-    has_printed
-        Whether anything has come from the node.
-    """
-
-    process: subprocess.Popen[bytes]
-    stderr: IO[bytes]
-    channel: Channel
-    has_printed: bool = False
+    process: subprocess.Popen[bytes]  # the process of `srun` or `ssh` on this machine
+    stderr: IO[bytes]  # a file with what that process has written to standard error
+    channel: Channel  # on which it will be reached
+    has_printed: bool = False  # whether anything has come from the node
 
     def when_due(self, call: Callable[[], object]) -> None:
         """Call this at once."""
@@ -184,17 +162,7 @@ def last_line_of(stderr: IO[bytes]) -> str:
 def await_handshakes(
     pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None
 ) -> dict[str, Handshake]:
-    """Return the handshakes of the agents that answer in time; the others are given up.
-
-    Parameters
-    ----------
-    pending
-        The agents by host name.
-    may_miss
-        How many of them may fail without those that are only slow being given up for it.
-    on_late
-        Is called with the hosts that have not answered after some seconds, if there are any.
-    """
+    """Return the handshakes of the agents that answer in time; the others are given up."""
     if not pending:
         return {}
     with ThreadPoolExecutor(len(pending), "discover") as readers:

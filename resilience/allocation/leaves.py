@@ -6,17 +6,9 @@ from pathlib import Path
 
 from laggard.resilience.allocation.slurm import slurm_leaves
 
-__all__ = ["leaves_of_job"]
-
 
 def leaves_of_job(groups: Path | None) -> dict[str, str]:
-    """Return the leaf switch of each node, as far as it is known.
-
-    Parameters
-    ----------
-    groups
-        File with the labels of nodes; if it has none, or there is no file, Slurm's topology says.
-    """
+    """Return the leaf switch of each node, as far as it is known."""
     return _labels_of_nodes(groups) or slurm_leaves()
 
 

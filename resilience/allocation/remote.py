@@ -50,8 +50,6 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
 
-__all__ = ["RemoteAllocation", "Transport", "env_command"]
-
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
 CLEAR_DEADLINE_S = 10.0
@@ -90,20 +88,10 @@ class Transport(Protocol):
 
 
 class RemoteAllocation:
-    """Nodes on separate machines.
-
-    Parameters
-    ----------
-    addresses
-        Addresses of the nodes by host name, the primary first.
-    transport
-        How the others are reached.
-    virtual_gpus
-        Virtual devices per node; 0: use the nodes' GPUs.
-    """
+    """Nodes on separate machines."""
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
-        self._transport = transport
+        self._transport = transport  # how the others are reached
         self._virtual = virtual_gpus > 0
         virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
         self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
@@ -118,25 +106,7 @@ class RemoteAllocation:
         self._listener: AgentListener | None = None
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
-        """Start the agents of all other nodes in parallel and find out what each node has.
-
-        Parameters
-        ----------
-        may_miss
-            How many nodes the job can begin without.
-        tell
-            Is told about nodes that take long to answer.
-
-        Returns
-        -------
-        dict of str to str
-            What is wrong with each node that does not answer, by host name.
-
-        Raises
-        ------
-        UnreachableNodesError
-            If more nodes do not answer; the error names all of them.
-        """
+        """Start the agents of all other nodes in parallel and find out what each node has."""
         allow_descriptors(len(self._others))
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
@@ -183,13 +153,7 @@ class RemoteAllocation:
         return (self._start(node.hostname) if started is None else started).hand_over()
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a lost node anew, once nothing of its old one is left there.
-
-        Raises
-        ------
-        UnreachableNodesError
-            If the node cannot be reached, or something is left there.
-        """
+        """Start the agent of a lost node anew, once nothing of its old one is left there."""
         host = node.hostname
         self._end_leftovers(host)
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.

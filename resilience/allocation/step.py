@@ -32,8 +32,6 @@ from laggard.resilience.errors import UsageError
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
-__all__ = ["PendingInStep", "Step", "StepAgent"]
-
 # Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
 LAUNCH_S = 25.0
 # An agent whose connection has dropped dials within it, unless it is gone.
@@ -45,15 +43,7 @@ _ENDED = re.compile(r"^srun: error: (?P<hosts>[^\s:]+): tasks? [\d,-]+: ")
 
 
 class Step:
-    """One ``srun``, and the agents that it has started.
-
-    Parameters
-    ----------
-    command
-        Of ``srun``.
-    hosts
-        The nodes.
-    """
+    """One ``srun``, and the agents that it has started."""
 
     def __init__(self, command: Sequence[str], hosts: Iterable[str]) -> None:
         self.process = subprocess.Popen(
@@ -172,17 +162,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepAgent(DialledAgent):
-    """An agent that a step has started.
+    """An agent that a step has started."""
 
-    Attributes
-    ----------
-    step
-        The step.
-    host
-        Host name of its node.
-    """
-
-    step: Step
+    step: Step  # the step
     host: str
 
     def close(self) -> None:
@@ -203,23 +185,13 @@ class StepAgent(DialledAgent):
 
 
 class PendingInStep:
-    """An agent that a step starts; if the step does not, it is started by itself.
-
-    Parameters
-    ----------
-    step, host
-        The step, and the host name of the node.
-    channel
-        On which the agent will be reached.
-    start_alone
-        Starts the agent of a node by itself.
-    """
+    """An agent that a step starts; if the step does not, it is started by itself."""
 
     def __init__(self, step: Step, host: str, channel: Channel, start_alone: Callable[[str], Pending]) -> None:
-        self._step = step
+        self._step = step  # the step, and the host name of the node
         self._host = host
-        self._channel = channel
-        self._start_alone = start_alone
+        self._channel = channel  # on which the agent will be reached
+        self._start_alone = start_alone  # starts the agent of a node by itself
         self._alone: Pending | None = None
         self._is_given_up = False
 

@@ -17,8 +17,6 @@ from laggard.detectors.judging.diagnosis import Past
 from laggard.detectors.judging.inventory import Inventory
 from laggard.errors import LaggardError
 
-__all__ = ["PastChecks", "PastReadingsError", "default_past_file", "read_past", "update_past"]
-
 _READINGS = "laggard-devices-1"
 _INVENTORY = "inventory"
 LOCK_DEADLINE_S = 5.0
@@ -35,18 +33,10 @@ class PastReadingsError(LaggardError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PastChecks:
-    """What is known from earlier checks.
+    """What is known from earlier checks."""
 
-    Attributes
-    ----------
-    readings
-        Each device's readings.
-    inventory
-        Each node's GPUs.
-    """
-
-    readings: Past = field(default_factory=dict)
-    inventory: Inventory = field(default_factory=dict)
+    readings: Past = field(default_factory=dict)  # each device's readings
+    inventory: Inventory = field(default_factory=dict)  # each node's GPUs
 
 
 def default_past_file() -> Path:
@@ -55,13 +45,7 @@ def default_past_file() -> Path:
 
 
 def read_past(path: Path) -> PastChecks:
-    """Read the file; nothing is known if there is none.
-
-    Raises
-    ------
-    PastReadingsError
-        If it cannot be read.
-    """
+    """Read the file; nothing is known if there is none."""
     if not path.exists():
         return PastChecks()
     try:
@@ -72,24 +56,7 @@ def read_past(path: Path) -> PastChecks:
 
 
 def update_past(path: Path, change: Callable[[PastChecks], PastChecks], *, forget: bool) -> None:
-    """Replace the file by a changed one, atomically, and with what another doctor has written meanwhile.
-
-    Parameters
-    ----------
-    path
-        The file; it and its folder are made readable to its user only.
-    change
-        From the old content to the new one.
-    forget
-        Whether to change an empty content instead of what is there.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    PastReadingsError
-        If it cannot be read.
-    """
+    """Replace the file by a changed one, atomically, and with what another doctor has written meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(path.with_name(path.name + ".lock")):
         new = change(PastChecks() if forget else read_past(path))

@@ -47,8 +47,6 @@ from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
 from laggard.telemetry.course import JobBegan
 
-__all__ = ["run"]
-
 LOOPBACK = "127.0.0.1"
 NOT_ENCRYPTED = (
     "State and its password cross the network unencrypted: set LAGGARD_STATE_SERVER to a redis-server "
@@ -62,17 +60,13 @@ NOT_ENCRYPTED = (
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
 def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **given: Any) -> int:
-    """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it.
-
-    For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
-
-    A file whose name ends in .py runs with this Python. The exit code is the program's own if it ends on its own; 69
-    if too few nodes are left; 93 if launches make no progress or no restarts are left; 2 for wrong usage.
-
-    State is kept by the bundled server, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
-
-    The job's private folder is created in /tmp or in LAGGARD_RUNTIME_ROOT, whose path must be short: sockets go there.
-    """
+    """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it."""
+    # For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
+    # A file whose name ends in .py runs with this Python. The exit code is the program's own if it ends on its own; 69
+    # if too few nodes are left; 93 if launches make no progress or no restarts are left; 2 for wrong usage.
+    # State is kept by the bundled server, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
+    # The job's private folder is created in /tmp or in LAGGARD_RUNTIME_ROOT, whose path must be short: sockets go
+    # there.
     if given["verbose"]:
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()

@@ -93,25 +93,7 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
 
 
 class Controller:
-    """Runs one job to its end. Use it once.
-
-    Parameters
-    ----------
-    plan
-        What to run, on what, and how.
-    allocation
-        The nodes.
-    keeper
-        The job's state server.
-    account
-        Tells the user.
-    record
-        Folder of the job's record; ``None``: none is kept.
-    missing
-        What is wrong with each node that does not answer, by host name.
-    signals
-        What this process hears of a stop.
-    """
+    """Runs one job to its end. Use it once."""
 
     def __init__(
         self,
@@ -123,10 +105,10 @@ class Controller:
         missing: Mapping[str, str] | None = None,
         signals: StopSignals | None = None,
     ) -> None:
-        self._plan = plan
-        self._allocation = allocation
-        self._keeper = keeper
-        self._account = account
+        self._plan = plan  # what to run, on what, and how
+        self._allocation = allocation  # the nodes
+        self._keeper = keeper  # the job's state server
+        self._account = account  # tells the user
         self._changed = keeper.changed
         self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
@@ -146,8 +128,8 @@ class Controller:
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
         self._growth = Growth(plan.settings)
-        self._missing = missing or {}
-        self._signals = signals or StopSignals()
+        self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
+        self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         self._membership = Membership(self._cluster, plan.settings, self._join)
@@ -175,13 +157,7 @@ class Controller:
         self._shard_servers.remove_directory()
 
     def run(self) -> int:
-        """Run the job; return its exit code.
-
-        Raises
-        ------
-        ClusterError, KVStoreError
-            If processes of an old launch cannot be ended, or the state server is lost.
-        """
+        """Run the job; return its exit code."""
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:

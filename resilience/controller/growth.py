@@ -16,19 +16,11 @@ from laggard.resilience.decision.roster import Roster
 
 
 class Growth:
-    """Watches for how long a launch has had to do with fewer nodes than there are.
-
-    Parameters
-    ----------
-    settings
-        What the user asked for.
-    clock
-        Monotonic seconds.
-    """
+    """Watches for how long a launch has had to do with fewer nodes than there are."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
-        self._clock = clock
+        self._settings = settings  # what the user asked for
+        self._clock = clock  # monotonic seconds
         self._since: tuple[int, int, float] | None = None  # launch, nodes that there could be, and since when
 
     def pays(self, roster: Roster, launches: Launches) -> bool:

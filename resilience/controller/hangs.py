@@ -47,30 +47,16 @@ class Hang:
 
 
 class Hangs:
-    """Watches the launches of a job for hangs; does nothing without a timeout.
-
-    Parameters
-    ----------
-    timeout
-        How long the program may show no sign of life; ``None``: forever.
-    cluster
-        The agents of the nodes, which watch the ranks.
-    records
-        Where the program's signs of life are.
-    account
-        Notes each hang.
-    folder
-        Folder for the stacks; ``None``: they are not kept.
-    """
+    """Watches the launches of a job for hangs; does nothing without a timeout."""
 
     def __init__(
         self, timeout: HangTimeout | None, cluster: Cluster, records: Records, account: Account, folder: Path | None
     ) -> None:
-        self._timeout = timeout
-        self._cluster = cluster
-        self._records = records
-        self._account = account
-        self._folder = folder
+        self._timeout = timeout  # how long the program may show no sign of life; `None`: forever
+        self._cluster = cluster  # the agents of the nodes, which watch the ranks
+        self._records = records  # where the program's signs of life are
+        self._account = account  # notes each hang
+        self._folder = folder  # folder for the stacks; `None`: they are not kept
         self._watch: HangWatch | None = None
         self._launch = -1
         self._hosts: Sequence[str] = ()
@@ -100,10 +86,8 @@ class Hangs:
                 node.tasks.signal(_name(self._launch), signal.SIGTERM)
 
     def check(self) -> Hang | None:
-        """Return the hang of the current program, if it hangs.
-
-        It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
-        """
+        """Return the hang of the current program, if it hangs."""
+        # It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
         if self._watch is None:
             return None
         signs = self._records.signs(self._launch)

@@ -11,22 +11,12 @@ from laggard.resilience.nodes.cluster import Cluster
 
 
 class Membership:
-    """Looks for nodes that join or leave, and asks for others in the place of those that are gone.
-
-    Parameters
-    ----------
-    cluster
-        The nodes.
-    settings
-        What the user asked for: without ``resilient`` no other nodes are used.
-    take_in
-        Called with each node that has joined, before its event.
-    """
+    """Looks for nodes that join or leave, and asks for others in the place of those that are gone."""
 
     def __init__(self, cluster: Cluster, settings: Settings, take_in: Callable[[NodeRecord], None]) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._take_in = take_in
+        self._cluster = cluster  # the nodes
+        self._settings = settings  # what the user asked for: without `resilient` no other nodes are used
+        self._take_in = take_in  # called with each node that has joined, before its event
         self._new: list[NodeRecord] = []
         self._told: set[str] = set()  # hosts in use that are to leave
         self._most = 0  # nodes that the job had, in use and in reserve

@@ -37,13 +37,7 @@ MIN_SLOW_LOOKS = 3
 
 
 class Reserve:
-    """Has the nodes of the reserve probed, and finds the slow ones.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server, where the readings are.
-    """
+    """Has the nodes of the reserve probed, and finds the slow ones."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._series = Series(endpoint.connect(), endpoint, launch=0)
@@ -62,13 +56,7 @@ class Reserve:
             node.tasks.start_sidecar(NAME, COMMAND)
 
     def faults_of(self, node: NodeRecord, roster: Roster, after_s: float) -> tuple[Finding, ...] | None:
-        """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.
-
-        Returns
-        -------
-        tuple of Finding or None
-            Empty if nothing; None while there are no such readings.
-        """
+        """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time."""
         newer = self._since(RESERVE_PROBE_TIME, {node.hostname}, after_s)
         looks = Counter(sample.tags["gpu"] for sample in newer)
         if len(looks) < len(node.devices):
@@ -99,15 +87,7 @@ def _newest(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def slow_in_reserve(idle: Iterable[Sample], busy: Iterable[Sample]) -> list[Verdict]:
-    """Return a verdict on each slow device of the reserve, from one reading per device. Pure.
-
-    Parameters
-    ----------
-    idle
-        Readings of devices in the reserve.
-    busy
-        Readings of active devices. The program slows those down, so a reserve device that is slower still is slow.
-    """
+    """Return a verdict on each slow device of the reserve, from one reading per device. Pure."""
     idle = list(idle)
     accused: dict[tuple[str, str | None], Verdict] = {
         (sample.tags["host"], sample.tags["gpu"]): Verdict.of_fault(

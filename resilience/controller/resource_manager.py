@@ -19,24 +19,12 @@ ASK_INTERVAL_S = 60.0
 
 
 class ResourceManager:
-    """Asks the resource manager about all nodes of the job, and keeps what it said last.
-
-    Parameters
-    ----------
-    allocation
-        The nodes.
-
-    Attributes
-    ----------
-    words
-        What is wrong with which node, as the resource manager said when it last answered.
-    notices
-        What is wrong with nodes in use, which the user should be told.
-    """
+    """Asks the resource manager about all nodes of the job, and keeps what it said last."""
 
     def __init__(self, allocation: Allocation) -> None:
+        # What is wrong with which node, as the resource manager said when it last answered
         self.words: Mapping[str, NodeWord] = {}
-        self.notices: deque[NodeWord] = deque()
+        self.notices: deque[NodeWord] = deque()  # what is wrong with nodes in use, which the user should be told
         self._hosts = [node.hostname for node in allocation.nodes]
         self._words_on: Callable[[Collection[str]], Mapping[str, NodeWord]] = allocation.words_on
         self._asking = ThreadPoolExecutor(1, "resource-manager")

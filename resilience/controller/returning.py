@@ -44,19 +44,12 @@ STOP_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an attempt to bring a node back has failed; without an error, its agent has ended again.
+    """Why an attempt to bring a node back has failed; without an error, its agent has ended again."""
 
-    Attributes
-    ----------
-    error, what
-        The error, and what two errors that say the same have in common.
-    word
-        What the manager of nodes says of it.
-    """
-
+    # The error, and what two errors that say the same have in common
     error: Exception | None = field(default=None, compare=False)
     what: tuple[object, ...] = ()
-    word: NodeWord | None = None
+    word: NodeWord | None = None  # what the manager of nodes says of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +130,7 @@ class _Absent:
 
 
 class Returning:
-    """Brings nodes back into the cluster, in the background.
-
-    Parameters
-    ----------
-    allocation, cluster, reserve
-        How to start agents, where the nodes come back to, and how their devices are probed.
-    changed
-        Notified when there may be something new.
-    clock
-        Says when a quarantine is over.
-
-    Attributes
-    ----------
-    notices
-        What the user should be told.
-    """
+    """Brings nodes back into the cluster, in the background."""
 
     def __init__(
         self,
@@ -162,12 +140,13 @@ class Returning:
         changed: threading.Condition,
         clock: SteadyClock,
     ) -> None:
-        self.notices: deque[NotBack] = deque()
+        self.notices: deque[NotBack] = deque()  # what the user should be told
+        # How to start agents, where the nodes come back to, and how their devices are probed
         self._allocation = allocation
         self._cluster = cluster
         self._reserve = reserve
-        self._changed = changed
-        self._clock = clock
+        self._changed = changed  # notified when there may be something new
+        self._clock = clock  # says when a quarantine is over
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
         self._quarantined: dict[str, _Examination] = {}
@@ -185,19 +164,7 @@ class Returning:
     def next_event(
         self, roster: Roster, quarantine_s: float, withheld: Collection[str] = (), *, urgent: bool
     ) -> NodeReturned | None:
-        """Do what is due, and return a node that is back; it is in the cluster then.
-
-        Parameters
-        ----------
-        roster
-            The present one.
-        quarantine_s
-            How long a first quarantine lasts.
-        withheld
-            Nodes with which something is wrong, as the resource manager says.
-        urgent
-            Whether the job waits for lost nodes: then the wait between two attempts does not grow.
-        """
+        """Do what is due, and return a node that is back; it is in the cluster then."""
         for host, absent in list(self._away.items()):
             if urgent:
                 absent.due_s = min(absent.due_s, absent.tried_s + FIRST_WAIT_S)

@@ -30,8 +30,6 @@ from laggard.kvstore.server.process import Fsync, StateServer
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.system.memory import oom_kills
 
-__all__ = ["StateKeeper"]
-
 _log = logging.getLogger(__name__)
 
 LOAD_DEADLINE_S = 60.0
@@ -58,20 +56,6 @@ class StateKeeper:
     """A state server that is restarted when it dies or hangs.
 
     Clients only see a pause: they connect again, and everything that was committed is there.
-
-    Parameters
-    ----------
-    directory, job, host, port, fsync, on_loading
-        As for `StateServer.start`; the first start calls ``on_loading``, later ones add to ``messages``.
-
-    Attributes
-    ----------
-    changed : threading.Condition
-        Notified when ``messages`` or ``failure`` has changed.
-    messages : collections.deque of str
-        What has happened to the server, for the user.
-    failure : KVStoreError or None
-        Why it could not be restarted.
     """
 
     def __init__(
@@ -93,9 +77,9 @@ class StateKeeper:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
-        self.changed = threading.Condition()
-        self.messages: deque[str] = deque()
-        self.failure: KVStoreError | None = None
+        self.changed = threading.Condition()  # notified when `messages` or `failure` has changed
+        self.messages: deque[str] = deque()  # what has happened to the server, for the user
+        self.failure: KVStoreError | None = None  # why it could not be restarted
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
         self._restarting = False
@@ -121,13 +105,7 @@ class StateKeeper:
         return self._server.pid
 
     def flush_to_disk(self, deadline_s: float) -> None:
-        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted.
-
-        Raises
-        ------
-        StateUnavailableError
-            If that took longer than ``deadline_s`` seconds.
-        """
+        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted."""
         until_s = time.monotonic() + deadline_s
         while True:
             try:

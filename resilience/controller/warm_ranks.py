@@ -23,34 +23,11 @@ from laggard.resilience.record.account import Account
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
 
-__all__ = ["WarmRanks"]
-
 MAX_REASONS = 3
 
 
 class WarmRanks:
-    """The warm processes of one job.
-
-    Parameters
-    ----------
-    command
-        Command line of the program.
-    preload
-        What they load; None: there are none.
-    per_device
-        Whether each device has a copy of the program, instead of each node.
-    cluster
-        The job's agents.
-    account
-        Tells the user.
-    writes_stacks
-        Whether copies are started so that they can write their stacks.
-
-    Attributes
-    ----------
-    possible
-        Whether copies may be forked from warm processes at all.
-    """
+    """The warm processes of one job."""
 
     def __init__(
         self,
@@ -62,13 +39,14 @@ class WarmRanks:
         per_device: bool,
         writes_stacks: bool,
     ) -> None:
+        # Whether copies may be forked from warm processes at all
         self.possible = preload is not None and can_be_warm(command)
-        self._command = command
+        self._command = command  # command line of the program
         self._asked = preload if isinstance(preload, tuple) else ()
-        self._per_device = per_device
-        self._cluster = cluster
-        self._account = account
-        self._writes_stacks = writes_stacks
+        self._per_device = per_device  # whether each device has a copy of the program, instead of each node
+        self._cluster = cluster  # the job's agents
+        self._account = account  # tells the user
+        self._writes_stacks = writes_stacks  # whether copies are started so that they can write their stacks
         self._modules: tuple[str, ...] = ()
         self._is_kept = False
         self._roster: Roster | None = None
@@ -95,11 +73,9 @@ class WarmRanks:
         self._tell_starts()
 
     def _has_more(self, first: Node) -> bool:
-        """Return whether it is known for the first time what is to be loaded, or there is more of it.
-
-        The first copy, on the first node in use, says what it has loaded.
-        Nothing is kept before the program's Python has run our code at its start: another one would run the program.
-        """
+        """Return whether it is known for the first time what is to be loaded, or there is more of it."""
+        # The first copy, on the first node in use, says what it has loaded. Nothing is kept before the program's Python
+        # has run our code at its start: another one would run the program.
         if self._asked:
             return first.warm.hooked and not self._is_kept
         modules = tuple(dict.fromkeys([*self._modules, *first.warm.imports]))

@@ -25,32 +25,8 @@ def begin(
     missing: Collection[str] = (),
     withheld: Collection[str] = (),
 ) -> JobStatus | End:
-    """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes.
-
-    Nodes that were only lost are back, unless they are missing.
-
-    Parameters
-    ----------
-    settings
-        What the user asked for.
-    hosts
-        The nodes of the allocation; the first one is the primary. If it is remembered as excluded, its devices are used
-        only where they are needed.
-    remembered
-        Exclusions by earlier jobs, those that are over included.
-    now_s
-        Unix time.
-    strikes
-        Strikes by earlier jobs.
-    with_devices
-        The nodes that have devices.
-    book_keeper
-        Whether the primary cannot run programs at all.
-    missing
-        Nodes that do not answer: they are lost.
-    withheld
-        Nodes with which something is wrong, as the resource manager says: they are used only if there are no others.
-    """
+    """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes."""
+    # Nodes that were only lost are back, unless they are missing.
     quarantine_s = settings.quarantine_s
     hosts, primary = hosts[1:] if book_keeper else hosts, hosts[0]
     known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]

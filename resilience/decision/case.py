@@ -107,10 +107,8 @@ class Case:
         return with_strike(host, self.status.strikes, self.now_s, self.n_nodes)
 
     def status_without(self, hosts: frozenset[str], *, lost: bool = False) -> JobStatus:
-        """Return the job's status with some hosts excluded, and free places filled from the reserve.
-
-        There may be free places although no host is excluded: a job that went on with fewer nodes grows back.
-        """
+        """Return the job's status with some hosts excluded, and free places filled from the reserve."""
+        # There may be free places although no host is excluded: a job that went on with fewer nodes grows back.
         return replace(self.status, roster=without(self.settings, self.roster, hosts, self.now_s, lost=lost))
 
     def reserve_without(self, hosts: frozenset[str]) -> JobStatus:

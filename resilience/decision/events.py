@@ -18,75 +18,35 @@ OnFailure = Literal["relaunch", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Attributes
-    ----------
-    nodes
-        Nodes in use.
-    resilient
-        Whether to relaunch at all.
-    exhaust_resources
-        Whether to continue with fewer nodes, down to the primary alone.
-    quarantine_s
-        How long a node stays excluded the first time, in seconds.
-    max_restarts
-        Most relaunches in total; ``None``: no limit.
-    max_restarts_per_hour
-        Most relaunches within any hour.
-    on_failure
-        What to do when the program fails, with ``resilient``.
-    backoff_s
-        How long to wait before the second relaunch in a row after failures without progress; each time twice as long.
-    wait_for_nodes_s
-        How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes.
-    grow_back
-        Whether a job on fewer than ``nodes`` relaunches on its own when there are others, and that pays.
-    """
-
-    nodes: int
-    resilient: bool = False
-    exhaust_resources: bool = False
-    quarantine_s: float = 86400.0
-    max_restarts: int | None = None
-    max_restarts_per_hour: int = 60
-    on_failure: OnFailure = "relaunch"
+    nodes: int  # nodes in use
+    resilient: bool = False  # whether to relaunch at all
+    exhaust_resources: bool = False  # whether to continue with fewer nodes, down to the primary alone
+    quarantine_s: float = 86400.0  # how long a node stays excluded the first time, in seconds
+    max_restarts: int | None = None  # most relaunches in total; `None`: no limit
+    max_restarts_per_hour: int = 60  # most relaunches within any hour
+    on_failure: OnFailure = "relaunch"  # what to do when the program fails, with `resilient`
+    # How long to wait before the second relaunch in a row after failures without progress; each time twice as long
     backoff_s: float = 10.0
+    # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
+    # Whether a job on fewer than `nodes` relaunches on its own when there are others, and that pays
     grow_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Where the job stands: everything that the policy remembers from one event to the next.
+    """Where the job stands: everything that the policy remembers from one event to the next."""
 
-    Attributes
-    ----------
-    roster
-        Which node does what.
-    launched_s
-        Unix time at which the latest launch was decided on.
-    relaunched_s
-        Unix time of each relaunch so far.
-    launches_without_progress
-        How many launches in a row ended without progress.
-    strikes
-        The nodes on which failures began, and when.
-    failures_in_a_row
-        How many failures there were since the last progress.
-    last_failure
-        Fingerprint of the latest of them; empty if there was none.
-    waits_since_s
-        Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not.
-    """
-
-    roster: Roster
-    launched_s: float
-    relaunched_s: tuple[float, ...] = ()
-    launches_without_progress: int = 0
-    strikes: tuple[Strike, ...] = ()
-    failures_in_a_row: int = 0
-    last_failure: str = ""
+    roster: Roster  # which node does what
+    launched_s: float  # Unix time at which the latest launch was decided on
+    relaunched_s: tuple[float, ...] = ()  # Unix time of each relaunch so far
+    launches_without_progress: int = 0  # how many launches in a row ended without progress
+    strikes: tuple[Strike, ...] = ()  # the nodes on which failures began, and when
+    failures_in_a_row: int = 0  # how many failures there were since the last progress
+    last_failure: str = ""  # fingerprint of the latest of them; empty if there was none
+    # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
     waits_since_s: float | None = None
 
 
@@ -105,24 +65,12 @@ class ProgramFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProgramHung:
-    """The program hangs: it has shown no sign of life for too long.
+    """The program hangs: it has shown no sign of life for too long."""
 
-    Attributes
-    ----------
-    silent_s
-        For how many seconds.
-    silent
-        Who was silent; None: the program gave no sign of its own.
-    stacks
-        Where its ranks stand; None if that is not known.
-    suspect
-        The node of the rank that the others wait for; empty if that is not known.
-    """
-
-    silent_s: float
-    silent: Silent | None = None
-    stacks: Standstill | None = None
-    suspect: str = ""
+    silent_s: float  # for how many seconds
+    silent: Silent | None = None  # who was silent; None: the program gave no sign of its own
+    stacks: Standstill | None = None  # where its ranks stand; None if that is not known
+    suspect: str = ""  # the node of the rank that the others wait for; empty if that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,24 +169,12 @@ EXIT_NO_PROGRESS = 93
 
 @dataclass(frozen=True, slots=True)
 class Relaunch:
-    """Begin the next launch.
+    """Begin the next launch."""
 
-    Attributes
-    ----------
-    status
-        The job's status from now on.
-    reason
-        Why, and on which nodes.
-    new_cluster
-        Whether a new Ray cluster is needed, since the old one has lost its head.
-    wait_s
-        How long to wait before it, in seconds.
-    """
-
-    status: JobStatus
-    reason: Reason
-    new_cluster: bool = False
-    wait_s: float = 0.0
+    status: JobStatus  # the job's status from now on
+    reason: Reason  # why, and on which nodes
+    new_cluster: bool = False  # whether a new Ray cluster is needed, since the old one has lost its head
+    wait_s: float = 0.0  # how long to wait before it, in seconds
 
 
 @dataclass(frozen=True, slots=True)

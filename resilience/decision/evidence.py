@@ -23,37 +23,19 @@ MAX_KERNEL_LINE = 160
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """The state of one GPU.
+    """The state of one GPU."""
 
-    Attributes
-    ----------
-    lost
-        Whether its driver no longer reaches it.
-    uncorrectable
-        Memory errors that could not be corrected, since the driver was loaded.
-    remap_failed
-        Whether a broken row of its memory could not be replaced.
-    """
-
-    lost: bool = False
-    uncorrectable: int = 0
-    remap_failed: bool = False
+    lost: bool = False  # whether its driver no longer reaches it
+    uncorrectable: int = 0  # memory errors that could not be corrected, since the driver was loaded
+    remap_failed: bool = False  # whether a broken row of its memory could not be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one machine.
+    """The memory of one machine."""
 
-    Attributes
-    ----------
-    total_bytes
-        All of it.
-    free_bytes
-        What is free, or is held by what the agent has started and can end.
-    """
-
-    total_bytes: int
-    free_bytes: int
+    total_bytes: int  # all of it
+    free_bytes: int  # what is free, or is held by what the agent has started and can end
 
     @property
     def is_scarce(self) -> bool:
@@ -63,56 +45,30 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """The state of a node at one moment.
+    """The state of a node at one moment."""
 
-    Attributes
-    ----------
-    time_s
-        Unix time by the node's own clock.
-    gpus
-        The state of each of its GPUs, by name; empty without GPUs.
-    free_bytes
-        Free space of its file systems, by path.
-    oom_kills
-        Processes that the kernel has killed for want of memory, since the machine or its container started.
-    kernel_lines
-        Lines that the kernel has written in the last ten minutes about failing hardware.
-    faults
-        What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time.
-    memory
-        The memory of the machine; None if there was no time to add it up.
-    """
-
-    time_s: float
+    time_s: float  # Unix time by the node's own clock
+    # The state of each of its GPUs, by name; empty without GPUs
     gpus: Mapping[str, GpuHealth] = field(default_factory=dict)
-    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    free_bytes: Mapping[str, int] = field(default_factory=dict)  # free space of its file systems, by path
+    # Processes that the kernel has killed for want of memory, since the machine or its container started
     oom_kills: int = 0
+    # Lines that the kernel has written in the last ten minutes about failing hardware
     kernel_lines: tuple[str, ...] = ()
+    # What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time
     faults: Mapping[str, str] = field(default_factory=dict)
-    memory: Memory | None = None
+    memory: Memory | None = None  # the memory of the machine; None if there was no time to add it up
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that speaks against a node.
+    """One thing that speaks against a node."""
 
-    Attributes
-    ----------
-    kind
-        What it is.
-    of
-        The GPU, the path or the kernel's line; empty if it is of the whole node.
-    number, total
-        How many errors; or gigabytes, to one digit, so that two nodes of one machine have the same.
-    fault
-        What is wrong with the results of the GPU.
-    """
-
-    kind: FindingKind
-    of: str = ""
-    number: float = 0.0
+    kind: FindingKind  # what it is
+    of: str = ""  # the GPU, the path or the kernel's line; empty if it is of the whole node
+    number: float = 0.0  # how many errors; or gigabytes, to one digit, so that two nodes of one machine have the same
     total: float = 0.0
-    fault: str = ""
+    fault: str = ""  # what is wrong with the results of the GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +80,9 @@ class Found:
 
 
 def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> tuple[Found, ...]:
-    """Return what speaks against each node; nodes against which nothing speaks are left out.
-
-    What is found on more than one node and on more than half of them has a cause that they share, such as a file system
-    or, for virtual nodes, the machine: it speaks against none of them.
-
-    Parameters
-    ----------
-    checks
-        By host: a check from when the job began, and one from now.
-    """
+    """Return what speaks against each node; nodes against which nothing speaks are left out."""
+    # What is found on more than one node and on more than half of them has a cause that they share, such as a file
+    # system or, for virtual nodes, the machine: it speaks against none of them.
     found = {host: tuple(_findings(before, after)) for host, (before, after) in checks.items()}
     on_nodes = Counter(finding for findings in found.values() for finding in findings)
     shared = {finding for finding, number in on_nodes.items() if number > 1 and number > len(checks) / 2}

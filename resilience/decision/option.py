@@ -11,37 +11,18 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option as the command line shows it; its name, type and default are those of the field.
+    """An option as the command line shows it; its name, type and default are those of the field."""
 
-    Attributes
-    ----------
-    help
-        What it is for, in sentences.
-    metavar
-        What stands for its value.
-    short
-        A second name, of one letter.
-    least, most
-        Limits of a number.
-    unset
-        What holds without the option, where the default itself does not say it.
-    also
-        The environment variable that sets it as well, perhaps with a value.
-    needs
-        Options, one of which it needs to have an effect: ``--detect``, or with a value ``--detect=slow-link``.
-    exists
-        Whether the file must exist.
-    """
-
-    help: str
-    metavar: str | None = None
-    short: str | None = None
-    least: float | None = None
+    help: str  # what it is for, in sentences
+    metavar: str | None = None  # what stands for its value
+    short: str | None = None  # a second name, of one letter
+    least: float | None = None  # limits of a number
     most: float | None = None
-    unset: str = ""
-    also: str = ""
+    unset: str = ""  # what holds without the option, where the default itself does not say it
+    also: str = ""  # the environment variable that sets it as well, perhaps with a value
+    # Options, one of which it needs to have an effect: `--detect`, or with a value `--detect=slow-link`
     needs: tuple[str, ...] = ()
-    exists: bool = False
+    exists: bool = False  # whether the file must exist
 
     @property
     def full_help(self) -> str:

@@ -45,13 +45,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The options of ``laggard run``, as given, in the order of its help.
-
-    Raises
-    ------
-    UsageError
-        If one is given that has no effect without another.
-    """
+    """The options of ``laggard run``, as given, in the order of its help."""
 
     nodes: int | None = option(
         None, "Nodes in use; the rest are the reserve.", "N", short="-N", unset="all, less --idle"
@@ -280,13 +274,7 @@ class JobOptions:
         return bool(found == value if value else found)
 
     def manager(self, environ: Mapping[str, str]) -> Manager:
-        """Return what manages the nodes: as named, else as other options imply, else the first that is detected.
-
-        Raises
-        ------
-        UsageError
-            If the options contradict each other, or that manager is not available here.
-        """
+        """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
         self._check_local_nodes(named)
@@ -315,20 +303,7 @@ class JobOptions:
         return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
     def settings(self, total: int, *, varies: bool = False) -> Settings:
-        """Return the policy's settings for these options.
-
-        Parameters
-        ----------
-        total
-            Number of nodes in the allocation.
-        varies
-            Whether the allocation may once have had more: with ``exhaust_resources`` the job then begins with fewer.
-
-        Raises
-        ------
-        UsageError
-            If the options contradict the size of the allocation.
-        """
+        """Return the policy's settings for these options."""
         return Settings(
             self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources),
             self.resilient,
@@ -343,13 +318,7 @@ class JobOptions:
         )
 
     def hang_timeout_s(self) -> HangTimeout | None:
-        """Return the timeout as a number of seconds, ``"auto"`` or None.
-
-        Raises
-        ------
-        UsageError
-            If it is anything else.
-        """
+        """Return the timeout as a number of seconds, ``"auto"`` or None."""
         if self.hang_timeout is None:
             return None
         if self.hang_timeout == "auto":
@@ -364,35 +333,17 @@ class JobOptions:
         return seconds
 
     def runs_copies(self) -> bool:
-        """Return whether copies of the program run on the nodes, without Ray.
-
-        Raises
-        ------
-        UsageError
-            If they are to run both on every node and on every device.
-        """
+        """Return whether copies of the program run on the nodes, without Ray."""
         if self.per_node and self.per_device:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
 
     def preloaded(self) -> Preload:
-        """Return what warm processes load; ``None``: there are none.
-
-        Raises
-        ------
-        UsageError
-            If it is not valid.
-        """
+        """Return what warm processes load; ``None``: there are none."""
         return parse_preload("auto" if self.preload is None else self.preload)
 
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
-        """Check that each node has a device, if each device is to have a copy of the program.
-
-        Raises
-        ------
-        UsageError
-            If one has none.
-        """
+        """Check that each node has a device, if each device is to have a copy of the program."""
         without = abbreviated([node.hostname for node in nodes if not node.devices])
         if self.per_device and without:
             raise UsageError(
@@ -400,13 +351,7 @@ class JobOptions:
             )
 
     def probe_names(self) -> tuple[str, ...]:
-        """Return the names of the further probes.
-
-        Raises
-        ------
-        UsageError
-            If there is no such probe.
-        """
+        """Return the names of the further probes."""
         if self.probes_in_turn is None:
             return ()
         from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
@@ -419,13 +364,7 @@ class JobOptions:
         return names
 
     def checkpoint_bytes(self) -> int | None:
-        """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default.
-
-        Raises
-        ------
-        UsageError
-            If it is not a size.
-        """
+        """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""
         if self.checkpoint_memory is None:
             return None
         match = _SIZE.fullmatch(self.checkpoint_memory.strip())
@@ -435,28 +374,14 @@ class JobOptions:
         return size_bytes
 
     def probed_interface(self) -> str:
-        """Return the network interfaces of which links are probed; empty: those of the nodes' addresses.
-
-        Raises
-        ------
-        UsageError
-            If it names none.
-        """
+        """Return the network interfaces of which links are probed; empty: those of the nodes' addresses."""
         if self.link_interface is not None and not self.link_interface.strip("^=,"):
             given = f"--link-interface={self.link_interface}"
             raise UsageError(given, "names no interface", "give the beginnings of names, as ib,eth1")
         return self.link_interface or ""
 
     def ends_s(self, now_s: float, time_left_s: float | None) -> float | None:
-        """Return when the job is expected to end, as Unix time; ``None`` if that is not known.
-
-        Parameters
-        ----------
-        now_s
-            Unix time at which the job begins.
-        time_left_s
-            How long the allocation lasts; ``None``: for ever, or not known.
-        """
+        """Return when the job is expected to end, as Unix time; ``None`` if that is not known."""
         known_s = [length_s for length_s in (self.expected_duration_s, time_left_s) if length_s is not None]
         return now_s + min(known_s) if known_s else None
 

@@ -36,19 +36,7 @@ LONG_LAUNCH_S = 3600.0
 
 
 def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool) -> Decision:
-    """Return what to do about an event.
-
-    Parameters
-    ----------
-    settings, status
-        What the user asked for, and where the job stands.
-    event
-        What happened.
-    now_s
-        Unix time.
-    progressed
-        Whether the current launch has committed anything to State, or has reported a step.
-    """
+    """Return what to do about an event."""
     made_progress = progressed or now_s - status.launched_s >= LONG_LAUNCH_S
     case = Case(settings, status, event, now_s, made_progress)
     rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))

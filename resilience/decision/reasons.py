@@ -30,28 +30,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How the nodes in use change from one launch to the next.
+    """How the nodes in use change from one launch to the next."""
 
-    Attributes
-    ----------
-    without, came
-        Nodes no longer in use, the primary not among them, and those from the reserve.
-    primary
-        The primary if its devices are no longer in use, or are so again; empty: neither.
-    primary_is_back
-        Whether they are in use again.
-    alone
-        The node that goes on alone; empty: there are more, or nothing was taken away.
-    alone_is_primary
-        Whether that is the primary.
-    """
-
-    without: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # nodes no longer in use, the primary not among them, and those from the reserve
     came: tuple[str, ...] = ()
-    primary: str = ""
-    primary_is_back: bool = False
-    alone: str = ""
-    alone_is_primary: bool = False
+    primary: str = ""  # the primary if its devices are no longer in use, or are so again; empty: neither
+    primary_is_back: bool = False  # whether they are in use again
+    alone: str = ""  # the node that goes on alone; empty: there are more, or nothing was taken away
+    alone_is_primary: bool = False  # whether that is the primary
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +59,10 @@ class WhyLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeWord:
-    """What is wrong with a node, as who gives the nodes says.
+    """What is wrong with a node, as who gives the nodes says."""
 
-    Attributes
-    ----------
-    manager
-        Who says so.
-    state
-        In its own word: ``drained``; empty: the node does not respond.
-    why
-        Its own reason; may be empty.
-    until_s
-        Unix time until which the node is there; 0: not known.
-    """
-
-    manager: Literal["Slurm", "Ray"]
+    manager: Literal["Slurm", "Ray"]  # who says so
     host: str
-    state: str
-    why: str = ""
-    until_s: float = 0.0
+    state: str  # in its own word: `drained`; empty: the node does not respond
+    why: str = ""  # its own reason; may be empty
+    until_s: float = 0.0  # Unix time until which the node is there; 0: not known

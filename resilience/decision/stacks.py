@@ -51,38 +51,18 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """Where a rank stands.
+    """Where a rank stands."""
 
-    Attributes
-    ----------
-    host
-        Its node.
-    rank
-        Its number; None for a program without ranks.
-    pid
-        Its process id on the node.
-    state
-        The kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped.
-    waits_in
-        The function of the kernel that it waits in; empty if unknown.
-    cpu_share
-        Processor time that it used while it was looked at, in processors.
-    threads
-        The frames of each thread, innermost first, the main thread first; empty if they could not be read.
-    trouble
-        Why they could not be read.
-    children
-        Where its child processes stand, of those that it has started itself and those that they have started.
-    """
-
-    host: str
-    rank: int | None
-    pid: int
-    state: str
-    waits_in: str = ""
-    cpu_share: float = 0.0
+    host: str  # its node
+    rank: int | None  # its number; None for a program without ranks
+    pid: int  # its process id on the node
+    state: str  # the kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped
+    waits_in: str = ""  # the function of the kernel that it waits in; empty if unknown
+    cpu_share: float = 0.0  # processor time that it used while it was looked at, in processors
+    # The frames of each thread, innermost first, the main thread first; empty if they could not be read
     threads: tuple[tuple[Frame, ...], ...] = ()
-    trouble: str = ""
+    trouble: str = ""  # why they could not be read
+    # Where its child processes stand, of those that it has started itself and those that they have started
     children: tuple[RankStack, ...] = ()
 
     @property
@@ -133,25 +113,14 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Ranks that stand at the same place and do the same.
+    """Ranks that stand at the same place and do the same."""
 
-    Attributes
-    ----------
-    doing, place
-        What they do, and where; ``place`` is empty if it is not known.
-    n_ranks
-        How many they are.
-    host, rank
-        The first of them; ``rank`` is None for a program without ranks.
-    child
-        Where the child stands that a single rank seems to wait for, and its process id; None if there is none.
-    """
-
-    doing: Doing
+    doing: Doing  # what they do, and where; `place` is empty if it is not known
     place: str
-    n_ranks: int = 1
-    host: str = ""
+    n_ranks: int = 1  # how many they are
+    host: str = ""  # the first of them; `rank` is None for a program without ranks
     rank: int | None = None
+    # Where the child stands that a single rank seems to wait for, and its process id; None if there is none
     child: tuple[int, Doing, str] | None = None
 
 
@@ -179,12 +148,10 @@ def groups_of(stacks: Iterable[RankStack]) -> list[tuple[RankStack, ...]]:
 
 
 def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
-    """Return the ranks that the others wait for; empty if that cannot be told.
-
-    If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves or
-    with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not at the
-    place where most are.
-    """
+    """Return the ranks that the others wait for; empty if that cannot be told."""
+    # If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves
+    # or with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not
+    # at the place where most are.
     held = tuple(stack for stack in stacks if stack.is_held)
     if 0 < len(held) < len(stacks):
         return held
@@ -206,11 +173,9 @@ def standstill_of(stacks: Sequence[RankStack]) -> Standstill | None:
 
 
 def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
-    """Return whether the program hangs, given why it is suspected and where its ranks stand.
-
-    A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That is
-    a hang only after `MIN_RANK_S`, and if it is not just few that wait.
-    """
+    """Return whether the program hangs, given why it is suspected and where its ranks stand."""
+    # A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That
+    # is a hang only after `MIN_RANK_S`, and if it is not just few that wait.
     working = sum(stack.doing == "works" for stack in stacks)
     if suspicion.certain or not working:
         return True

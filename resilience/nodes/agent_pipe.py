@@ -25,17 +25,7 @@ _ALIVE = ALIVE.rstrip()
 
 
 class AgentPipe:
-    """A thread reads it: one for each pipe, or one for all channels.
-
-    Attributes
-    ----------
-    gone
-        Whether the pipe has closed.
-    has_started
-        Whether the agent has sent anything yet.
-    last_heard_s
-        When it last sent something, by ``clock``.
-    """
+    """A thread reads it: one for each pipe, or one for all channels."""
 
     def __init__(
         self,
@@ -46,9 +36,9 @@ class AgentPipe:
         changed: threading.Condition,
         clock: Callable[[], float],
     ) -> None:
-        self.gone = False
-        self.has_started = False
-        self.last_heard_s = clock()
+        self.gone = False  # whether the pipe has closed
+        self.has_started = False  # whether the agent has sent anything yet
+        self.last_heard_s = clock()  # when it last sent something, by `clock`
         self._host = host
         self._process = process
         self._inbox = inbox

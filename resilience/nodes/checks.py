@@ -16,31 +16,20 @@ from laggard.system.clock_offset import ClockOffset
 
 
 class NodeChecks:
-    """Methods send commands, attributes hold what has been reported.
-
-    Attributes
-    ----------
-    answered
-        Whether the agent has answered the last ping.
-    clock
-        How far the node's clock is from ours, by the ping with the shortest round trip; None: not known yet.
-    first, last
-        The node's state when the job began, and when it was checked last; None: not known.
-    stacks
-        Where the ranks on it stand, by the last `dump_stacks`; ``None`` until it is done.
-    error_output
-        What each of its running tasks had written last to its standard error by then.
-    logs, logs_sent
-        The end of each log of the node, by file name, and whether the agent has sent all of them.
-    """
+    """Methods send commands, attributes hold what has been reported."""
 
     def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[str]) -> None:
-        self.answered = False
+        self.answered = False  # whether the agent has answered the last ping
+        # How far the node's clock is from ours, by the ping with the shortest round trip; None: not known yet
         self.clock: ClockOffset | None = None
+        # The node's state when the job began, and when it was checked last; None: not known
         self.first: NodeCheck | None = None
         self.last: NodeCheck | None = None
+        # Where the ranks on it stand, by the last `dump_stacks`; `None` until it is done
         self.stacks: Sequence[RankStack] | None = ()
+        # What each of its running tasks had written last to its standard error by then
         self.error_output: Mapping[str, str] = {}
+        # The end of each log of the node, by file name, and whether the agent has sent all of them
         self.logs: dict[str, str] = {}
         self.logs_sent = False
         self._send = send

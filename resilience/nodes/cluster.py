@@ -50,58 +50,33 @@ HELD = "killed but held in the kernel, they run nothing more; the job goes on be
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """What a node needs before it starts anything: private files by name, and environment variables.
+    """What a node needs before it starts anything: private files by name, and environment variables."""
 
-    Attributes
-    ----------
-    files, environment
-        For all nodes.
-    of_node
-        Returns further files, which differ from node to node.
-    """
-
-    files: dict[str, str]
+    files: dict[str, str]  # for all nodes
     environment: dict[str, str]
+    # Returns further files, which differ from node to node
     of_node: Callable[[NodeRecord], dict[str, str]] = lambda _: {}
 
 
 class Cluster:
-    """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication.
+    """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
-    Parameters
-    ----------
-    allocation
-        The nodes, and how to start a process on each.
-    directory
-        Private folder for the nodes' files; its path must be short, since sockets are created below it.
-    setup
-        Files and variables for every node.
-    changed
-        Notified at every change that an agent reports.
-
-    Attributes
-    ----------
-    heartbeat_timeout_s
-        How long an agent may be silent before its node counts as lost.
-    nodes
-        The nodes that are not lost, by host name.
-    """
-
-    heartbeat_timeout_s: float = Pace().timeout_s
+    heartbeat_timeout_s: float = Pace().timeout_s  # how long an agent may be silent before its node counts as lost
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
-        self._allocation = allocation
+        self._allocation = allocation  # the nodes, and how to start a process on each
+        # Private folder for the nodes' files; its path must be short, since sockets are created below it
         self._directory = directory
-        self._changed = changed
+        self._changed = changed  # notified at every change that an agent reports
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
-        self._setup = setup
+        self._setup = setup  # files and variables for every node
         self._pace = Pace(len(allocation.nodes))
         self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Node] = {}  # the nodes that are not lost, by host name
 
     def confirm_by(self, endpoint: Endpoint) -> None:
         """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
@@ -127,13 +102,7 @@ class Cluster:
         self.begin_change(roster)
 
     def restart(self, roster: Roster) -> None:
-        """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost.
-
-        Raises
-        ------
-        ClusterError
-            If processes of the old cluster do not end in time.
-        """
+        """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost."""
         if self._primary.hostname not in self.nodes:
             self._start_agent(self._primary)
         self.begin_change(roster)
@@ -145,20 +114,7 @@ class Cluster:
         """Begin to start what the hosts of a launch need, without waiting."""
 
     def finish_change(self, roster: Roster, launch: int) -> int:
-        """Wait until the cluster is what a launch needs, and no process of a launch before ``launch`` is left.
-
-        Returns
-        -------
-        int
-            How many leftover processes were ended.
-
-        Raises
-        ------
-        NodeDownError
-            If a node does not start in time, or is lost meanwhile; the message shows the end of its log.
-        LeftoversError
-            If a process cannot be ended in time.
-        """
+        """Wait until the cluster is what a launch needs, and no process of a launch before ``launch`` is left."""
         self._raise_if_lost(self.nodes[host] for host in roster.up)
         n_ended = self._end_leftovers(launch)
         self._raise_if_lost(self.nodes[host] for host in roster.up)
@@ -180,10 +136,8 @@ class Cluster:
         return WhyLost("silent", self._silence(node).silent_s)
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
-        """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones.
-
-        A program may notice that a node is lost, and fail, before we do.
-        """
+        """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones."""
+        # A program may notice that a node is lost, and fail, before we do.
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
         for node in nodes:
             node.checks.ping()

@@ -51,29 +51,7 @@ class _Copy:
 
 
 class Copies:
-    """The running copies of one launch; to the controller they are one program.
-
-    Parameters
-    ----------
-    command
-        Command line, the same on every node.
-    launch
-        Number of the launch.
-    nodes
-        Where to run, the primary first.
-    port
-        A port of the primary for the copies' own use.
-    changed
-        Notified by the nodes when a copy has ended.
-    printer
-        Prints what the copies write.
-    per_device
-        Whether each device has a copy of its own, with the variables of torchrun; if not, each node has one.
-    writes_stacks
-        Whether their Python processes are to write their stacks when an agent asks for them.
-    may_be_warm
-        Whether they are forked from warm processes where there are some; the first one then records what it imports.
-    """
+    """The running copies of one launch; to the controller they are one program."""
 
     def __init__(
         self,
@@ -88,7 +66,7 @@ class Copies:
         writes_stacks: bool = False,
         may_be_warm: bool = False,
     ) -> None:
-        self._changed = changed
+        self._changed = changed  # notified by the nodes when a copy has ended
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
@@ -145,10 +123,8 @@ class Copies:
             copy.node.tasks.signal(copy.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
-        """Return the copies that have ended badly, once it is known which of them was first, or after a while.
-
-        The nodes were pinged since the first of them failed, so all copies that ended before it are known.
-        """
+        """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
+        # The nodes were pinged since the first of them failed, so all copies that ended before it are known.
         wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
         wait_for(
             self._changed,
@@ -203,16 +179,9 @@ class Copies:
 
 
 def combined_exit_code(exits: Sequence[int | None]) -> int | None:
-    """Return the exit code of all copies together, or None while there is none. Pure.
-
-    If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
-    lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
-
-    Parameters
-    ----------
-    exits
-        Exit code of each copy, by rank: ``None`` while it runs, minus the signal number if it was killed by a signal.
-    """
+    """Return the exit code of all copies together, or None while there is none. Pure."""
+    # If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
+    # lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
     ended = [code for code in exits if code is not None]
     died = [code for code in ended if code < 0]
     failed = [code for code in ended if code > 0]
@@ -238,16 +207,10 @@ class _Relay:
 
 
 class Lines:
-    """Splits a stream that arrives in pieces into whole lines. Pure.
-
-    Parameters
-    ----------
-    prefix
-        Put in front of each line.
-    """
+    """Splits a stream that arrives in pieces into whole lines. Pure."""
 
     def __init__(self, prefix: bytes) -> None:
-        self._prefix = prefix
+        self._prefix = prefix  # put in front of each line
         self._rest = b""
 
     def take(self, data: bytes) -> bytes:
@@ -270,14 +233,10 @@ class Printer:
     """Writes the output of copies in a separate thread, so that nothing else waits for a slow terminal.
 
     Output that cannot be written, because our own standard output is closed, is dropped.
-
-    Parameters
-    ----------
-    streams
-        Where to write, by name.
     """
 
     def __init__(self, streams: Mapping[str, BinaryIO] | None = None) -> None:
+        # Where to write, by name
         self._streams = streams or {"stdout": _unbuffered(sys.stdout), "stderr": _unbuffered(sys.stderr)}
         self._queue: queue.SimpleQueue[tuple[str, bytes, Callable[[], None]] | None] = queue.SimpleQueue()
         self._broken: set[str] = set()

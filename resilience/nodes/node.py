@@ -20,19 +20,7 @@ from laggard.resilience.wire.node import Crashed, SetUp, ToldToEnd
 
 
 class Node:
-    """One node, divided by subject: what it is asked, and what its agent has reported.
-
-    Attributes
-    ----------
-    record
-        Host name, address and devices.
-    agent, tasks, ray, checks, warm
-        The subjects; ``changed`` is notified at every change of theirs.
-    notices
-        What the user should be told about it and nobody has taken yet.
-    told_to_end
-        Whether somebody else, such as Slurm, has told the agent to end; it does so when its tasks had time to save.
-    """
+    """One node, divided by subject: what it is asked, and what its agent has reported."""
 
     def __init__(
         self,
@@ -43,9 +31,11 @@ class Node:
     ) -> None:
         inbox = Inbox()
         self.record = record
-        self.notices: deque[str] = deque()
+        self.notices: deque[str] = deque()  # what the user should be told about it and nobody has taken yet
+        # Whether somebody else, such as Slurm, has told the agent to end; it does so when its tasks had time to save
         self.told_to_end = False
         self._directory = ""
+        # The subjects; `changed` is notified at every change of theirs
         self.agent = AgentPipe(record.hostname, agent, inbox, self.notices, changed, clock)
         self.tasks = NodeTasks(self.agent.send, inbox, self.notices)
         self.ray = NodeRay(self.agent.send, inbox)

@@ -13,19 +13,12 @@ RAY_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.node")
 
 
 class NodeRay:
-    """Methods send commands, attributes hold what has been reported.
-
-    Attributes
-    ----------
-    state
-        ``down``: not started, or stopped by us; ``up``: running; ``ended``: ended on its own.
-    last_words
-        The end of Ray's log, once Ray has ended.
-    """
+    """Methods send commands, attributes hold what has been reported."""
 
     def __init__(self, send: Callable[[Command], None], inbox: Inbox) -> None:
+        # `down`: not started, or stopped by us; `up`: running; `ended`: ended on its own
         self.state: Literal["down", "up", "ended"] = "down"
-        self.last_words = ""
+        self.last_words = ""  # the end of Ray's log, once Ray has ended
         self._send = send
         self._stopping = False
         self._is_warm = False

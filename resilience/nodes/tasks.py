@@ -16,26 +16,16 @@ TakeOutput = Callable[[wire.Stream, bytes], None]
 
 
 class NodeTasks:
-    """Methods send commands, attributes hold what has been reported.
-
-    Attributes
-    ----------
-    starts
-        By name of each task that might have been forked from the warm process and has started: why it was not, or
-        nothing.
-    ends
-        How each task ended, by name, once it has.
-    leftovers_ended
-        How many processes the last `end_leftovers` ended; ``None`` until it is done.
-    stuck
-        What the last `end_leftovers` could not end; empty if nothing is left.
-    """
+    """Methods send commands, attributes hold what has been reported."""
 
     def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[str]) -> None:
+        # By name of each task that might have been forked from the warm process and has started: why it was not, or
+        # nothing
         self.starts: dict[str, str] = {}
-        self.ends: dict[str, wire.TaskEnded] = {}
+        self.ends: dict[str, wire.TaskEnded] = {}  # how each task ended, by name, once it has
+        # How many processes the last `end_leftovers` ended; `None` until it is done
         self.leftovers_ended: int | None = 0
-        self.stuck = ""
+        self.stuck = ""  # what the last `end_leftovers` could not end; empty if nothing is left
         self._send = send
         self._notices = notices
         self._outputs: dict[str, TakeOutput] = {}
@@ -48,10 +38,8 @@ class NodeTasks:
         inbox.on(wire.LeftoversEnded, self._take_leftovers)
 
     def start(self, task: wire.StartTask, output: TakeOutput | None = None) -> None:
-        """Have the agent start a process of one launch; its end will be in ``ends``.
-
-        ``output`` must not block, and the agent has to be told once it is printed; by default it goes to a log.
-        """
+        """Have the agent start a process of one launch; its end will be in ``ends``."""
+        # `output` must not block, and the agent has to be told once it is printed; by default it goes to a log.
         if output is not None:
             self._outputs[task.name] = output
         self._send(replace(task, relayed=output is not None))

@@ -17,17 +17,7 @@ _LONG_S = 0.001
 
 
 def wait_for(changed: threading.Condition, done: Callable[[], bool], deadline_s: float) -> bool:
-    """Wait until something holds; return False at the deadline.
-
-    Parameters
-    ----------
-    changed
-        Notified at every change; not held by the caller.
-    done
-        Whether it holds; called with ``changed`` held.
-    deadline_s
-        In seconds, counted only while we are awake.
-    """
+    """Wait until something holds; return False at the deadline."""
     deadline = Deadline(deadline_s)
     while True:
         with changed:

@@ -9,19 +9,11 @@ from laggard.resilience.wire.warm import Hooked, Imported, LeftOut, WarmReady
 
 
 class NodeWarm:
-    """What the agent has reported of it.
-
-    Attributes
-    ----------
-    hooked
-        Whether the program's Python has run our code at its start.
-    imports
-        What the program has imported on the node before it was at work.
-    """
+    """What the agent has reported of it."""
 
     def __init__(self, inbox: Inbox) -> None:
-        self.hooked = False
-        self.imports: tuple[str, ...] = ()
+        self.hooked = False  # whether the program's Python has run our code at its start
+        self.imports: tuple[str, ...] = ()  # what the program has imported on the node before it was at work
         self._news: deque[WarmReady | LeftOut] = deque()
         inbox.on(Hooked, self._take_hook)
         inbox.on(Imported, self._take_imports)

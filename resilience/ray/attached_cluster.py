@@ -20,14 +20,10 @@ from laggard.resilience.nodes.program import JOB_CONFIG
 from laggard.resilience.ray.allocation import RayAllocation
 from laggard.resilience.ray.worker import HOOK, NODE_FILE, RUNTIME_DIR, node_file
 
-__all__ = ["AttachedCluster", "job_config"]
-
 
 def job_config(runtime_dir: Path, environ: Mapping[str, str]) -> str:
-    """Return the job configuration that Ray passes to every worker of the program. Pure.
-
-    It keeps what is configured already: a job submitted to Ray names the packages and the folder that it needs there.
-    """
+    """Return the job configuration that Ray passes to every worker of the program. Pure."""
+    # It keeps what is configured already: a job submitted to Ray names the packages and the folder that it needs there.
     config: dict[str, Any] = json.loads(environ.get(JOB_CONFIG, "{}"))
     runtime_env = {"worker_process_setup_hook": HOOK, **config.get("runtime_env", {})}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), RUNTIME_DIR: str(runtime_dir)}
@@ -39,15 +35,6 @@ class AttachedCluster(Cluster):
 
     Its Ray processes are neither started nor ended. Nodes that a launch does not use are held:
     nothing is placed on them.
-
-    Parameters
-    ----------
-    allocation, directory, setup, changed
-        As for :class:`Cluster`.
-    ray
-        The allocation, which is that cluster.
-    per_node
-        The program does not use Ray, so its nodes are held too.
     """
 
     # Messages relayed by Ray are late when processors are scarce. Ray itself reports a node that is gone.
@@ -64,8 +51,8 @@ class AttachedCluster(Cluster):
         per_node: bool,
     ) -> None:
         super().__init__(allocation, directory, setup, changed)
-        self._ray = ray
-        self._per_node = per_node
+        self._ray = ray  # the allocation, which is that cluster
+        self._per_node = per_node  # the program does not use Ray, so its nodes are held too
         self._pending_notices: list[str] = []
         self._missed: frozenset[str] = frozenset()
 

@@ -36,8 +36,6 @@ from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
 
-__all__ = ["RayCluster"]
-
 POLL_S = 0.05
 # Virtual nodes share this machine's processors: if all started at once, each would take longer than Ray allows.
 MAX_JOINING = (os.cpu_count() or 1) + 2
@@ -70,20 +68,7 @@ _TOKEN, _CERTIFICATE, _KEY, _AUTHORITY = "ray-token", "ray.crt", "ray.key", "ray
 
 
 class RayCluster(Cluster):
-    """Ray processes on the active nodes of an allocation.
-
-    Parameters
-    ----------
-    allocation, directory, setup, changed
-        As for :class:`Cluster`.
-    port
-        Port of Ray's head on the primary.
-
-    Raises
-    ------
-    ClusterError
-        If the directory's path is too long for Ray's sockets.
-    """
+    """Ray processes on the active nodes of an allocation."""
 
     def __init__(
         self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition, port: int
@@ -97,7 +82,7 @@ class RayCluster(Cluster):
         self._token = secrets.token_hex(32)
         self._authority = Authority()
         self.address = f"{self._primary.address}:{port}"
-        self._port = port
+        self._port = port  # port of Ray's head on the primary
         self._head: HeadClient | None = None
         self._waiting: list[str] = []
         self._offered: frozenset[str] = frozenset()  # the hosts on which Ray may place something
@@ -118,15 +103,8 @@ class RayCluster(Cluster):
         }
 
     def restart(self, roster: Roster) -> None:
-        """End Ray on every node and begin to start it again with a new head.
-
-        The old head is lost, or it offers devices that are not to be used any more, or hides some that are.
-
-        Raises
-        ------
-        ClusterError
-            If a node's old Ray processes do not end in time.
-        """
+        """End Ray on every node and begin to start it again with a new head."""
+        # The old head is lost, or it offers devices that are not to be used any more, or hides some that are.
         up = [node for node in self.nodes.values() if node.ray.state == "up"]
         for node in up:
             node.ray.stop()

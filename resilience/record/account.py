@@ -42,63 +42,31 @@ def _look_away(launch: int, commits: int, step: str | None) -> None:
 
 @dataclass(slots=True)
 class LaunchSummary:
-    """One row of the closing table.
+    """One row of the closing table."""
 
-    Attributes
-    ----------
-    launch
-        Number of the launch.
-    nodes
-        Its nodes, the primary first if it is one of them.
-    began_s
-        When its program was started, in seconds since the job began.
-    gap
-        The gap before it; ``None`` for the first launch.
-    ended_s
-        When it ended, in seconds since the job began.
-    why
-        Why it ended.
-    """
-
-    launch: int
-    nodes: tuple[str, ...]
-    began_s: float
-    gap: Gap | None = None
-    ended_s: float = 0.0
-    why: Reason = ()
+    launch: int  # number of the launch
+    nodes: tuple[str, ...]  # its nodes, the primary first if it is one of them
+    began_s: float  # when its program was started, in seconds since the job began
+    gap: Gap | None = None  # the gap before it; `None` for the first launch
+    ended_s: float = 0.0  # when it ended, in seconds since the job began
+    why: Reason = ()  # why it ended
 
 
 class Account:
-    """Tells the user what happens, on standard error; standard output is the program's.
-
-    Parameters
-    ----------
-    console
-        Where to write.
-    clock
-        Monotonic seconds.
-
-    Attributes
-    ----------
-    take_note
-        Records an entry; does nothing until it is replaced.
-    see_progress
-        Records how far a launch has come; does nothing until it is replaced.
-    launches
-        The launches so far.
-    """
+    """Tells the user what happens, on standard error; standard output is the program's."""
 
     def __init__(
         self,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.take_note: TakesNote = _forget
+        self.take_note: TakesNote = _forget  # records an entry; does nothing until it is replaced
+        # Records how far a launch has come; does nothing until it is replaced
         self.see_progress: SeesProgress = _look_away
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._clock = clock
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)  # where to write
+        self._clock = clock  # monotonic seconds
         self._began_s = clock()
-        self.launches: list[LaunchSummary] = []
+        self.launches: list[LaunchSummary] = []  # the launches so far
 
     def elapsed_s(self) -> float:
         """Return the seconds since the job began."""

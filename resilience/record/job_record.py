@@ -37,20 +37,7 @@ def state_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_record(name: str, parent: Path | None = None) -> Path:
-    """Make the folder of a new job's record; in the user's folder, also remove the oldest records.
-
-    Parameters
-    ----------
-    name
-        Name and id of the job.
-    parent
-        Folder in which to make it; ``None``: the user's folder.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be made.
-    """
+    """Make the folder of a new job's record; in the user's folder, also remove the oldest records."""
     home = (state_home() if parent is None else parent).absolute()  # viewers may have another working directory
     folder = home / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,25 +67,8 @@ def recorded(
     kept: bool,
     make_report: Callable[[Path], object],
 ) -> Iterator[Path | None]:
-    """Record a job for the length of a ``with`` block, then make its report, however the block ended.
-
-    Yields the folder of the record; None if there is none.
-
-    Parameters
-    ----------
-    job
-        The job, but for what is known of this process.
-    endpoint
-        Its state server, where viewers find the journal.
-    account
-        Its lines go into the journal.
-    parent
-        Folder in which to make the record's own; ``None``: the user's folder.
-    kept
-        Whether to keep a record and make a report. The journal is published either way.
-    make_report
-        Makes the report of the record in a folder, there. Whatever goes wrong in it is told, and changes nothing else.
-    """
+    """Record a job for the length of a ``with`` block, then make its report, however the block ended."""
+    # Yields the folder of the record; None if there is none.
     folder, trouble = _folder(job, parent) if kept else (None, None)
     journal = Journal(folder)
     kept_in = None if folder is None else str(folder)

@@ -69,15 +69,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
-        """Parse a line that :meth:`to_json` wrote.
-
-        Raises
-        ------
-        OtherFormatError
-            If another version of laggard has written it.
-        ValueError
-            If it is none.
-        """
+        """Parse a line that :meth:`to_json` wrote."""
         found = json.loads(text)
         time_s, name = record_of(_Time, found).time_s, str(found.get("is"))
         if name == JobBegan.__name__ and (version := found.get("format")) != FORMAT:
@@ -108,30 +100,15 @@ def event_of(entry: Entry) -> Event | None:
 
 
 class Journal:
-    """Takes entries from any thread; writes them to the file at once, and to the state server on :meth:`publish`.
-
-    Parameters
-    ----------
-    folder
-        Folder for the file; ``None``: no file is written.
-
-    Attributes
-    ----------
-    changed
-        Set by each entry, to wake the publisher.
-    clock
-        Gives the times of the entries.
-    trouble
-        Why writing to the file was given up; ``None`` if it was not.
-    """
+    """Takes entries from any thread; writes them to the file at once, and to the state server on :meth:`publish`."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / JOURNAL_FILE
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
-        self.changed = threading.Event()
-        self.clock = SteadyClock()
-        self.trouble: str | None = None
+        self.changed = threading.Event()  # set by each entry, to wake the publisher
+        self.clock = SteadyClock()  # gives the times of the entries
+        self.trouble: str | None = None  # why writing to the file was given up; `None` if it was not
 
     def write(self, record: Record) -> None:
         """Add an entry; if the file cannot be written, give it up and set ``trouble``."""
@@ -147,13 +124,7 @@ class Journal:
         self.changed.set()
 
     def publish(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        """Send new entries to the state server.
-
-        Raises
-        ------
-        redis.RedisError
-            If it does not answer; the entries are kept for the next call.
-        """
+        """Send new entries to the state server."""
         while self._unpublished:
             line = self._unpublished[0]
             client.xadd(endpoint.key(_STREAM), {"entry": line}, maxlen=_MAX_PUBLISHED, approximate=True)
@@ -161,13 +132,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """Return the entries of a file, without a last line that was cut short.
-
-    Raises
-    ------
-    JournalError
-        If it cannot be read, is not a journal, or was written by a newer version.
-    """
+    """Return the entries of a file, without a last line that was cut short."""
     try:
         *lines, rest = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -181,13 +146,7 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 def published_entries(client: redis.Redis, endpoint: Endpoint) -> list[Entry]:
-    """Return the running job's entries from the state server; none if it has no journal yet.
-
-    Raises
-    ------
-    OtherFormatError
-        If another version of laggard writes it.
-    """
+    """Return the running job's entries from the state server; none if it has no journal yet."""
     found = cast("list[Any]", client.xrange(endpoint.key(_STREAM)))
     # An entry whose acknowledgement was lost is stored twice.
     entries = [Entry.from_json(line) for line in dict.fromkeys(fields[b"entry"] for _, fields in found)]

@@ -23,18 +23,11 @@ class ProgressLog:
 
     Each entry has the time at which its signs were first seen. A change that is not due yet is held back until it is,
     or until the launch is over; so the last change before a hang is recorded with its own time.
-
-    Parameters
-    ----------
-    take_note
-        Records an entry.
-    clock
-        Unix time.
     """
 
     def __init__(self, take_note: TakesNote, clock: Callable[[], float] = time.time) -> None:
-        self._take_note = take_note
-        self._clock = clock
+        self._take_note = take_note  # records an entry
+        self._clock = clock  # Unix time
         self._lock = threading.Lock()
         self._launch = -1
         self._began_s = 0.0

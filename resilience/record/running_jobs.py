@@ -28,22 +28,12 @@ ANSWER_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A running job.
-
-    Attributes
-    ----------
-    name, id
-        Name of the program, and what distinguishes jobs of the same name.
-    folder
-        The job's private folder on this machine.
-    endpoint
-        Its state server, as reached from here.
-    """
+    """A running job."""
 
     name: str
     id: str
-    folder: Path
-    endpoint: Endpoint
+    folder: Path  # the job's private folder on this machine
+    endpoint: Endpoint  # its state server, as reached from here
 
     @property
     def full_name(self) -> str:
@@ -63,13 +53,7 @@ def running_jobs(root: Path | None = None) -> list[RunningJob]:
 
 
 def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
-    """Return the job of that name or id; without one, the only job.
-
-    Raises
-    ------
-    UsageError
-        If no job matches, or several do.
-    """
+    """Return the job of that name or id; without one, the only job."""
     if not jobs:
         where = f"{runtime_root()}/{PREFIX}*"
         raise UsageError(

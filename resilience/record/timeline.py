@@ -65,20 +65,10 @@ class RecordedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFailure:
-    """A failure or a hang of the program.
+    """A failure or a hang of the program."""
 
-    Attributes
-    ----------
-    time_s
-        Unix time at which it was known.
-    of
-        What happened.
-    stacks
-        Name of the file in the record's folder with the stacks of all ranks; empty if there is none.
-    """
-
-    time_s: float
-    of: Failure | ProgramHung
+    time_s: float  # Unix time at which it was known
+    of: Failure | ProgramHung  # what happened
     stacks: str = ""
 
     @property
@@ -94,43 +84,21 @@ class RecordedFailure:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of the program.
+    """One launch of the program."""
 
-    Attributes
-    ----------
-    number
-        Number of the launch.
-    nodes, reserve
-        Host names.
-    primary
-        The node that holds State and the controller; if it is not one of ``nodes``, its devices are not in use.
-    began_s, ended_s
-        Unix times: when its program started, and when it ended or a relaunch was decided; NaN if unknown.
-    why
-        Why it ended.
-    gap_s
-        Length in seconds of each phase of the relaunch that led to this launch; empty for the first launch.
-    excluded
-        Hosts that the next launch does without.
-    cause
-        What kind of event ended it, as in the journal; empty if unknown.
-    wait_s
-        The back-off before the next launch, in seconds.
-    progress
-        How far it had come, in chronological order; empty if unknown.
-    """
-
-    number: int
+    number: int  # number of the launch
     nodes: tuple[str, ...]
     reserve: tuple[str, ...]
-    began_s: float
+    began_s: float  # Unix times: when its program started, and when it ended or a relaunch was decided; NaN if unknown
     ended_s: float = math.nan
-    why: Reason = ()
+    why: Reason = ()  # why it ended
+    # Length in seconds of each phase of the relaunch that led to this launch; empty for the first launch
     gap_s: Mapping[str, float] = field(default_factory=dict)
-    excluded: tuple[str, ...] = ()
-    cause: LaunchEndCause | Literal[""] = ""
-    wait_s: float = 0.0
-    progress: tuple[Progress, ...] = ()
+    excluded: tuple[str, ...] = ()  # hosts that the next launch does without
+    cause: LaunchEndCause | Literal[""] = ""  # what kind of event ended it, as in the journal; empty if unknown
+    wait_s: float = 0.0  # the back-off before the next launch, in seconds
+    progress: tuple[Progress, ...] = ()  # how far it had come, in chronological order; empty if unknown
+    # The node that holds State and the controller; if it is not one of `nodes`, its devices are not in use
     primary: str = ""
 
 
@@ -145,46 +113,22 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The course of a job.
-
-    Attributes
-    ----------
-    name
-        Name of the job.
-    command
-        Its command line; empty if unknown.
-    machine
-        Host name of its controller.
-    level
-        Telemetry level; None if unknown.
-    began_s, ended_s
-        Unix times; ``ended_s`` of a job without an end is the time of its last event.
-    exit_code
-        None if the job is still running, or was killed before it could record its end.
-    devices
-        Device names by host.
-    launches, verdicts, log, failures
-        In chronological order.
-    error
-        Why laggard itself had to give up; empty if it did not.
-    n_left_out
-        How many of the program's own metrics the record has no room for.
-    """
+    """The course of a job."""
 
     name: str
-    command: str
+    command: str  # its command line; empty if unknown
     machine: str
-    level: int | None
-    began_s: float
+    level: int | None  # telemetry level; None if unknown
+    began_s: float  # Unix times; `ended_s` of a job without an end is the time of its last event
     ended_s: float
-    exit_code: int | None
-    devices: Mapping[str, tuple[str, ...]]
-    launches: tuple[Launch, ...]
+    exit_code: int | None  # none if the job is still running, or was killed before it could record its end
+    devices: Mapping[str, tuple[str, ...]]  # device names by host
+    launches: tuple[Launch, ...]  # in chronological order
     verdicts: tuple[RecordedVerdict, ...]
     log: tuple[LogLine, ...]
     failures: tuple[RecordedFailure, ...] = ()
-    error: str = ""
-    n_left_out: int = 0
+    error: str = ""  # why laggard itself had to give up; empty if it did not
+    n_left_out: int = 0  # how many of the program's own metrics the record has no room for
 
     @property
     def hosts(self) -> list[str]:
@@ -222,13 +166,7 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
-    """Build a timeline from a journal.
-
-    Raises
-    ------
-    ValueError
-        If it does not begin with the job.
-    """
+    """Build a timeline from a journal."""
     job = entries[0].record
     if not isinstance(job, JobBegan):
         raise ValueError("its first entry is not the job's beginning")  # noqa: TRY004 - the file is wrong, not the caller
@@ -258,15 +196,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
 def timeline_of_events(
     name: str, events: Sequence[Event], devices: Mapping[str, tuple[str, ...]], span_s: tuple[float, float]
 ) -> Timeline:
-    """Build a timeline from a dump, which holds less than a journal: for instance no gaps and no reasons.
-
-    Parameters
-    ----------
-    name
-        Name for the job.
-    events, devices, span_s
-        From the dump: its events, the device names by host, and its first and last Unix times.
-    """
+    """Build a timeline from a dump, which holds less than a journal: for instance no gaps and no reasons."""
     launches: list[Launch] = []
     verdicts: list[RecordedVerdict] = []
     for event in events:

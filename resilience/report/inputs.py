@@ -59,13 +59,7 @@ class ReportInputs:
 
 
 def read_inputs(path: Path) -> ReportInputs:
-    """Read the record of a job, or one or more dumps.
-
-    Raises
-    ------
-    JournalError, DumpError
-        If there is nothing to read, or it cannot be read; the message names the file and what to do.
-    """
+    """Read the record of a job, or one or more dumps."""
     journal = path / JOURNAL_FILE
     if journal.exists():
         store = read_dump([path]) if any(path.glob(_DUMP)) else None

@@ -28,13 +28,7 @@ MAX_LOG_LINES = 500
 
 
 def write_report(inputs: ReportInputs, folder: Path) -> Path:
-    """Write the page to an existing folder; return its path.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the page to an existing folder; return its path."""
     timeline, costs = inputs.timeline, costs_of(inputs.timeline, inputs.main_probe)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(

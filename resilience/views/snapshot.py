@@ -103,37 +103,22 @@ class UserMetric:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Recent telemetry, before it is combined with the job's timeline.
+    """Recent telemetry, before it is combined with the job's timeline."""
 
-    Attributes
-    ----------
-    devices, nodes
-        Newest values by device or host, then by metric.
-    probes
-        Recent probe times of each device, in seconds, oldest first.
-    models
-        Model of each device.
-    utilization
-        Recent utilization of each device, in percent, oldest first.
-    metrics
-        Newest values of the program's own metrics, by name.
-    missing
-        Nodes that did not answer.
-    links
-        Newest times of the bursts of the current launch, in seconds, by sender and receiver.
-    leaves
-        The leaf switch of each node, as far as it is known.
-    """
-
+    # Newest values by device or host, then by metric
     devices: Mapping[DeviceId, Mapping[str, float]] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # Recent probe times of each device, in seconds, oldest first
     probes: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
-    models: Mapping[DeviceId, str] = field(default_factory=dict)
+    models: Mapping[DeviceId, str] = field(default_factory=dict)  # model of each device
+    # Recent utilization of each device, in percent, oldest first
     utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
+    # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    missing: Sequence[str] = ()
+    missing: Sequence[str] = ()  # nodes that did not answer
+    # Newest times of the bursts of the current launch, in seconds, by sender and receiver
     links: Mapping[Link, float] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +267,8 @@ def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, f
 
 
 def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
-    """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs.
-
-    The JSON's keys are an interface that other programs read, so they do not follow our names.
-    """
+    """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs."""
+    # The JSON's keys are an interface that other programs read, so they do not follow our names.
     fields = _plain(asdict(record))
     if fields.get("role") == "excluded":
         fields["role"] = "left out"

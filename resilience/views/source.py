@@ -38,13 +38,7 @@ _SECOND_US = 1_000_000
 
 
 class LiveSource:
-    """A connection to a running job.
-
-    Parameters
-    ----------
-    job
-        The job to read.
-    """
+    """A connection to a running job."""
 
     def __init__(self, job: RunningJob) -> None:
         self._endpoint = job.endpoint
@@ -59,7 +53,7 @@ class LiveSource:
         self._utilization: dict[DeviceId, deque[float]] = {}
         self._names: list[str] = []
         self._names_due_s = 0.0
-        self._job = job
+        self._job = job  # the job to read
 
     def __enter__(self) -> Self:
         return self
@@ -70,17 +64,7 @@ class LiveSource:
         self._client.close()
 
     def snapshot(self) -> Snapshot:
-        """Return the current status of the job.
-
-        Raises
-        ------
-        redis.RedisError
-            If its state server does not answer: the job has ended, or the server is being restarted.
-        NodeError
-            If a node has too many samples.
-        UsageError
-            If the job was started by another version of laggard, or has only just started.
-        """
+        """Return the current status of the job."""
         job, timeline = _course(self._client, self._job)
         self._read_probes()
         self._read_links()
@@ -136,15 +120,7 @@ class LiveSource:
 
 
 def running_timeline(job: RunningJob) -> Timeline:
-    """Return the course of a running job so far.
-
-    Raises
-    ------
-    redis.RedisError
-        If its state server does not answer.
-    UsageError
-        If the job was started by another version of laggard, or has only just started.
-    """
+    """Return the course of a running job so far."""
     with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
         return _course(client, job)[1]
 

@@ -32,15 +32,7 @@ class _Loss:
 
 
 def story(timeline: Timeline, times: EffectiveTime, *, running: bool) -> list[str]:
-    """Return the story of a job.
-
-    Parameters
-    ----------
-    timeline, times
-        The job, and where its time went.
-    running
-        Whether it has not ended yet.
-    """
+    """Return the story of a job."""
     lines = [f"{timeline.name}: {_outcome(timeline, times, running=running)}", wording.effective_time(times)]
     if times.basis is None and times.launches:
         lines.append(f"{_INDENT}to do: report steps with Job.current().progress(step), or commit to State")

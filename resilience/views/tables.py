@@ -81,10 +81,8 @@ def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: boo
 def device_table(
     devices: Sequence[DeviceState], width: int, selected: int | None, snapshot: Snapshot
 ) -> RenderableType:
-    """Return a table of some of a job's devices, one line each; ``selected`` is the row to highlight.
-
-    A metric that was measured on no device of the job has no column.
-    """
+    """Return a table of some of a job's devices, one line each; ``selected`` is the row to highlight."""
+    # A metric that was measured on no device of the job has no column.
     if not snapshot.devices:
         return Text("the nodes of this job have no devices", "dim")
     wide = width >= WIDE
@@ -266,10 +264,8 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def spark_scale(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a sparkline's scale: the values' own, but at least a tenth apart.
-
-    So a step of 10 % goes from the lowest mark to the highest, and noise of 1 % is not made to look like one.
-    """
+    """Return the ends of a sparkline's scale: the values' own, but at least a tenth apart."""
+    # So a step of 10 % goes from the lowest mark to the highest, and noise of 1 % is not made to look like one.
     low, high = min(values), max(values)
     return low, max(high, 1.1 * low)
 

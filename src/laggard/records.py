@@ -30,13 +30,7 @@ def plain(value: object) -> Any:
 
 
 def record_of(kind: type[_Record], value: object, clean: _Clean = str) -> _Record:
-    """Return the record that :func:`plain` has written; ``clean`` is applied to each of its texts.
-
-    Raises
-    ------
-    ValueError
-        If something is missing, or of another type.
-    """
+    """Return the record that :func:`plain` has written; ``clean`` is applied to each of its texts."""
     return cast("_Record", _read(kind, value, clean))
 
 

@@ -27,10 +27,8 @@ _PROBE = re.compile(r"probe")
 
 
 def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
-    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first.
-
-    Each has its newest verdict.
-    """
+    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first."""
+    # Each has its newest verdict.
     found: dict[tuple[str, str], Event] = {}
     for event in events:
         if event.kind == "verdict":
@@ -74,10 +72,8 @@ def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
 def map_of(
     metric: str, newest: Mapping[tuple[str, str], tuple[float, str]], known: Iterable[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model.
-
-    Of ``known``, those without a value are on it too.
-    """
+    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model."""
+    # Of `known`, those without a value are on it too.
     devices = sorted({*newest, *known}, key=lambda device: (natural(device[0]), natural(device[1])))
     hosts = list(dict.fromkeys(host for host, _ in devices))
     number = {host: at for at, host in enumerate(hosts)}

@@ -23,8 +23,6 @@ from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.query.parsing import Query, SubQuery
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["CLASSIC", "OPEN_METRICS", "annotation", "answers_to_json", "metrics_to_text", "to_json"]
-
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
@@ -32,10 +30,8 @@ _ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], events: Sequence[Event]) -> bytes:
-    """Return the answer to ``/api/query``.
-
-    Only the first element has the events: if every series had them, a client would draw each event many times.
-    """
+    """Return the answer to ``/api/query``."""
+    # Only the first element has the events: if every series had them, a client would draw each event many times.
     points = _Points(query)
     elements: list[dict[str, Any]] = []
     for sub_query, answer in answers:
@@ -105,11 +101,9 @@ def _times(times_us: bytes, unit_us: int, *, arrays: bool) -> list[str]:
 
 
 def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:
-    """Return the newest values as text: a family for each metric, a line for each of its series.
-
-    A program's own metrics are named ``laggard_user_<name>``. The host is the label ``hostname``, as in recent versions
-    of dcgm-exporter: in many set-ups ``host`` and ``instance`` are labels of the target.
-    """
+    """Return the newest values as text: a family for each metric, a line for each of its series."""
+    # A program's own metrics are named `laggard_user_<name>`. The host is the label `hostname`, as in recent versions
+    # of dcgm-exporter: in many set-ups `host` and `instance` are labels of the target.
     families: dict[str, tuple[Metric, dict[str, str]]] = {}
     for newest in series:
         metric = CATALOGUE.get(newest.metric) or SERVED.get(newest.metric) or _of_user(newest.metric)

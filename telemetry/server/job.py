@@ -21,19 +21,11 @@ from laggard.telemetry.server.own_metrics import own_metrics
 
 
 class FollowedJob:
-    """Follows the job through its launches.
-
-    Parameters
-    ----------
-    session
-        The primary's environment and its connection to the state server.
-    events
-        The job's events.
-    """
+    """Follows the job through its launches."""
 
     def __init__(self, session: Session, events: EventLog) -> None:
-        self._session = session
-        self._events = events
+        self._session = session  # the primary's environment and its connection to the state server
+        self._events = events  # the job's events
         self._began_us = _now_us()
         self._launch: int | None = None
         self._record: LaunchRecord | None = None

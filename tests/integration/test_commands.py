@@ -119,13 +119,11 @@ HERE = {
     "laggard doctor --forget",
     "laggard grafana provisioning-dir",
     "laggard report",
-    "laggard --help",
     "laggard run --help",
     "laggard top",
     "poe",
     "poe reference",
     "python -m benchmarks",
-    "python -m laggard",
 }
 
 # Patterns, and parts of commands within sentences, each with a command that fills in its placeholders, which is run

@@ -23,6 +23,7 @@ from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
+from laggard.telemetry import wording
 from laggard.telemetry.events import EventLog
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.nodes.bus import NodeAsker
@@ -341,7 +342,7 @@ def test_a_launch_is_recorded_once_however_often_the_server_is_started(tmp_path:
             with serve(own, tmp_path / "node1") as served:
                 wait_until(lambda served=served: served.json("/health")["launch"] == 0)  # type: ignore[misc]
         events = EventLog(client, own.endpoint).between(0, 2**60)
-        told = [event.text for event in events]
+        told = [wording.event(event) for event in events]
 
     assert told.count("0 began on node1") == 1
     assert events[0].time_us == 1_700_000_000_500_000, "when it began, not when the server saw it"

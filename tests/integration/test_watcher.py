@@ -17,7 +17,8 @@ import pytest
 
 from laggard.collectors import CollectorGroup, InlineProbe
 from laggard.collectors.causes import Cause
-from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
+from laggard.collectors.device import DeviceId, VirtualDevice
+from laggard.collectors.errors import DeviceError
 from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window

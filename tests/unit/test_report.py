@@ -28,7 +28,8 @@ from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
 from laggard.resilience.text import abbreviated, clock, duration
-from laggard.telemetry.dumps.writing import DumpError, write_dump
+from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
 

@@ -57,15 +57,7 @@ class _Refused(Exception):  # noqa: N818 - an answer to the agent, and no error 
 
 
 def serve(descriptor: int, run_hidden: Callable[[], None]) -> None:
-    """Load modules and fork ranks until the agent closes the socket; returns only in a rank that is to run.
-
-    Parameters
-    ----------
-    descriptor
-        A socket of the agent's.
-    run_hidden
-        Runs what the program's Python would run at its start.
-    """
+    """Load modules and fork ranks until the agent closes the socket; returns only in a rank that is to run."""
     control = socket.socket(fileno=descriptor)
     settings = json.loads(control.recv(MESSAGE_BYTES))["Load"]
     del os.environ[ENVIRONMENT_ROOM]
